@@ -48,13 +48,18 @@ class Connection:
             frames = splitter.feed(data)
             await asyncio.sleep(self.link.delay_s)
             await self.link.can_pass.wait()
+            passing = []
+            is_cut = False
             for frame in frames:
-                if self.link.is_to_lose(what, hear(frame)):
-                    await writer.drain()
-                    self.cut()
-                    return
-                writer.write(join(frame))
+                is_cut = self.link.is_to_lose(what, hear(frame))
+                if is_cut:
+                    break
+                passing.append(join(frame))
+            writer.write(b"".join(passing))  # at once: asyncio logs repeated writes to a connection that has ended
             await writer.drain()
+            if is_cut:
+                self.cut()
+                return
 
 
 class Link:

@@ -41,7 +41,7 @@ from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES,
 from zkrebalancer.protocol.rights import MAX_ACL_BYTES
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_variables
 from zkrebalancer.runtime.zk_answers import read_answer
-from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog
+from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
 from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 
@@ -134,6 +134,7 @@ class ZkClient:
             sasl_options=None if self._login is None else self._login.sasl_options,
             auth_data=None if self._login is None else self._login.credentials,
         )
+        keep_connecting(self._kazoo)
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
         self._kazoo.add_listener(self._session_changed)
 
@@ -219,24 +220,12 @@ class ZkClient:
     def _finish(self, call_id: int, reply: Reply) -> None:
         self._in_flight.discard(call_id)
         self._reply(call_id, reply)
-        if self._waiting and not self._is_sending:
-            self._is_sending = True
-            gevent.spawn(self._send_waiting)
-
-    def _send_waiting(self) -> None:
-        """Send calls that wait, in a greenlet: kazoo writes a byte per call to a socket, which may block.
-
-        In the hub, it could not block: kazoo would report the call as failed, send it later, and a later call never.
-        """
-        try:
-            while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
-                next_id, call = self._waiting.popleft()
-                if self._usable:
-                    self._send(next_id, call)
-                else:
-                    self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
-        finally:
-            self._is_sending = False
+        while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
+            next_id, waiting = self._waiting.popleft()
+            if self._usable:
+                self._send(next_id, waiting)
+            else:
+                self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         self._on_event(calls.Replied(call_id, reply))

@@ -24,6 +24,7 @@ _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
     (exceptions.MarshallingError, Refusal.MARSHALLING),
     (exceptions.UnimplementedError, Refusal.UNIMPLEMENTED),
     (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
+    (RuntimeError, Refusal.CONNECTION_LOST),  # the reply was another call's: the connection is closed
 )
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 

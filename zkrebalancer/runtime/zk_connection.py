@@ -1,4 +1,4 @@
-"""What kazoo's connections do differently here: they cost less on a gevent hub, and TLS never blocks it."""
+"""What kazoo's connections do differently here: they are cheaper on a gevent hub, never block it, and never give up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import atexit
 import errno
 import logging
 import select
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gevent
 import gevent.select
+from kazoo.client import KazooClient
 from kazoo.handlers.gevent import SequentialGeventHandler
+from kazoo.protocol.states import KeeperState
 
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.zk_login import Login
@@ -89,6 +92,27 @@ class Handler(SequentialGeventHandler):
             ready = _polled(gevent.select.poll(), asked, None if timeout is None else 1_000 * timeout)
         readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
         return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
+
+
+def keep_connecting(client: KazooClient) -> None:
+    """Let kazoo connect again after an answer that it cannot read; it would end its connection for good.
+
+    Servers send such answers: when a session has moved to another connection, the former one may get replies to later
+    calls, but none to the first.
+    """
+    connection = cast("Any", client)._connection  # noqa: SLF001  # kazoo has no public way, here and below
+    attempt = connection._connect_attempt  # noqa: SLF001
+
+    def attempt_and_go_on(*server: object) -> object:
+        try:
+            return attempt(*server)
+        except (RuntimeError, ValueError, LookupError, struct.error) as error:
+            _log.warning("the connection to ZooKeeper is closed: an answer could not be read (%r)", error)
+            if client.client_state != KeeperState.CONNECTING:
+                cast("Any", client)._session_callback(KeeperState.CONNECTING)  # noqa: SLF001
+            return None  # kazoo tries the next server
+
+    connection._connect_attempt = attempt_and_go_on  # noqa: SLF001
 
 
 def _polled(poll: Any, asked: list[tuple[Any, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll

@@ -1,64 +1,91 @@
-"""The kazoo wrapper with many calls at once, without a server."""
+"""The kazoo wrapper beside a server that answers what nobody has asked."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import struct
+from collections.abc import Iterator
 
-import gevent
-import gevent.socket
 import pytest
-from gevent.event import AsyncResult
-from kazoo.client import KazooClient
-from kazoo.protocol.states import KazooState, ZnodeStat
+from gevent.queue import Queue
+from gevent.server import StreamServer
+from gevent.socket import socket
 
-from zkrebalancer.protocol.calls import Connected, Content, Get, Replied, ZooKeeperEvent
-from zkrebalancer.runtime import zk
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.protocol.calls import (
+    Connected,
+    Done,
+    Refusal,
+    Refused,
+    Replied,
+    Suspended,
+    Sync,
+    ZooKeeperEvent,
+)
 from zkrebalancer.runtime.zk import ZkClient
 
-STAT = ZnodeStat(*[0] * 11)
-AT_ONCE = 25
+SESSION = 77
+TIMEOUT_MS = 30_000
+PING = -2
 
 
-class Kazoo:
-    """Wakes its reader as kazoo does: a byte per call, into a socket that takes few."""
+class OddServer:
+    """Speaks ZooKeeper's protocol; the replies of its first connection are spoilt by `spoil`."""
 
-    client_id = 1, b""
+    def __init__(self, spoilt: bytes) -> None:
+        self._spoilt = spoilt
+        self._count = 0
+        self._server = StreamServer(("127.0.0.1", 0), self._serve)
+        self._server.start()
+        self.address = f"127.0.0.1:{self._server.server_port}"
 
-    def __init__(self) -> None:
-        self.wake, self.woken = gevent.socket.socketpair()
-        self.wake.setsockopt(gevent.socket.SOL_SOCKET, gevent.socket.SO_SNDBUF, 1)
-        self.queue: list[AsyncResult[Any]] = []
+    def close(self) -> None:
+        self._server.stop(timeout=0)
 
-    def get_async(self, _path: str, **_options: object) -> AsyncResult[Any]:
-        answer: AsyncResult[Any] = AsyncResult()
-        self.queue.append(answer)
-        self.wake.send(b"\0")
-        return answer
+    def _serve(self, connection: socket, _address: object) -> None:
+        self._count += 1
+        is_first = self._count == 1
+        stream = connection.makefile("rwb")
+        for number, frame in enumerate(_frames(stream)):
+            if number == 0:
+                answer = struct.pack(">iiqi16sb", 0, TIMEOUT_MS, SESSION, 16, b"", 0)
+            elif is_first and self._xid(frame) != PING:
+                answer = self._spoilt
+            else:
+                answer = struct.pack(">iqi", self._xid(frame), 1, 0) + struct.pack(">i1s", 1, b"/")
+            stream.write(struct.pack(">i", len(answer)) + answer)
+            stream.flush()
 
-    def answer_all(self, count: int) -> None:
-        """Answer many calls at once, more than bytes fit into the socket."""
-        for _ in range(count // AT_ONCE):
-            for _ in range(AT_ONCE):
-                self.woken.recv(1)
-            gevent.sleep(0)
-            for _ in range(AT_ONCE):
-                self.queue.pop(0).set((b"", STAT))
+    @staticmethod
+    def _xid(frame: bytes) -> int:
+        return int(struct.unpack_from(">i", frame)[0])
 
 
-def test_calls_above_the_limit_are_sent_where_kazoo_may_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `ZkClient._finish`, send the calls that wait at once: in the hub, which must not block."""
-    monkeypatch.setattr(zk, "MAX_IN_FLIGHT", AT_ONCE)
-    events: list[ZooKeeperEvent] = []
-    client, kazoo = ZkClient("nowhere:1", 1_000, events.append), Kazoo()
-    client._kazoo = cast("KazooClient", kazoo)
-    client._session_changed(KazooState.CONNECTED)
-    with gevent.Timeout(5):
-        reader = gevent.spawn(kazoo.answer_all, 500)
-        for call_id in range(500):
-            client.request(call_id, Get("/node"))
-        reader.join()
-        gevent.sleep(0)
-    replies = [event for event in events if isinstance(event, Replied)]
-    assert [reply.call_id for reply in replies] == list(range(500))
-    assert all(isinstance(reply.reply, Content) for reply in replies)
-    assert isinstance(events[0], Connected)
+def _frames(stream: object) -> Iterator[bytes]:
+    while length := stream.read(4):  # type: ignore[attr-defined]
+        yield stream.read(struct.unpack(">i", length)[0])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [struct.pack(">iqi", 2, 1, 0) + struct.pack(">i1s", 1, b"/"), b""],
+    ids=["of another call", "no header"],
+)
+def test_an_answer_that_cannot_be_read_costs_the_connection_only(spoilt: bytes) -> None:
+    """In `runtime.zk_connection`, do not catch it: kazoo ends for good, and the session with it."""
+    events: Queue[ZooKeeperEvent] = Queue()
+    server = OddServer(spoilt)
+    client = ZkClient(server.address, TIMEOUT_MS, events.put)
+    client.start()
+    try:
+        connected = Connected(SESSION, TIMEOUT_MS)
+        assert events.get(timeout=WITHIN_S) == connected
+        client.request(1, Sync("/"))
+        found = [events.get(timeout=WITHIN_S) for _ in range(3)]
+        assert sorted(map(repr, found)) == sorted(
+            map(repr, [Replied(1, Refused(Refusal.CONNECTION_LOST)), Suspended(), connected])
+        )
+        client.request(2, Sync("/"))
+        assert events.get(timeout=WITHIN_S) == Replied(2, Done())
+    finally:
+        client.close()
+        server.close()

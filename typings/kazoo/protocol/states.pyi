@@ -7,6 +7,7 @@ class KazooState:
 
 class KeeperState:
     AUTH_FAILED: str
+    CONNECTING: str
 
 class EventType:
     CREATED: str
