@@ -11,6 +11,7 @@ from tests.style.documented import Documented, in_documents, in_makefile, in_tex
 from tests.style.sources import ROOT
 
 BENCHMARKS = "tests/integration/test_benchmarks.py"
+SECURED = "tests/integration/test_secured_zookeeper.py"
 COMMANDS = "tests/unit/pipeline/test_commands.py"
 # Program and sub-command -> the test that runs it briefly, to its end.
 RUNS = {
@@ -58,6 +59,9 @@ RUNS = {
     ),
     "zkrebalancer pipeline weights": f"{COMMANDS}::test_pipeline_weights",
     "zkrebalancer restore": "tests/integration/test_deployment.py::test_a_tree_is_kept_and_restored_elsewhere",
+    "zkrebalancer security check": f"{SECURED}::test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing",
+    "zkrebalancer security identity": "tests/unit/cli/test_security.py::test_the_name_of_a_login",
+    "zkrebalancer security init": f"{SECURED}::test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing",
     "zkrebalancer topics create": "tests/integration/test_topic_commands.py::test_a_topic_is_created_and_filled",
     "zkrebalancer topics produce": "tests/integration/test_topic_commands.py::test_a_topic_is_created_and_filled",
     "zkrebalancer topics mirror": "tests/integration/test_cluster.py::test_the_mirror_follows_kafka_4",

@@ -74,15 +74,17 @@ def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights
     if not below:
         rights += [(who.operators, "rwcd"), (who.groups.get(group, ()), "r"), (who.gateways, "rc")]
     elif kind in _SHARED and len(below) == 1:
-        rights += [(who.operators, "r"), (members, "rc")]
+        rights += [(who.operators, "r"), (members, "rc"), (who.gateways, "d")]  # whose session outlives its members
     elif kind == "channel" and len(below) == 2:
         rights = [((own,), "rwd"), (who.coordinators, "rcd"), (who.operators, "r")]
     elif kind in {"ids", "owners"} and len(below) == 2:
         rights = [((own,), "rw"), (who.coordinators, "r"), (members, "r"), (who.operators, "r")]
     elif kind == "offsets":
-        rights += [(who.operators, "rwcd"), (members, "rwc")]
+        rights += [(who.operators, "rwcd"), (members, "rwc"), (who.gateways, "d")]
     elif kind == "quarantine":
         rights += [(who.operators, "rd"), (members, "rcd")]
+    elif kind == "static":
+        rights += [(who.operators, "r"), (members, "r"), (who.gateways, "d")]
     elif kind in {"weights", "deleted_offsets"}:
         rights += [(who.operators, "rwcd"), (members, "r")]
     else:
