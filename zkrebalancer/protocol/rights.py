@@ -6,12 +6,10 @@ creates a node gives it these. Deleting a node is a right of its parent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, NodeContentError
 
 VERSION = 1
@@ -19,7 +17,6 @@ ROLES = ("coordinators", "operators", "gateways", "brokers")
 WORLD = "world:anyone"
 ALL = "rwcda"
 MAX_ACL_BYTES = 512  # of one node; it is counted for each node that a transaction creates
-MAX_DOCUMENT_BYTES = 500_000
 _ENTRY_BYTES = 12  # rights, and the lengths of scheme and name
 _SHARED = ("ids", "owners", "channel")  # nodes below which consumers create theirs
 _BROKERS = "/brokers"
@@ -117,34 +114,29 @@ def size_bytes(rights: Rights) -> int:
 
 def encode(who: Principals) -> bytes:
     """Return the content of `/consumers/security`."""
-    document: dict[str, Any] = {"version": VERSION, **{role: list(getattr(who, role)) for role in ROLES}}
-    document["groups"] = {group: list(names) for group, names in sorted(who.groups.items())}
-    return json.dumps(document).encode()
+    roles = {role: list(getattr(who, role)) for role in ROLES}
+    groups = {group: list(names) for group, names in sorted(who.groups.items())}
+    return fields.write_document({"version": VERSION, **roles, "groups": groups})
 
 
 def decode(content: bytes) -> Principals:
     """Return what `encode` wrote; raises NodeContentError."""
+    what = paths.SECURITY
+    document = fields.read_document(what, content)
+    fields.require_version(what, document, VERSION)
+    roles = {role: _principals(role, document.get(role, [])) for role in ROLES}
+    groups = fields.mapping(what, {"groups": {}, **document}, "groups")
     try:
-        document = json.loads(content) if len(content) <= MAX_DOCUMENT_BYTES else None
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise NodeContentError(f"{paths.SECURITY} is not a document of version {VERSION}")
-    groups = document.get("groups", {})
-    if not isinstance(groups, dict):
-        raise NodeContentError(f"{paths.SECURITY}: groups must be an object")
-    try:
-        found = {role: _principals(role, document.get(role, [])) for role in ROLES}
         return checked(
-            Principals(**found, groups={group: _principals(group, names) for group, names in groups.items()})
+            Principals(**roles, groups={group: _principals(group, names) for group, names in groups.items()})
         )
     except ConfigurationError as error:
-        raise NodeContentError(f"{paths.SECURITY}: {error}") from None
+        raise NodeContentError(f"{what}: {error}") from None
 
 
 def _principals(kind: str, names: object) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigurationError(f"{kind:.80} must be a list of texts")
+        raise NodeContentError(f"{paths.SECURITY}: {kind!r:.80} must be a list of texts")
     return tuple(names)
 
 

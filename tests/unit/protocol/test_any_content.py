@@ -17,13 +17,26 @@ from hypothesis import strategies as st
 
 from tests.support import examples
 from tests.unit.protocol import shapes
-from zkrebalancer.protocol import cluster_nodes, command, fields, ownership, paths, registration
+from zkrebalancer.gateway import layout
+from zkrebalancer.protocol import (
+    cluster_nodes,
+    command,
+    fields,
+    obstacles,
+    offset_copy,
+    ownership,
+    paths,
+    registration,
+    rights,
+    weights,
+)
 from zkrebalancer.protocol import settings as group_settings
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.rights import Principals
 
 CAUSE = Cause("id", "member-joined")
 
@@ -83,6 +96,14 @@ READERS: dict[str, Reader] = {
     "broker": (cluster_nodes.decode_rack, lambda rack: rack is None or rack.encode()),
     "counter": (lambda content: cluster_nodes.decode_counter("epoch", content), cluster_nodes.encode_counter),
     "command": (command.decode, use_command),
+    "given": (ownership.decode_given, lambda given: use_partitions(dict.fromkeys(given, 0))),
+    "mark": (cluster_nodes.decode_mark, str.encode),
+    "obstacles": (obstacles.decode, lambda found: obstacles.encode(found[0], found[1][: obstacles.MAX_OBSTACLES])),
+    "offset copy": (offset_copy.decode, lambda copy: offset_copy.decode(offset_copy.encode(copy))),
+    "weights": (weights.decode, lambda found: weights.decode(weights.encode(found))),
+    "security": (rights.decode, lambda who: rights.decode(rights.encode(who))),
+    "gateways": (layout.decode, lambda found: layout.decode(layout.encode(found))),
+    "a gateway": (lambda content: layout.decode_alive("1", content), lambda found: found[1][0].encode()),
 }
 LEGAL: dict[str, st.SearchStrategy[bytes]] = {
     "owners": shapes.OWNERS_RECORDS.map(ownership.encode_owners),
@@ -91,6 +112,8 @@ LEGAL: dict[str, st.SearchStrategy[bytes]] = {
     "ids": shapes.registrations().map(registration.encode),
     "settings": shapes.SETTINGS.map(group_settings.encode),
     "coordinator": shapes.ADDRESSES.map(cluster_nodes.encode_coordinator),
+    "security": st.just(rights.encode(Principals(("sasl:c",), ("x509:CN=o",), groups={"g": ("sasl:g",)}))),
+    "gateways": st.just(layout.encode(layout.Layout({1: 0}, {"h:1": 2}))),
     "topic": st.just(b'{"version":3,"topic_id":"x","partitions":{"0":[1],"1":[2]}}'),
 }
 
