@@ -220,6 +220,13 @@ def test_a_missing_record_after_a_seek_is_lost() -> None:
     assert (verdict.produced, verdict.delivered, verdict.lost) == (8, 7, 1)
 
 
+def test_after_a_seek_backwards_the_last_commit_counts_not_the_highest() -> None:
+    """In `PartitionHistory.commit`, keep the highest offset."""
+    history = read_five().committed("a", 5).repositioned("a", 2).committed("a", 2).delivered("a", 2, 9).ended("a")
+    verdict = history.started("b", 2).delivered("b", 2, 9).verdict()
+    assert (verdict.duplicated, verdict.duplicated_outside_crash) == (11, 0)
+
+
 def test_a_seek_without_ownership_allows_no_repeats() -> None:
     verdict = read_five().repositioned("b", 0).delivered("a", 0, 9).verdict()
     assert verdict.duplicated_outside_crash == 5
@@ -233,6 +240,19 @@ def test_a_group_with_an_unowned_partition_and_a_live_consumer_has_not_converged
     verdict = history.verdict()
     assert not verdict.converged
     assert verdict.problems == ("group g at the end: 1 of 2 partitions have exactly one owner, with 1 live consumers",)
+
+
+def test_two_owners_of_one_partition_do_not_make_up_for_another_without_an_owner() -> None:
+    """In `Run._is_converged`, compare the number of owners with that of partitions."""
+    history = History().started("a", 0).started("b", 0).started("a", 0, partition=1).stopped("a", 0, partition=1)
+    assert not history.verdict().converged
+
+
+def test_a_leader_that_resigns_late_does_not_end_the_leadership_of_its_successor() -> None:
+    """In `Run._resigned`, take every leader's resignation for the present one's."""
+    history = History().add("leader_elected", group=None, epoch=1).add("leader_elected", group=None, epoch=2)
+    history.add("leader_resigned", group=None, epoch=1).started("a", 0).stopped("a", 0)
+    assert not history.verdict().converged  # `a` lives, and has nothing under a leader
 
 
 def test_a_group_without_consumers_has_converged() -> None:

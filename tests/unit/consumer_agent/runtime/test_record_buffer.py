@@ -301,6 +301,18 @@ def per_partition() -> RecordBuffer:
     return buffer
 
 
+def test_what_an_interrupt_dropped_takes_no_room() -> None:
+    """In `RecordBuffer.begin_again`, keep the count of records or of bytes."""
+    buffer = RecordBuffer(BufferSettings(LIMIT, MAX_RECORDS, max_bytes=3 * RECORD_BYTES))
+    for partition in PARTITIONS:
+        buffer.admit(partition, GENERATION, 0)
+        put(buffer, partition, [0])
+    assert buffer.room == 0
+    buffer.begin_again()
+    assert (buffer.room, buffer.record_count) == (MAX_RECORDS, 0)
+    assert buffer.again() == dict.fromkeys(PARTITIONS, 0)
+
+
 def test_who_retains_more_than_its_share_is_held_back_only_when_the_buffer_is_crowded() -> None:
     buffer = per_partition()
     assert buffer.room > 0
