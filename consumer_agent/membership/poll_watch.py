@@ -25,7 +25,6 @@ class PollWatch:
     limit_ms: int
     look_at_ms: int
     token: int | None = None  # of a check in progress
-    warned_of_ms: int | None = None  # since when it was away at the last warning
     is_over: bool = False
 
     @property
@@ -58,9 +57,7 @@ class PollWatch:
             self._tell("gives up its partitions", away_ms, seen)
         elif away_ms >= self.warning_ms:
             self.look_at_ms = seen.away_since_ms + self.limit_ms
-            if self.warned_of_ms != seen.away_since_ms:
-                self.warned_of_ms = seen.away_since_ms
-                self._tell(f"gives up its partitions in {(self.limit_ms - away_ms) / 1_000:.1f} s", away_ms, seen)
+            self._tell(f"gives up its partitions in {(self.limit_ms - away_ms) / 1_000:.1f} s", away_ms, seen)
         else:
             self.look_at_ms = seen.away_since_ms + self.warning_ms
 

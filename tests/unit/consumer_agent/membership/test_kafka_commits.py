@@ -323,6 +323,28 @@ def test_a_client_that_never_answers_is_not_waited_for() -> None:
     assert CHECK in requests(driver.step(Tick()))
 
 
+def test_an_answer_that_comes_a_little_after_the_time_limit_is_believed() -> None:
+    """In `WriteLane.wake_at_ms`, give up when Kafka's client has to."""
+    driver = owner()
+    commit(driver, 12)
+    (asked,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    driver.now_ms = asked.until_ms + KAFKA_ANSWER_LIMIT_MS - 1
+    driver.step(Tick())
+    (finished,) = of_type(driver.step(KafkaCommitted(asked.token, {})), CommitFinished)
+    assert finished.error is None
+
+
+def test_after_a_commit_with_an_unknown_outcome_the_former_offset_is_written_again() -> None:
+    """In `WriteLane.handle_kafka_committed`, keep what was known to be stored."""
+    driver = owner()
+    commit(driver, 12)
+    (asked,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    driver.step(KafkaCommitted(asked.token, {T0: "no answer"}, is_hopeless=True))
+    commit(driver, 10, token=100)  # the application went back
+    (again,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    assert again.offsets[T0][0] == 10
+
+
 def test_a_stop_is_acknowledged_even_if_kafka_is_away() -> None:
     driver = owner()
     driver.progress(driver.stop(frozenset({T0})), {T0: Position(15, 15)})

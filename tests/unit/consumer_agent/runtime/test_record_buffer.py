@@ -313,6 +313,17 @@ def test_what_an_interrupt_dropped_takes_no_room() -> None:
     assert buffer.again() == dict.fromkeys(PARTITIONS, 0)
 
 
+def test_what_was_taken_under_a_former_start_is_not_undone() -> None:
+    """In `RecordBuffer.begin_again`, go back for a run of any generation."""
+    buffer = RecordBuffer(BufferSettings(LIMIT, MAX_RECORDS, MAX_BYTES))
+    buffer.admit(PARTITIONS[0], GENERATION, 0)
+    put(buffer, PARTITIONS[0], [0, 1])
+    taken = buffer.take(None)
+    buffer.admit(PARTITIONS[0], GENERATION + 1, 2)
+    buffer.begin_again(taken)
+    assert buffer.again() == {PARTITIONS[0]: 2}
+
+
 def test_who_retains_more_than_its_share_is_held_back_only_when_the_buffer_is_crowded() -> None:
     buffer = per_partition()
     assert buffer.room > 0
