@@ -1,1 +1,1 @@
-"""Shared by pure tests: a ZooKeeper in memory, and a world of coordinators and scripted agents around it."""
+"""Shared by tests: a ZooKeeper in memory with a world of coordinators and agents, models of clients, processes."""

@@ -1,4 +1,4 @@
-"""Further brokers beside the one of a local cluster."""
+"""Starts more brokers in a local cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLICATED = {
 
 
 def start_broker(cluster: LocalCluster, number: int, port: int) -> Program:
-    """Start one more broker, as the first one was started."""
+    """Start one more broker with the first one's command and mode."""
     name = f"kafka-{number}"
     config = cluster.directory / f"{name}.properties"
     data = cluster.directory / f"{name}-data"

@@ -1,6 +1,6 @@
-"""A short model of the rebalancer, for a central group: it gives partitions to members, which report what they hold.
+"""A short model of the coordinator for a central group: it assigns partitions to members, which report what they own.
 
-It follows the rules of the real one: a partition is started when it has no owner, and a stop is acknowledged when the
+It follows the coordinator's rules: a partition is started when it has no owner, and a stop is acknowledged when the
 group has stored that its client gave the partitions up. `owners` survives a crash, as it does in ZooKeeper.
 """
 
@@ -15,7 +15,7 @@ Named = tuple[str, int]
 
 
 class Outside:
-    """Owners and pending stops; `advance` handles what was reported and sends what can be sent."""
+    """Owners and pending stops; `advance` handles the members' reports."""
 
     def __init__(self, coordinator: Coordinator, topic: str = "t") -> None:
         self.coordinator = coordinator
@@ -26,7 +26,7 @@ class Outside:
         self.numbers: dict[str, int] = {}  # of the last target of each member
 
     def advance(self) -> None:
-        """Acknowledge the stops that are done, forget members that are gone, and admit new ones."""
+        """Acknowledge completed stops, forget members that are gone, and admit new ones."""
         standings = self.coordinator.standings
         for member_id in [*self.owners]:
             if member_id not in standings:
@@ -53,7 +53,7 @@ class Outside:
 
     def start(self, member_id: str, *numbers: int) -> None:
         partitions = {(self.topic, number) for number in numbers}
-        assert all(partitions.isdisjoint(owned) for owned in self.owners.values()), "a start of what is owned"
+        assert all(partitions.isdisjoint(owned) for owned in self.owners.values()), "a start of an owned partition"
         self.owners[member_id] |= partitions
         self.commands += 1
         self.target(member_id)

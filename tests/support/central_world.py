@@ -1,6 +1,6 @@
 """A gateway with its central groups in a world of real coordinators and agents, on a ZooKeeper in memory.
 
-Group machine, agents of the gateway, coordinator's core and strategies are the real ones; clients are models.
+The group machine, the gateway's agents, the coordinator's core and the strategies are real; the clients are models.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CentralWorld:
         self.groups.step(targeted)
 
     def restart_gateway(self, after_ms: int) -> None:
-        """Kill the gateway; some time after its session is over, another one serves the group."""
+        """Kill the gateway and end its session; `after_ms` later, another gateway serves the group."""
         self.world.zk.kill(self.session.model)
         self.groups.unheard = []
         self.world.pass_time(after_ms)
@@ -119,7 +119,7 @@ class CentralWorld:
         return client
 
     def drop(self, client: Member) -> None:
-        """Let it vanish."""
+        """Let a client vanish without leaving."""
         self.clients.remove(client)
 
     def leave(self, client: Member) -> None:
@@ -133,7 +133,7 @@ class CentralWorld:
     # ---- time
 
     def run(self) -> None:
-        """Run all actors until only clients and timers can go on."""
+        """Run all actors until only clients or timers have anything left to do."""
         moved = True
         while moved:
             moved = self.session.move()
@@ -144,7 +144,7 @@ class CentralWorld:
             self.check()
 
     def pass_time(self, duration_ms: int) -> None:
-        """Let time pass; clients send a heartbeat when it is time for it."""
+        """Let time pass; in every step, each client sends a heartbeat unless it waits for an answer."""
         for _ in range(duration_ms // STEP_MS):
             for client in self.clients:
                 if isinstance(client, ClassicConsumer):

@@ -1,4 +1,4 @@
-"""A consumer that speaks the classic protocol with real subscriptions and assignments, as a leader too."""
+"""A consumer of the classic protocol with encoded subscriptions and assignments; as leader, it assigns."""
 
 from __future__ import annotations
 

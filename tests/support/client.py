@@ -1,4 +1,4 @@
-"""An operator's client on a world's ZooKeeper, which can be killed at any call."""
+"""An operator's client of a world's ZooKeeper, which can be killed at any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command as a process with a separate temporary folder, to check its output and what it leaves behind."""
+"""Runs a command as a process with a separate temporary folder, to check its output and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 from zkrebalancer.localcluster.server import child_environment
 
-TOLD_LINES = 15  # the last ones of a failed command, which have the verdict
+TOLD_LINES = 15  # the last lines of a failed command's errors, which contain the verdict
 
 
 class WatchedCommand:
@@ -44,7 +44,7 @@ class WatchedCommand:
     def wait_for(self, text: str) -> None:
         give_up_at = time.monotonic() + self._end_s
         while text not in self._errors.read_text():
-            assert time.monotonic() < give_up_at, f"{text!r} was not told: {self.told()}"
+            assert time.monotonic() < give_up_at, f"{text!r} was not printed: {self.told()}"
             time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
@@ -57,7 +57,7 @@ class WatchedCommand:
 
 
 def processes_naming(folder: Path) -> list[psutil.Process]:
-    """Every process whose command line names the folder."""
+    """Return every process whose command line names the folder."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])

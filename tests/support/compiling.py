@@ -1,4 +1,4 @@
-"""Compiles the code once before the workers of a parallel run start: they would all do it at the same time."""
+"""Compiles the code once, before the workers of a parallel run start; otherwise each of them would compile it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from _pytest.assertion import rewrite
 
-TESTS = re.compile(r"/test_[^/]*\.py$")  # pytest compiles these itself, with its assertions
+TESTS = re.compile(r"/test_[^/]*\.py$")  # compiled with pytest's assertions
 
 
 def compile_once(folders: Iterable[Path], config: pytest.Config) -> None:
-    """Write the byte code of all modules that has not been written yet."""
+    """Write the missing byte code of all modules."""
     if sys.dont_write_bytecode:
         return
     state = config.stash[rewrite.assertstate_key]

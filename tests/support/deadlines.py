@@ -1,6 +1,6 @@
-"""How long tests wait for expected events: a wait ends with the event, so only a failing test takes that long.
+"""How long tests wait for expected events; a wait ends with the event, so only a failing test takes that long.
 
-A machine for continuous integration may be several times slower than a developer's, and stall for seconds.
+A continuous integration machine may be several times slower than a developer's, and stall for seconds.
 """
 
 from __future__ import annotations

@@ -65,14 +65,14 @@ class Coordinator:
         self.machine = Machine(self.settings)
         self.now_ms = 1_000
         self.stores_at_once = True
-        self.topics_read: TopicsRead | None = None  # sent requests, for the next machine after a crash
+        self.topics_read: TopicsRead | None = None  # for the next machine, after a crash
         self.kept: dict[str, bytes] = {}
-        self.writes: list[Store] = []  # under way
+        self.writes: list[Store] = []  # in progress
         self.answers: dict[int, Answer] = {}
         self.reports: list[str] = []
         self.unheard: list[Reported] = []
-        self.standings: dict[str, Standing] = {}  # of a central group's members, as they were reported last
-        self.failures: list[Failed] | None = None  # a list: groups may fail, and are noted here
+        self.standings: dict[str, Standing] = {}  # of a central group's members, as last reported
+        self.failures: list[Failed] | None = None  # None: a failed group fails the test
         self.asked: dict[int, Request] = {}
         self._numbers = count(1)
         self._load()
@@ -174,7 +174,7 @@ class Coordinator:
         protocol_type: str = "consumer",
         group: str = GROUP,
     ) -> int:
-        """Send a JoinGroup; up to version 3 no member id is required first."""
+        """Send a JoinGroup; up to version 3, a new member need not ask for its id first."""
         request = JoinGroupRequest(
             group, member_id, SESSION_MS, protocol_type, protocols, REBALANCE_MS, group_instance_id=instance
         )
@@ -235,7 +235,7 @@ class Coordinator:
         return dict(sorted(ids.items(), key=lambda item: item[1] not in leaders))
 
     def state(self, group: str = GROUP) -> str:
-        """Return the group's state as tools see it; Dead if there is no group."""
+        """Return the group's state as DescribeGroups reports it; Dead if there is no group."""
         return self.describe(group).group_state
 
     def describe(self, group: str = GROUP) -> DescribedGroup:

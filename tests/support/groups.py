@@ -54,17 +54,17 @@ def answer_one(world: World, process: CoordinatorProcess) -> bool:
 
 
 def require_eviction_despite(world: World, consumer: str, write: Callable[[], None]) -> None:
-    """Let the leader evict a consumer whose record is written before each step; it has to succeed."""
+    """Require that the leader evicts a consumer although `write` changes the consumer's record before each step."""
     for _ in range(200):
         if paths.owners(GROUP, consumer) not in world.zk.nodes:
             return
         write()
         answer_one(world, world.leader())
-    raise AssertionError("it is a member still")
+    raise AssertionError(f"{consumer} was not evicted")
 
 
 def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> None:
-    """Run one coordinator until a transaction of commands is sent but not performed."""
+    """Run one coordinator until it has sent a transaction of commands that ZooKeeper has not performed."""
     while not any(
         isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
     ):

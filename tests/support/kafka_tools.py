@@ -1,6 +1,6 @@
-"""Kafka's own command-line tools and Java client, fetched as the servers are.
+"""Kafka's own command-line tools and Java client, fetched like the servers.
 
-A tool is a class in a jar that the servers do not need: `kafka-consumer-groups.sh` runs
+Each tool is a class, in a jar that the servers do not need: `kafka-consumer-groups.sh` runs
 `org.apache.kafka.tools.consumer.group.ConsumerGroupCommand`.
 """
 
@@ -50,7 +50,7 @@ def command(version: str, tool: str, *arguments: object) -> list[str]:
 
 
 def reader_command(version: str, topic: str, settings: dict[str, object]) -> list[str]:
-    """Return the command line of a consumer of Java's client of this version."""
+    """Return the command line of a consumer that uses this version of the Java client."""
     path = jars.class_path(version, find_java(), _source())
     classes = compiled([_READER], path, find_java(), _source())
     return [*_java(f"{classes}:{path}", "GroupReader"), topic, *(f"{name}={value}" for name, value in settings.items())]
@@ -60,7 +60,7 @@ class Tools:
     """Runs tools, one after the other in one JVM."""
 
     def __init__(self, version: str, log: Path) -> None:
-        """Start the JVM; `log` gets what is logged before a tool runs."""
+        """Start the JVM; `log` gets its standard error."""
         path = _class_path(version)
         classes = compiled([_SOURCES / "Tools.java"], path, find_java(), _source())
         with log.open("ab") as errors:
@@ -74,7 +74,7 @@ class Tools:
             )
 
     def run(self, tool: str, *arguments: object) -> str:
-        """Run a tool to its end, and return what it prints, errors included; it has to succeed."""
+        """Run a tool to its end and return its output, errors included; fails the test if the tool fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join([tool, *map(str, arguments)]) + "\n")

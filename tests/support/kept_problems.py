@@ -16,7 +16,7 @@ from zkrebalancer.rebalance.planning import Planning
 def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None:
     """Assert that the kept problem equals one built from every consumer."""
     if task.group not in groups:
-        return  # deleted, or resigned, in the same step
+        return  # the same step deleted the group, or the coordinator resigned
     group = groups[task.group]
     anew = Planning(group.view, group._subscriptions, lambda _text: None)
     anew._resetting = group.planning._resetting  # as at the start of planning
@@ -25,7 +25,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     if anew._consumers_of or group.view.statics:
         anew._look_at_static_members()
     members = anew._members | anew._absent
-    assert task.problem.members == members, f"group {group.name}: what is kept of it is not true"
+    assert task.problem.members == members, f"group {group.name}: the kept problem is outdated"
     names = {topic for member in members.values() for topic in member.threads}
     names |= {topic for member in members.values() for topic, _partition in member.owned}
     assert task.problem.topics.keys() == names & group.view.topics.keys()
@@ -34,7 +34,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
 
 
 def assert_placed_as_anew(strategy: Strategy, task: Compute, transition: Transition) -> None:
-    """Assert that the answer from kept columns equals the answer to the whole problem."""
+    """Assert that placing with kept columns gives the same transition as placing from scratch."""
     anew = place(strategy, task.problem, everything=task.everything)
     assert anew.columns.consumers == transition.columns.consumers
     for name in ("member", "thread"):

@@ -42,7 +42,7 @@ def coordinator_with(counts: dict[str, int], settings: GroupProtocolSettings | N
 
 
 class Client:
-    """A KIP-848 client: reports what it owns, and gives up revoked partitions unless it `holds_on`."""
+    """A KIP-848 client: reports what it owns, and gives up revoked partitions at once, unless `holds_on` is set."""
 
     def __init__(
         self, coordinator: Coordinator, name: str, topic_names: Iterable[str] = ("t",), **settings: str | None
@@ -62,7 +62,7 @@ class Client:
         self.ticket = 0
 
     def send(self, epoch: int | None = None) -> int:
-        """Send a heartbeat: a full one at the join, one without partitions if `is_terse`."""
+        """Send a heartbeat: a full one to join; later one without the subscription and, if `is_terse`, partitions."""
         epoch = self.epoch if epoch is None else epoch
         is_joining = epoch == 0
         by_topic: dict[UUID, list[int]] = {}
@@ -129,7 +129,7 @@ def group_of(coordinator: Coordinator, *names: str) -> list[Client]:
 
 
 def newcomer_beside(coordinator: Coordinator) -> tuple[Client, Client]:
-    """Return the only member so far, and one that has just joined: it owns nothing, for the first has all to give."""
+    """Return a group's only member, and one that has just joined and owns nothing: the first still owns everything."""
     (first,) = group_of(coordinator, "a")
     second = Client(coordinator, "b")
     second.beat()

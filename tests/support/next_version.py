@@ -1,4 +1,4 @@
-"""Simulates the next version: the present source with a few changed lines, run as real processes."""
+"""Simulates the project's next version: the present source with a few changed lines, for real processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW_COMMANDS: Lines = {"zkrebalancer/protocol/command.py": ("VERSION = 1", "VERS
 
 
 def next_version(folder: Path, lines: Lines) -> dict[str, str]:
-    """Write the version to a folder; return the environment for its processes."""
+    """Write the next version to a folder; return the environment for its processes."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (before, after) in lines.items():

@@ -1,4 +1,4 @@
-"""One run of the batch pipeline for all tests: random histories, and experiment runs that are compared."""
+"""One run of the batch pipeline for all tests, over random histories and experiment runs to compare."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs a command, and prints how long it took and how much processor time all of its processes used.
 
-`python -m tests.support.processor_time COMMAND…`: also counts processes that outlive the one that started them, such as
-servers, because these become children of this process. What still runs 20 s after the command is killed, for example
-after `kill -9` of a run of tests. The exit code is the command's, or 1 if something was left.
+`python -m tests.support.processor_time COMMAND…`: it also counts processes that outlive their parents, such as servers,
+because it adopts them. It kills processes that still run 20 s after the command has ended, for example after `kill -9`
+of a test run. The exit code is the command's, or 1 if it killed any.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-LEFT_DEADLINE_S = 20.0  # for guards to end what they guard
+LEFT_DEADLINE_S = 20.0  # for guards to end their clusters
 ASK_INTERVAL_S = 0.05
 
 
@@ -25,7 +25,7 @@ def main(command: list[str]) -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise OSError(ctypes.get_errno(), "orphans cannot be counted: prctl(PR_SET_CHILD_SUBREAPER) failed")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the command decides; a handler, unlike SIG_IGN, is not inherited
+        signal.signal(number, lambda *_: None)  # the command handles it; unlike SIG_IGN, a handler is not inherited
     began = time.monotonic()
     code = _wait(subprocess.Popen(command).pid)
     wall_s = time.monotonic() - began
@@ -33,7 +33,7 @@ def main(command: list[str]) -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     sys.stderr.write(f"{wall_s:.1f} s, processor time {used.ru_utime + used.ru_stime:.1f} s\n")
     for line in left:
-        sys.stderr.write(f"Error: was left, and is killed: {line}\n")
+        sys.stderr.write(f"Error: still ran, and was killed: {line}\n")
     return code or int(bool(left))
 
 
@@ -47,7 +47,7 @@ def _wait(pid: int) -> int:
 
 
 def _end_others() -> list[str]:
-    """Reap orphans, and kill those that do not end; return the command lines of these."""
+    """Reap orphans, and kill those that do not end; return the command lines of the killed ones."""
     killed: list[str] = []
     give_up_at = time.monotonic() + LEFT_DEADLINE_S
     while True:

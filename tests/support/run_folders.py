@@ -1,4 +1,4 @@
-"""Folders of invented experiment runs: one member of a group is killed, and the rest takes over."""
+"""Folders of invented experiment runs: one member of a group is killed, and another one takes over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeRun:
             "partitions": self.partitions, "seed": self.seed, "versions": {"kafka": "3.9.1"},
             "machine": {"processors": 2, "load_before": 0.5 + self.seed}, "complete": True, "trusted": self.trusted,
             "details": {"broker": {"kind": self.broker}, "members_per_process": 5},
-            "doubts": [] if self.trusted else ["the machine stood still"],
+            "doubts": [] if self.trusted else ["the machine stalled"],
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result))
         return folder

@@ -1,9 +1,9 @@
 """Starts a scenario's processes, and commands, from an interpreter that has already imported their code.
 
 A new interpreter spends 0.3 s of processor time on imports before an agent does anything. Here each process is a fork
-of one that has imported them: with its own pid, session, signals, environment and end, so it is killed, suspended and
-stopped as any other. `python -m tests.support.warm FD` is the server; it ends with the process that began it. A process
-of tests has one server for all of its clusters and commands.
+of one that has done them. It has its own pid, session, signals, environment and exit code, so tests can kill, suspend
+and stop it like any other. `python -m tests.support.warm FD` is the server that forks; it ends with the process that
+started it. Each test process has one server for all of its clusters and commands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STATUS_BYTES = 8
 
 
 class WarmCluster(LocalCluster):
-    """A cluster whose own Python programs are forks."""
+    """A cluster whose Python programs of this project are forks."""
 
     def __init__(self, *, chroot: str, tick_ms: int) -> None:
         super().__init__(chroot=chroot, tick_ms=tick_ms)
@@ -49,7 +49,7 @@ class WarmCluster(LocalCluster):
         *,
         takes_orders: bool = False,
     ) -> Program:
-        """Return a program of this cluster; one with a failpoint, which is read at import, starts as usual."""
+        """Return a program of this cluster; one with a failpoint, which is read at import, is no fork."""
         is_warm = command[:2] == [sys.executable, "-m"] and command[2] in COMMANDS
         if not is_warm or environment or takes_orders:
             return super().program(name, command, environment, takes_orders=takes_orders)
@@ -66,7 +66,7 @@ class WarmProgram(Program):
 
 
 class WarmStarter:
-    """The server's process, and the only one that it listens to."""
+    """Starts the server, and sends it requests."""
 
     def __init__(self) -> None:
         self._requests, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,7 +74,7 @@ class WarmStarter:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(served.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # so its children, whose output goes to a file, buffer theirs as usual
+                stdout=subprocess.DEVNULL,  # no terminal, so that its forks buffer their output as for a file
                 pass_fds=[served.fileno()],
                 env={**child_environment(), "OPENBLAS_NUM_THREADS": "1"},  # numpy's own threads would not be forked
                 start_new_session=True,
@@ -140,8 +140,8 @@ class WarmProcess:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork for each request; return its command in the child. The process ends when the requests end."""
-    running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, who waits for its end
+    """Fork for each request; return its command in the child. The server exits when the requests end."""
+    running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, socket for its exit code
     poller = select.poll()
     poller.register(requests, select.POLLIN)
     while True:
@@ -186,7 +186,7 @@ def _load(command: Sequence[str]) -> None:
 
 
 def _settle() -> None:
-    """Keep loaded modules in memory that forks share, except those that each fork imports again as its __main__."""
+    """Keep loaded modules in memory that forks share; forget those that a fork imports again as its __main__."""
     for name in COMMANDS:
         sys.modules.pop(name, None)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has only one of the threads"

@@ -75,8 +75,8 @@ class World:
     readable_records: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     rogues: set[str] = field(default_factory=set)  # names of agents with false claims
     checked_zxid: int = -1
-    tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
-    has_bugs: bool = False  # on purpose: groups may then be quarantined
+    evictions_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease), both in us
+    has_bugs: bool = False  # the test breaks groups on purpose, and the coordinator may quarantine them
 
     # Coordinators ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class World:
             self.feed(process, Computed(task.group, task.ticket, transition, 7))
 
     def move(self, process: CoordinatorProcess) -> bool:
-        """Let one thing happen at one process: an answered call, an event, a computation; False if there is none."""
+        """Perform one call of a process, deliver one event, or run one computation; False if there is none."""
         if process.session.sent:
             self.zk.perform_next(process.session)
         elif process.session.inbox:
@@ -144,7 +144,7 @@ class World:
         self.zk.kill(process.session)
 
     def restart_session(self, process: CoordinatorProcess) -> None:
-        """After an expiry the client library opens a new session, whose events follow those of the old one."""
+        """Open a new session, as the client library does after an expiry; its events follow those of the old one."""
         old = process.session
         process.session = self.zk.open()
         process.session.inbox.extendleft(reversed(old.inbox))
@@ -166,7 +166,7 @@ class World:
         return agent
 
     def act(self, agent: Agent) -> bool:
-        """One step of an agent: register, read a command, or acknowledge it; False if there is nothing to do."""
+        """Let an agent register, read a command or acknowledge it; False if there is nothing to do."""
         if not agent.alive or agent.silent:
             return False
         if agent.name is None:
@@ -267,7 +267,7 @@ class World:
         for _ in range(limit):
             if not self.run_once():
                 return
-        raise AssertionError("no rest: something goes round in circles")
+        raise AssertionError(f"the actors still have work after {limit} rounds")
 
     def run_once(self) -> bool:
         moved = False
@@ -298,7 +298,7 @@ class World:
         return min((at for at in deadlines if at is not None), default=None)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Run for this time, from deadline to deadline."""
+        """Advance time by this much, from deadline to deadline, and run all actors at each."""
         end_us = self.now_us + milliseconds * 1_000
         self.run()
         while (at_us := self.next_deadline_us()) is not None and at_us <= end_us:
@@ -312,7 +312,7 @@ class World:
             if process.alive:
                 self.feed(process, Tick())
 
-    # Truth ----------------------------------------------------------------------------------------------------------
+    # What ZooKeeper stores ------------------------------------------------------------------------------------------
 
     def owned(self) -> dict[str, dict[TopicPartition, int]]:
         """Return the stored ownership: consumer -> partition -> thread."""
@@ -329,9 +329,9 @@ class World:
             return None
 
     def holders(self) -> dict[TopicPartition, set[str]]:
-        """Return the holders by the stored state: owners, starts of live consumers, eviction records.
+        """Return the holders of each partition, from ownership records, pending starts and eviction records.
 
-        For an unreadable record, its last readable content counts, because its consumer continues with it.
+        Of an unreadable record, the last readable content counts, because its consumer continues with that.
         """
         held: dict[TopicPartition, set[str]] = {}
         for name in self.zk.children(paths.owners(GROUP)):
@@ -347,14 +347,14 @@ class World:
                 for partition in self._started_by(f"{paths.channel(GROUP, name)}/{node}"):
                     held.setdefault(partition, set()).add(name)
         for name in self.zk.children(paths.evicted(GROUP)):
-            tombstone = ownership.decode_eviction(self.zk.nodes[paths.evicted(GROUP, name)].content)
-            unreadable = self.readable_records.get(name, frozenset()) if tombstone.topics else frozenset()
-            for partition in tombstone.partitions.keys() | unreadable:
+            evicted = ownership.decode_eviction(self.zk.nodes[paths.evicted(GROUP, name)].content)
+            unreadable = self.readable_records.get(name, frozenset()) if evicted.topics else frozenset()
+            for partition in evicted.partitions.keys() | unreadable:
                 held.setdefault(partition, set()).add(name)
         return held
 
     def given(self, name: str) -> frozenset[TopicPartition]:
-        """Return what the coordinators gave a consumer, by their records."""
+        """Return what the coordinators gave a consumer, as they recorded it."""
         node = self.zk.nodes.get(paths.given(GROUP, name))
         try:
             return _decode_given(node.content) if node is not None else frozenset()
@@ -369,19 +369,19 @@ class World:
         return frozenset(decoded.partitions) if isinstance(decoded, StartFetcher) else frozenset()
 
     def check(self) -> None:
-        """Assert what must hold after every step; all of it follows from what ZooKeeper stores."""
+        """Assert what must hold after every step, from what ZooKeeper stores."""
         if self.checked_zxid == self.zk.zxid:
             return
         self.checked_zxid = self.zk.zxid
         for partition, names in self.holders().items():
             assert len(names) <= 1, f"{partition} is held by {sorted(names)}"
         present = {paths.evicted(GROUP, name) for name in self.zk.children(paths.evicted(GROUP))}
-        for path in self.tombstones_seen.keys() - present:
-            since_us, lease_us = self.tombstones_seen.pop(path)
+        for path in self.evictions_seen.keys() - present:
+            since_us, lease_us = self.evictions_seen.pop(path)
             assert self.now_us - since_us >= lease_us, f"{path} was removed before its lease was over"
-        for path in present - self.tombstones_seen.keys():
+        for path in present - self.evictions_seen.keys():
             lease_ms = ownership.decode_eviction(self.zk.nodes[path].content).lease_ms
-            self.tombstones_seen[path] = (self.now_us, lease_ms * 1_000)
+            self.evictions_seen[path] = (self.now_us, lease_ms * 1_000)
 
     def topics(self) -> dict[str, Topic]:
         nodes = {name: self.zk.nodes[paths.topic(name)] for name in self.zk.children(paths.BROKER_TOPICS)}
@@ -403,16 +403,16 @@ class World:
         for topic in {topic for topic, _number in owned}:
             mark = self.zk.nodes[paths.offsets(GROUP, topic)].content.decode()
             names = set(topics[topic].incarnation.split())
-            assert names <= set(mark.split()), f"{topic} is read with the offsets of {mark}"  # earlier names stay
+            assert names <= set(mark.split()), f"{topic} is read with the offsets of {mark}"  # a mark keeps old names
         groups = self.leader().machine.groups_being_rebalanced
-        assert not any(groups.values()), f"still rebalanced: {groups}"
+        assert not any(groups.values()), f"still rebalancing: {groups}"
 
     def assert_nothing_left(self) -> None:
         """Assert that no command, channel of a dead consumer or eviction record is left."""
         names = set(self.owned())
         channels = set(self.zk.children(paths.channel(GROUP)))
-        assert channels == names, f"channels of the dead: {channels - names}"
+        assert channels == names, f"channels of dead consumers: {channels - names}"
         assert not [c for name in names for c in self.zk.children(paths.channel(GROUP, name))], "commands are left"
-        assert not self.zk.children(paths.evicted(GROUP)), "tombstones are left"
+        assert not self.zk.children(paths.evicted(GROUP)), "eviction records are left"
         given = set(self.zk.children(paths.given(GROUP)))
-        assert given <= names, f"records of what was given to the dead: {given - names}"
+        assert given <= names, f"records of what was given to dead consumers: {given - names}"

@@ -1,13 +1,13 @@
 """A ZooKeeper in memory: performs `protocol.calls` with versions, ephemerals, sequences, multi and one-shot watches.
 
-Sessions see answers and watches in order, as on one connection. A test decides when each call is performed and each
-answer delivered, and whether a connection breaks before or after a call was performed.
+Sessions see answers and watch events in order, as on one connection. A test decides when each call is performed and
+each answer delivered, and whether a connection breaks before or after a call is performed.
 
-With `lagging`, every session reads from a server that is behind until the session's own write, a `Sync` or `follow`
-updates it; watches fire when their server is updated. Without it, there is one server, which is always up to date.
+With `lagging`, each session reads from a server that lags until the session's own write, a `Sync` or `follow` updates
+it; watches fire when their server is updated. Without `lagging`, there is one server, which is always up to date.
 
-`denied` replaces access control lists: who lacks which right at a node. Without the right to read it, a session gets no
-watch events. A request above `max_request_bytes` breaks its sender's connection: a real server does not even read it.
+`denied` replaces access control lists: which identity lacks which right at a node. A session that may not read a node
+gets no watch events for it. A request above `max_request_bytes` breaks its sender's connection, as a real server does.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Change(NamedTuple):
     after: Node | None
 
 
-Observer = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]  # whose session, and what it did
+Observer = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]  # session id, its operations, the changes
 
 
 class Tree:
@@ -108,12 +108,12 @@ class Server:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client: what was sent and not performed yet, and what was answered and not delivered yet."""
+    """One client's session: calls that are not performed yet, and messages that are not delivered yet."""
 
     session_id: int
     timeout_ms: int
     server: Server
-    seen: int  # transactions that its client has seen: servers that are further behind refuse it
+    seen: int  # transactions that its client has seen; servers that have applied fewer refuse it
     notify: Callable[[], None] | None = None  # called after every answer
     sent: deque[tuple[int, Call]] = field(default_factory=deque)
     inbox: deque[tuple[ZooKeeperEvent, int]] = field(default_factory=deque)
@@ -170,7 +170,7 @@ class ZkModel:
     # Sessions -------------------------------------------------------------------------------------------------------
 
     def add_server(self, position: int | None = None) -> Server:
-        """Start a server that has applied so many transactions, None: all."""
+        """Start a server that has applied the first `position` transactions, None: all."""
         applied = len(self.log) if position is None else position
         tree = self.tree.copy()
         for changes in reversed(self.log[applied:]):
@@ -182,7 +182,7 @@ class ZkModel:
     def open(
         self, timeout_ms: int = 6_000, server: Server | None = None, notify: Callable[[], None] | None = None
     ) -> Session:
-        """Open a session on a server, None: a separate one if servers may lag."""
+        """Open a session on a server; None: on a separate server if `lagging`, else on the only one."""
         server = server or (self.add_server() if self.lagging else self.servers[0])
         session = Session(len(self.sessions) + 1, timeout_ms, server, seen=server.applied, notify=notify)
         self.sessions[session.session_id] = session
@@ -191,7 +191,7 @@ class ZkModel:
         return session
 
     def expire(self, session: Session) -> None:
-        """End a session at the server; its client learns it as `Lost`."""
+        """End a session at the server; its client gets `Lost`."""
         self.end(session)
         if session.connected:
             session.answer(calls.Suspended())
@@ -205,7 +205,7 @@ class ZkModel:
         session.inbox.clear()
 
     def disconnect(self, session: Session) -> None:
-        """Break the connection: calls that were sent are lost, answers that were not delivered too."""
+        """Break the connection: unperformed calls and undelivered answers are lost."""
         session.connected = False
         lost = [event for event, _position in session.inbox if isinstance(event, calls.Replied)]
         session.inbox.clear()
@@ -232,11 +232,11 @@ class ZkModel:
         session.answer(calls.Connected(session.session_id, session.timeout_ms))
 
     def follow(self, session: Session, transactions: int | None = None) -> None:
-        """Let the server of a session apply so many further transactions; None: all."""
+        """Let the server of a session apply this many more transactions; None: all."""
         self.follow_server(session.server, transactions)
 
     def follow_server(self, server: Server, transactions: int | None = None) -> None:
-        """Let a server apply transactions; watches of its sessions fire."""
+        """Let a server apply this many more transactions (None: all); watches of its sessions fire."""
         end = len(self.log) if transactions is None else min(len(self.log), server.applied + transactions)
         while server.applied < end:
             changes = self.log[server.applied]
@@ -287,7 +287,7 @@ class ZkModel:
             session.answer(calls.Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
 
     def is_too_large(self, call: Call) -> bool:
-        """Whether a server would rather close the connection than read the request."""
+        """Whether a server would close the connection instead of reading the request."""
         if self.max_request_bytes is None or not isinstance(call, Multi):
             return False
         return not RequestLimit(self.max_request_bytes).fits(call.operations)
@@ -305,7 +305,7 @@ class ZkModel:
         else:
             reply = self.perform(call, session.session_id)
             if session in session.server.sessions:
-                self.follow(session)  # a server answers a write, and a sync, once it has applied all that came before
+                self.follow(session)  # before it answers a write or a sync, a server applies everything earlier
         session.answer(calls.Replied(call_id, reply))
 
     def perform(self, call: Call, session_id: int = 0) -> Reply:
@@ -361,7 +361,7 @@ class ZkModel:
         path, node = operation.path, self.nodes.get(operation.path)
         guarded = parent(path) if isinstance(operation, Delete) else path
         if guarded in self.nodes and self._lacks(session_id, guarded, RIGHTS[type(operation)]):
-            raise RefusedError(Refusal.NO_AUTH)  # without the right to delete, the answer does not show what exists
+            raise RefusedError(Refusal.NO_AUTH)  # even if the node does not exist
         if node is None:
             raise RefusedError(Refusal.NO_NODE)
         if operation.version not in {-1, node.version}:
@@ -441,7 +441,7 @@ RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, SetContent: Right.WRI
 
 
 def _nameless(_session_id: int) -> str:
-    """Name no session; a function of the module, so that a world can be copied by pickling it."""
+    """Return no name; a module's function, not a lambda, so that a world can be pickled."""
     return ""
 
 

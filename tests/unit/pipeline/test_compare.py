@@ -47,7 +47,7 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     assert "classic-range" not in lost
     assert '<td class="bad">520 ms<small>' in page
     assert "<tr><td>broker</td><td>kafka-3.9</td><td>kafka-3.9</td><td>kafka-4</td></tr>" in page
-    assert "classic-range, seed 4: the machine stood still" in page
+    assert "classic-range, seed 4: the machine stalled" in page
     assert page.count("<svg") == 3  # runs, delays, owners
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
 
@@ -65,7 +65,7 @@ def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:
     assert "0 runs of 0 protocols under 0 settings. 1 more are not trusted and left out" in page
     assert output.NOTHING_COMPARED in page
     assert "Where this project loses" not in page
-    assert "kip848, seed 1: the machine stood still" in page
+    assert "kip848, seed 1: the machine stalled" in page
     assert pd.read_csv(tmp_path / "comparison.csv").empty
 
 

@@ -130,7 +130,7 @@ class WideChaos(Chaos):
             world.leave(agent)
         group = [path for path in world.zk.nodes if path.startswith(paths.group(GROUP))]
         self._write(*(Delete(path) for path in sorted(group, key=len, reverse=True)))
-        world.tombstones_seen.clear()
+        world.evictions_seen.clear()
         for _ in range(self.random.choice([0, 0, 5, 30])):
             self._move_a_coordinator()
         world.create_group()
