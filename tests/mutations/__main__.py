@@ -1,8 +1,8 @@
 """`python -m tests.mutations`: inserts each deliberate bug into the code; the simulation has to find it.
 
-    [NAME …]        only those whose name has one of these in it
+    [NAME …]        only bugs whose name contains one of these
     --list          print the table of bugs, run nothing
-    --seeds N       look through N seeds for each, instead of the number that is stated for it
+    --seeds N       try N seeds for each, instead of its stated number
     --json          print one JSON document
 
 Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its seeds, or if

@@ -1,6 +1,6 @@
 """Deliberate bugs that the simulation has to find; each rule of `docs/reference/protocol.md` is off at least once.
 
-A mutation names the rule, and either the number of seeds needed to find it, or why nothing breaks without it.
+A mutation names its rule, and states either the number of seeds that find it, or why nothing breaks without the rule.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MUTATIONS = (
         (Edit("GroupReader.stages", ", self._evicted_names, self._eviction_records", ""),),
     ),
     Mutation(
-        "the dead are told by ids that were listed before the channels",
+        "dead channels are found with ids listed before the channels",
         1,
         (
             Edit("GroupReader.stages", "self._node_names", f"{LIST_IDS_EARLY}, self._node_names"),
@@ -47,29 +47,29 @@ MUTATIONS = (
         seeds=10,
     ),
     Mutation(
-        "what cannot be read holds nothing",
+        "an unreadable record holds nothing",
         2,
         (Edit("view.Member.held", "known if self.is_readable else self.given or known", "known"),),
     ),
-    Mutation("a start under way is not counted", 3, (Edit("view.Member.held", "held.update(", "dict("),)),
+    Mutation("a pending start is not counted", 3, (Edit("view.Member.held", "held.update(", "dict("),)),
     Mutation(
-        "nothing is read anew after a broken connection",
+        "nothing is read again after a broken connection",
         3,
         (Edit("Coordinator._connected", "self.leadership is not None", "False"),),
     ),
     Mutation(
-        "it leads with a node of another election",
+        "a coordinator leads with a node of another election",
         4,
         (Edit("CoordinatorElector._coordinator_read", "reply.stat.created_zxid != stat.modified_zxid", "False"),),
         seeds=10,
     ),
     Mutation(
-        "it leads with a node of another session",
+        "a coordinator leads with a node of another session",
         4,
         (Edit("CoordinatorElector._coordinator_read", "reply.stat.ephemeral_owner != self.session_id", "False"),),
     ),
     Mutation(
-        "a new session goes on leading",
+        "a coordinator leads on in a new session",
         4,
         (
             Edit("CoordinatorElector.session_lost", "", "return"),
@@ -79,13 +79,13 @@ MUTATIONS = (
     ),
     Mutation("no epoch check", 4, (Edit("Scheduler.begin_leadership", "epoch_version)", "-1)"),), seeds=30),
     Mutation(
-        "every refusal deposes",
+        "every refusal deposes the leader",
         5,
         (Edit("Scheduler._is_deposed", "reply.index == 0", "reply.index is not None"),),
         seeds=30,
     ),
     Mutation(
-        "a death holds up the others",
+        "a dead member delays the others",
         5,
         (Edit("Moving._not_sent", "self._note_without_channel(consumer)", "pass"),),
         seeds=10,
@@ -108,7 +108,7 @@ MUTATIONS = (
     ),
     Mutation("a stop's ack carries no offsets", 7, (Edit("Stop.begin_ack", "self.finished()", "{}"),)),
     Mutation(
-        "offsets are those returned",
+        "returned records count as finished",
         7,
         (Edit("Commits.handle_progress", "position.finished", "position.returned"),),
     ),
@@ -125,7 +125,7 @@ MUTATIONS = (
         seeds=300,
     ),
     Mutation(
-        "commits check nothing",
+        "commits do not check ownership",
         9,
         (
             Edit(
@@ -153,7 +153,7 @@ MUTATIONS = (
         10,
         (
             Edit(
-                "Moving._late",
+                "Moving._answer_is_late",
                 "self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late)",
                 "self.drop_cancelled(consumer, late)",
             ),
@@ -197,24 +197,24 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a late stop is waited for",
+        "a late stop is waited for endlessly",
         12,
-        (Edit("Moving._late", "self._report", "(lambda *_: None)"),),
+        (Edit("Moving._answer_is_late", "self._report", "(lambda *_: None)"),),
         seeds=500,
     ),
     Mutation(
-        "the lease of the evicted is not waited for",
+        "the lease of an evicted member is not waited for",
         12,
         (Edit("Departures._await_lease", "mono_us + ___", "mono_us"),),
     ),
     Mutation(
-        "an eviction takes a record of any version",
+        "an eviction deletes a record of any version",
         12,
         (Edit("Departures._channel_listed", "member.owners_version", "ANY_VERSION"),),
         seeds=200,
     ),
     Mutation(
-        "an eviction record leaves out what was being started",
+        "an eviction record lacks pending starts",
         12,
         (Edit("Departures._eviction_record", "partitions=___", OWNED_ONLY),),
         seeds=60,
@@ -242,7 +242,7 @@ MUTATIONS = (
             ),
         ),
     ),
-    Mutation("a topic created again is not noticed", 15, (Edit("GroupView.is_stale", "", "return False"),), seeds=10),
+    Mutation("a recreated topic is not noticed", 15, (Edit("GroupView.is_stale", "", "return False"),), seeds=10),
     Mutation(
         "offsets are deleted without a copy",
         22,
@@ -263,7 +263,7 @@ MUTATIONS = (
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100
     ),
     Mutation(
-        "what a member with a grace of its own had goes to others",
+        "the grace that a static member registered is ignored",
         17,
         (Edit("StaticMembers._wait_for", "", "return"),),
         seeds=100,
@@ -275,7 +275,7 @@ MUTATIONS = (
         seeds=300,
     ),
     Mutation(
-        "a commit to Kafka follows no check",
+        "no check precedes a commit to Kafka",
         9,
         (
             Edit(
@@ -293,7 +293,7 @@ MUTATIONS = (
         seeds=100,
     ),
     Mutation(
-        "an offset in Kafka of a topic that is gone counts",
+        "an offset in Kafka of a deleted topic counts",
         15,
         (Edit("KafkaBook._is_of_another_topic", "", "return False"),),
         seeds=50,
@@ -302,9 +302,9 @@ MUTATIONS = (
         "in both stores the lower offset wins", None, (Edit("Start._read", "max(offset, ", "min(offset, "),), seeds=50
     ),
     Mutation(
-        "starts do not mind a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
+        "starts ignore a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
     ),
-    Mutation("the channels of the dead stay", 19, (Edit("Departures.sweep", "", "return"),)),
+    Mutation("channels of dead consumers stay", 19, (Edit("Departures.sweep", "", "return"),)),
     Mutation("eviction records stay", 19, (Edit("Departures._lease_over", "", "return"),)),
     Mutation(
         "a new leader adopts no commands",
@@ -337,7 +337,7 @@ MUTATIONS = (
         (Edit("GroupView.may_start", "self.is_free_for(consumer, partition)", "True"),),
     ),
     Mutation(
-        "records before the ack",
+        "a start fetches records before its ack",
         None,
         (
             Edit(
@@ -356,7 +356,7 @@ MUTATIONS = (
     Mutation("topics are watched once", None, (Edit("TopicListener._read", ", watch=True", ""),), seeds=100),
     Mutation("settings are watched once", None, (Edit("Group.read_settings", ", watch=True", ""),), seeds=300),
     Mutation(
-        "records of an older assignment are put",
+        "records of an older assignment are buffered",
         None,
         (Edit("Fetcher._put", "partition not in self._changes and (not self._stopping)", "True"),),
         seeds=1500,
@@ -374,11 +374,11 @@ MUTATIONS = (
         seeds=10,
     ),
     Mutation(
-        "commands are taken twice",
+        "commands are handled twice",
         None,
         (Edit("channel.Channel.listed", "and _sequence(name) > self.last_sequence", ""),),
         seeds=100,
-        redundant="an acknowledgement has deleted its command: whoever takes it twice reads nothing",
+        redundant="an acknowledgement deletes its command, so there is nothing to read the second time",
     ),
     Mutation(
         "no sync before an election",
@@ -391,6 +391,6 @@ MUTATIONS = (
         None,
         (Edit("WriteLane._verify", "self._request(Sync(self._owners), self._synced)", "pass"),),
         seeds=100,
-        redundant="the renewal that goes first after a reconnect is a transaction, which has the same effect",
+        redundant="after a reconnect, the lease is renewed first; that transaction has the same effect",
     ),
 )

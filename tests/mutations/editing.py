@@ -30,7 +30,7 @@ Words = list[tuple[str, int, int]]  # text, begin and end
 
 
 class StaleEditError(Exception):
-    """The words to be replaced are in no function, or in several: the list does not match the code."""
+    """The words to replace are in no function, or in several: the list of bugs does not match the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In the function whose dotted path ends in `place`, every `old` becomes `new`.
+    """Replaces every `old` by `new` in the function whose dotted path ends in `place`.
 
-    `old` empty: `new` is put before the first statement.
+    If `old` is empty, `new` is inserted before the first statement.
     """
 
     place: str
@@ -59,7 +59,7 @@ class Edit:
     new: str
 
     def function(self) -> Function:
-        """Return the function with the name, else the only one with the words.
+        """Return the function with this path, if it contains the words; else the only one that contains them.
 
         Raises:
             StaleEditError: there is none, or there are several.

@@ -1,4 +1,4 @@
-"""Looks for the bugs that are found quickly; `make mutations` looks for all."""
+"""The simulation finds the bugs that need few seeds; `make mutations` looks for all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_edit_that_fits_nothing_is_refused() -> None:
         Edit("Group.no_such_name", "", "return").function()
 
 
-def test_what_the_words_of_an_edit_may_have_become_is_named() -> None:
+def test_a_stale_edit_names_the_most_similar_line() -> None:
     stale = Edit("Group.handle", "self._departures.evict_late(consumer, reason)", "pass")
     with pytest.raises(
         StaleEditError, match=r"no function; most alike: 'self\._departures\.evict\(consumer, reason, .*'"
@@ -81,7 +81,7 @@ def test_an_edit_whose_words_are_in_several_functions_is_refused() -> None:
 
 
 def test_a_function_that_was_renamed_is_found_by_the_words() -> None:
-    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "starts do not mind a pause")
+    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "starts ignore a pause")
 
     assert Edit("Nobody.nothing", edit.old, edit.new).function() == edit.function()
 
