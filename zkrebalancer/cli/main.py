@@ -25,8 +25,8 @@ COMMANDS = {
     "group-coordinator": "Coordinate the groups of unmodified Kafka clients.",
     "groups": "Inspect and operate consumer groups.",
     "pipeline": "Analyse events with Spark.",
-    "security": "Secure the ZooKeeper tree and check it.",
     "restore": "Put the tree of a backup back into ZooKeeper.",
+    "security": "Secure the ZooKeeper tree and check it.",
     "topics": "Create, fill and mirror topics.",
 }
 

@@ -19,6 +19,7 @@ from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 
 BEAT_CALL = -1  # the id of the call that asks whether ZooKeeper answers; the core's ids are positive
 MAX_LOOKS = 1_000  # members and topics that are counted before other greenlets have their turn
+TURN_S = 0.001  # a pause of 0 would let other greenlets run, but read no socket
 MAX_CAUSES = 10_000  # requested rebalances to remember
 ROLES = {ElectionState.LEADING: "leads", ElectionState.STANDBY: "is a standby"}
 
@@ -142,7 +143,7 @@ class Monitor:
             looks += found.looks
             if looks > MAX_LOOKS:
                 looks = 0
-                gevent.sleep(0)
+                gevent.sleep(TURN_S)
 
     def log_state(self) -> None:
         """Write the state of this coordinator and of all groups to the log."""

@@ -12,7 +12,9 @@ import gevent
 from gevent.event import Event
 from gevent.pywsgi import WSGIHandler, WSGIServer
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.vitals import Health
@@ -55,7 +57,9 @@ class Pages:
         """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
-            return Answer(OK, kind, encode(self._registry))
+            # Thousands of groups take a second to format: in a thread, so that the loop goes on.
+            content = gevent.get_hub().threadpool.apply(encode, (_Collected(list(self._registry.collect())),))
+            return Answer(OK, kind, content)
         if path in self._more:
             is_well, document = self._more[path]()
             return _document(is_well, document)
@@ -132,6 +136,17 @@ def serving_in_a_thread(address: tuple[str, int], pages: Pages) -> Iterator[int]
     finally:
         wakers[0].send()
         thread.join(END_TIMEOUT_S)
+
+
+class _Collected(Collector):
+    """Metrics that were read already."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        """Return them."""
+        return self._metrics
 
 
 class _Handler(WSGIHandler):

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import gevent
 import pytest
 from prometheus_client.core import Metric
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
+from zkrebalancer.coordinator import monitor as monitor_module
 from zkrebalancer.coordinator.metrics import Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.gateway import metrics as gateway_metrics
@@ -75,6 +77,16 @@ def test_groups_have_labels_only_if_that_is_switched_on() -> None:
     metrics = collected(monitor)
     assert value(metrics, "group_partitions", group=GROUP) == 4
     assert value(metrics, "group_state_age_seconds", group=GROUP, state="idle") >= 0
+
+
+def test_others_have_their_turn_while_groups_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "MAX_LOOKS", 0)
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    turns: list[str] = []
+    other = gevent.spawn_later(0, turns.append, "other")
+    assert len(list(monitor.figures())) == 1
+    assert turns == ["other"]
+    other.kill()
 
 
 def test_a_rebalance_is_counted_with_its_cause_which_is_an_exemplar_of_the_histograms() -> None:
