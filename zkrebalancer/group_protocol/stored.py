@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from types import UnionType
@@ -129,7 +130,8 @@ def from_bytes(content: bytes) -> StoredContent:
     """
     try:
         found = _unpack(content)
-        group: StoredContent = _read(TYPES[found["type"]], found)
+        kind: Any = TYPES[found["type"]]
+        group: StoredContent = _reader(kind)(found)
     except (zlib.error, AttributeError, KeyError, TypeError, ValueError) as error:  # msgpack's own are ValueErrors
         raise StoredGroupError(f"the stored group cannot be read: {error!r:.200}") from None
     return group
@@ -151,14 +153,22 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 -- the types of the fields decide
-    """Return `value` as `kind`: a class of this module, a tuple of one kind, a kind or None, or a plain value."""
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 -- the types of the fields decide
+    """Return what reads a value as `kind`: a class of this module, a tuple of one kind, a kind or None, or plain."""
     if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**{name: _read(hint, value[name]) for name, hint in _hints(kind).items()})
+        fields = [(name, _reader(hint)) for name, hint in _hints(kind).items()]
+        return lambda value: kind(**{name: read(value[name]) for name, read in fields})
     if get_origin(kind) is tuple:
-        return tuple(_read(get_args(kind)[0], part) for part in value)
+        read_part = _reader(get_args(kind)[0])
+        return lambda value: tuple(map(read_part, value))
     if get_origin(kind) is UnionType:
-        return None if value is None else _read(get_args(kind)[0], value)
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
-    return value
+        read_present = _reader(get_args(kind)[0])
+        return lambda value: None if value is None else read_present(value)
+
+    def read_plain(value: Any) -> Any:  # noqa: ANN401
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+        return value
+
+    return read_plain

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from tests.support import examples
 from tests.support.group_coordinator import GROUP
 from tests.support.kip848_group import Client, coordinator_with, described, topics
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
@@ -125,7 +126,8 @@ class World:
         assert [ticket for ticket in self.coordinator.asked if self.coordinator.is_waiting(ticket)] == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples.count() // 2))
 def test_random_clients(seed: int) -> None:
     world = World(seed)
     for _ in range(STEPS):

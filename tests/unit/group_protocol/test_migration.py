@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.support import examples
 from tests.support.classic_consumer import ClassicConsumer, subscription
 from tests.support.group_coordinator import GROUP, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, described
@@ -286,7 +287,8 @@ class World:
         assert [ticket for ticket in self.coordinator.asked if self.coordinator.is_waiting(ticket)] == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples.count() // 2))
 def test_random_moves(seed: int) -> None:
     """In the end everybody has its share, and nobody waits."""
     world = World(seed)
