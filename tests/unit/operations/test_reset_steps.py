@@ -147,6 +147,20 @@ def test_a_kafka_without_offsets_is_not_written_to() -> None:
     assert kafka.stored == {}
 
 
+def test_what_comes_in_between_while_kafka_writes_is_told() -> None:
+    """In `reset_offsets`, do not look at the pause again. Another reset may have ended by then."""
+    client = Recording()
+
+    class Slow(Kafka):
+        def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+            super().write(offsets)
+            reset(client)
+
+    with pytest.raises(OffsetsRefusedError, match="changed while its offsets were written"):
+        reset(client, Slow(client, {("t", 0): 1}))
+    assert not client.is_paused()
+
+
 def test_starts_are_resumed_although_kafka_refuses() -> None:
     client = Recording()
     with pytest.raises(KafkaOffsetsError):
