@@ -208,12 +208,6 @@ MUTATIONS = (
         (Edit("Departures._await_lease", "mono_us + ___", "mono_us"),),
     ),
     Mutation(
-        "an eviction deletes a record of any version",
-        12,
-        (Edit("Departures._channel_listed", "member.owners_version", "ANY_VERSION"),),
-        seeds=200,
-    ),
-    Mutation(
         "an eviction record lacks pending starts",
         12,
         (Edit("Departures._eviction_record", "partitions=___", OWNED_ONLY),),
