@@ -187,5 +187,5 @@ class CentralWorld:
         shares = self.shares()
         assert sorted(number for share in shares for number in share) == list(range(self.partitions)), shares
         assert max(map(len, shares)) - min(map(len, shares)) <= 1, shares
-        self.world.assert_converged()
+        self.world.assert_settled()
         assert len(self.world.owned()) == len(shares)

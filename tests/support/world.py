@@ -390,7 +390,7 @@ class World:
     def generation(self) -> int:
         return cluster_nodes.decode_counter("generation", self.zk.nodes[paths.generation(GROUP)].content)
 
-    def assert_converged(self) -> None:
+    def assert_settled(self) -> None:
         """Assert that every partition of the topics has one owner, balanced, with offsets of the right incarnation."""
         topics = self.topics()
         owned = [partition for partitions in self.owned().values() for partition in partitions]

@@ -52,7 +52,7 @@ def false_claims(world: World) -> list[object]:
     return [event.fields["partition_count"] for event in world.events if event.kind == "false_claim"]
 
 
-def tombstone(world: World, name: str) -> set[TopicPartition]:
+def evicted(world: World, name: str) -> set[TopicPartition]:
     record = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, name)].content)
     assert not record.topics
     return set(record.partitions)
@@ -67,7 +67,7 @@ def test_what_was_given_is_what_is_owned_once_nothing_moves(mode: str) -> None:
     world.leave(world.agents["a"])
     world.agents["a"].silent = True
     world.pass_time(3_000)
-    world.assert_converged()
+    world.assert_settled()
     assert {name: set(held) for name, held in world.owned().items()} == {
         name: world.given(name) for name in world.zk.children(paths.given(GROUP))
     }
@@ -86,11 +86,11 @@ def test_a_false_claim_is_told_and_takes_nothing(with_failover: bool) -> None:
         world.add_coordinator()
     world.pass_time(10)
     assert false_claims(world) == [2]
-    assert tombstone(world, "b-1") == before["b-1"].keys()
+    assert evicted(world, "b-1") == before["b-1"].keys()
     assert [text for text in world.warnings if "b-1: it claims what it was never given: t-0, t-2" in text]
     assert world.owned() == {"a-1": before["a-1"]}
     world.pass_time(SESSION_MS)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_newcomer_may_claim_nothing() -> None:
@@ -101,8 +101,8 @@ def test_a_newcomer_may_claim_nothing() -> None:
     claim(world, rogue, ALL)
     world.pass_time(10)
     assert false_claims(world) == [4]
-    assert not tombstone(world, "r-1")
-    world.assert_converged()
+    assert not evicted(world, "r-1")
+    world.assert_settled()
 
 
 def test_a_claim_that_is_written_again_and_again_does_not_put_the_eviction_off() -> None:
@@ -126,7 +126,7 @@ def test_a_record_longer_than_what_was_given_is_not_parsed(with_failover: bool) 
     world.pass_time(70_000)  # it is evicted unless its record can be read within 60 s, and its lease is waited for
     assert [text for text in world.warnings if "b-1 may hold all that it was given" in text and "at most 33394" in text]
     assert world.owned()["a-1"].items() >= before["a-1"].items()
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_what_was_released_may_not_be_claimed_back() -> None:
@@ -170,7 +170,7 @@ def test_a_start_that_somebody_else_wrote_gives_nothing() -> None:
             world.zk.perform_next(process.session)
         elif process.session.inbox:
             world.deliver(process)
-    assert ("t", 0) not in tombstone(world, "b-1")
+    assert ("t", 0) not in evicted(world, "b-1")
 
 
 @pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])
@@ -185,12 +185,12 @@ def test_a_deleted_record_frees_nothing_before_a_lease_is_over(with_failover: bo
     if with_failover:
         world.add_coordinator()
     world.pass_time(10)
-    assert tombstone(world, "b-1") == had
+    assert evicted(world, "b-1") == had
     world.pass_time(3_000)
     assert world.owned().keys() == {"a-1"}
     assert len(world.owned()["a-1"]) == 2
     world.pass_time(SESSION_MS)
-    world.assert_converged()
+    world.assert_settled()
     world.assert_nothing_left()
 
 
@@ -206,7 +206,7 @@ def test_a_deleted_record_keeps_nothing_that_was_released_and_started_elsewhere(
     write(world, Delete(paths.owners(GROUP, "a-1")))
     world.add_coordinator()
     world.run()
-    assert tombstone(world, "a-1") == had
+    assert evicted(world, "a-1") == had
 
 
 def test_a_session_that_ends_while_its_deleted_record_is_looked_at_is_over() -> None:
@@ -223,7 +223,7 @@ def test_a_session_that_ends_while_its_deleted_record_is_looked_at_is_over() -> 
     world.kill_agent(agent)
     world.pass_time(100)
     assert not world.zk.children(paths.evicted(GROUP))
-    world.assert_converged()
+    world.assert_settled()
     world.assert_nothing_left()
 
 

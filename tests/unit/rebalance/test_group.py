@@ -26,7 +26,7 @@ def test_a_change_during_a_rebalance_is_not_lost() -> None:
     world.set_topic("t", 8)
     slow.silent = False
     world.pass_time(1_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_the_first_change_is_answered_at_once_and_a_storm_is_gathered_up_to_the_cap() -> None:
@@ -40,7 +40,7 @@ def test_the_first_change_is_answered_at_once_and_a_storm_is_gathered_up_to_the_
         world.pass_time(20)
     assert planned + 2 <= len(events(world, "rebalance_planned")) <= planned + 5
     world.pass_time(1_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_in_eager_mode_nobody_starts_before_everybody_has_stopped() -> None:
@@ -56,7 +56,7 @@ def test_in_eager_mode_nobody_starts_before_everybody_has_stopped() -> None:
     assert not commands(world, world.agents["c"])
     world.agents["a"].silent = False
     world.pass_time(1_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_in_eager_mode_a_static_member_that_comes_back_waits_for_the_stops_that_are_under_way() -> None:
@@ -81,7 +81,7 @@ def test_in_eager_mode_a_static_member_that_comes_back_waits_for_the_stops_that_
     slow.silent = False
     world.pass_time(1_000)
     assert world.owned()["s2-1"] == had
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_an_eager_group_that_is_unfrozen_while_a_plan_is_computed_stops_everything_first() -> None:
@@ -104,7 +104,7 @@ def test_an_eager_group_that_is_unfrozen_while_a_plan_is_computed_stops_everythi
     assert not commands(world, new)
     slow.silent = False
     world.pass_time(1_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_in_incremental_mode_a_slow_consumer_delays_only_what_leaves_it() -> None:
@@ -120,7 +120,7 @@ def test_what_cooperative_sticky_withholds_is_given_once_its_holders_have_let_go
     world = world_with(GroupSettings(strategy="cooperative_sticky"), "a")
     world.add_agent("b")
     world.pass_time(2_000)
-    world.assert_converged()
+    world.assert_settled()
     assert len(world.owned()["b-1"]) == 2
 
 
@@ -129,7 +129,7 @@ def test_many_members_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     world = world_with(GroupSettings(), "a", "b", "c", "d", "e", partitions=12)
     world.set_topic("t", 16)
     world.pass_time(2_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_topic_whose_partitions_have_gaps_is_assigned_but_for_the_gaps() -> None:
@@ -152,7 +152,7 @@ def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -
     assert any("is unknown; known are" in warning for warning in world.warnings)
     world.configure(settings.encode(GroupSettings()))
     world.pass_time(15_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_wildcard_that_does_not_compile_is_refused_once_and_the_rest_goes_on() -> None:

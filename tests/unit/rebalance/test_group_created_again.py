@@ -45,7 +45,7 @@ def test_its_consumers_are_served(steps: int, is_loading: bool) -> None:
     world.create_group()
     world.pass_time(10_000)  # long before the periodic reconciliation
 
-    world.assert_converged()
+    world.assert_settled()
     assert set(world.owned()) == {"a-2"}
 
 

@@ -157,9 +157,9 @@ class Chaos:
         for agent in self.world.agents.values():
             agent.silent = False
         self.world.pass_time(CALM_MS)
-        self.world.assert_converged()
+        self.world.assert_settled()
         self.world.pass_time(RECONCILED_MS)
-        self.world.assert_converged()
+        self.world.assert_settled()
         self.world.assert_nothing_left()
 
 

@@ -59,7 +59,7 @@ def test_offsets_of_a_former_topic_are_deleted_whatever_one_of_the_two_says(path
     assert world.zk.children(MARK) == []
     assert [copy.offsets for copy in copies(world)] == [{0: 4711}]
     assert {names.split()[0] for names in stored(world)} == {"id-2"}
-    world.assert_converged()
+    world.assert_settled()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_before_there_is_a_record_a_mark_counts_if_a_coordinator_can_have_writte
     world.set_topic("t", 5)
     world.pass_time(2_000)
     assert len(set(stored(world))) == 1
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_what_an_older_version_has_reset_is_not_reset_again() -> None:
@@ -144,5 +144,5 @@ def test_all_topics_are_looked_at_only_while_a_group_rests(monkeypatch: pytest.M
     for name in "bcd":
         world.add_agent(name)
         world.pass_time(2_000)
-    world.assert_converged()
+    world.assert_settled()
     assert set(states) == {GroupState.IDLE}

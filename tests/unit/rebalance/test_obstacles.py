@@ -165,7 +165,7 @@ def test_a_name_that_differs_each_time_is_one_refusal() -> None:
     world.zk.denied.clear()
     world.pass_time(60_000)
     assert published(world) == []
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_an_offset_that_cannot_be_deleted_is_published_and_the_group_is_not_read_again_and_again() -> None:
@@ -183,7 +183,7 @@ def test_an_offset_that_cannot_be_deleted_is_published_and_the_group_is_not_read
     assert len(events(world, "rebalance_requested")) < before + 4
     world.zk.perform(Multi((Delete(f"{below}/x"),)))
     world.pass_time(60_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_what_is_published_is_gathered_once_however_much_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

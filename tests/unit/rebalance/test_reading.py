@@ -147,7 +147,7 @@ def test_what_is_pending_is_known_though_the_record_of_its_consumer_may_not_be_r
 
     world.agents["a"].silent = False
     world.pass_time(2_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def world_with_a_command_that_may_not_be_read(timeout_ms: int) -> tuple[World, str]:
@@ -172,7 +172,7 @@ def test_who_answers_a_command_that_the_leader_may_not_read_stays_a_member() -> 
     world.agents["a"].silent = False
     world.pass_time(20_000)
     assert world.owned().keys() == {"a-1", "b-1"}
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_command_that_the_leader_may_read_after_a_while_is_waited_for() -> None:
@@ -185,7 +185,7 @@ def test_a_command_that_the_leader_may_read_after_a_while_is_waited_for() -> Non
     world.agents["a"].silent = False
     world.pass_time(25_000)
     assert world.owned().keys() == {"a-1", "b-1"}
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_who_does_not_answer_what_the_leader_may_not_read_is_evicted_and_others_are_served_meanwhile() -> None:
@@ -198,7 +198,7 @@ def test_who_does_not_answer_what_the_leader_may_not_read_is_evicted_and_others_
     world.agents["a"].silent = False
     world.agents["a"].alive = False
     world.pass_time(30_000)
-    world.assert_converged()
+    world.assert_settled()
     assert world.owned().keys() == {"b-1"}
 
 
@@ -214,8 +214,8 @@ def test_of_two_whose_commands_cannot_be_read_one_is_known_to_own_a_partition() 
     world.zk.perform(Multi((SetContent(paths.given(GROUP, "a-1"), given),)))
     world.add_coordinator()
     world.pass_time(2_000)
-    tombstones = {name: world.zk.nodes[paths.evicted(GROUP, name)].content for name in owned}
-    assert {name: ownership.decode_eviction(content).partitions for name, content in tombstones.items()} == owned
+    evictions = {name: world.zk.nodes[paths.evicted(GROUP, name)].content for name in owned}
+    assert {name: ownership.decode_eviction(content).partitions for name, content in evictions.items()} == owned
 
 
 def test_what_somebody_else_starts_is_no_claim_of_a_consumer_whose_record_is_gone() -> None:
@@ -230,8 +230,8 @@ def test_what_somebody_else_starts_is_no_claim_of_a_consumer_whose_record_is_gon
     world.readable_records.pop("a-1")
     world.add_coordinator()
     world.pass_time(1_000)
-    tombstone = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
-    assert tombstone.partitions.keys().isdisjoint(world.owned()["b-1"])
+    evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert evicted.partitions.keys().isdisjoint(world.owned()["b-1"])
 
 
 @pytest.mark.parametrize(("claimed", "generation"), [(50, 50), (71, 3)])
@@ -256,7 +256,7 @@ def test_a_generation_that_leaves_no_number_to_count_on_is_believed_of_nobody(ge
     world.add_coordinator()
     world.set_topic("t", 6)
     world.pass_time(20_000)
-    world.assert_converged()
+    world.assert_settled()
     assert before < world.generation() < before + 10
     assert world.agents["b"].registrations == 1
 
@@ -278,7 +278,7 @@ def test_groups_that_have_to_wait_keep_no_other_from_being_read(
     world.add_coordinator()
     world.set_topic("t", 6)
     world.pass_time(10_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 @pytest.mark.parametrize("path", [paths.owners(GROUP, "a-1"), paths.channel(GROUP, "a-1")])
@@ -302,7 +302,7 @@ def test_who_may_not_be_read_is_no_worse_than_others(path: str) -> None:
     world.zk.denied.clear()
     world.add_agent("c")
     world.pass_time(40_000)
-    world.assert_converged()
+    world.assert_settled()
     assert world.owned().keys() == {"a-1", "b-1", "c-1"}
     assert world.leader().machine.groups[GROUP].view.members["a-1"].is_readable
 

@@ -220,8 +220,8 @@ def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> 
     world.add_agent("b")
     world.pass_time(1_200)
     assert paths.evicted(GROUP, "a-1") in world.zk.nodes
-    tombstone = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
-    assert (tombstone.lease_ms, len(tombstone.partitions)) == (SESSION_MS * 2 // 3, 4)
+    evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert (evicted.lease_ms, len(evicted.partitions)) == (SESSION_MS * 2 // 3, 4)
     world.pass_time(3_700)
     assert world.owned() == {"b-1": {}}
     world.pass_time(400)
@@ -361,7 +361,7 @@ def test_rule_20_a_new_leader_adopts_pending_commands_and_moves_nothing_needless
     assert owner_of(world, T0) == "a-1"
     agent.silent = False
     world.pass_time(1_000)
-    world.assert_converged()
+    world.assert_settled()
     assert commands(world, agent) == []
 
 

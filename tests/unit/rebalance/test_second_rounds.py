@@ -122,7 +122,7 @@ def test_all_offsets_of_a_topic_that_is_made_anew_are_deleted_however_few_at_onc
         assert world.zk.children(offsets) == []
         assert world.zk.nodes[offsets].content.startswith(f"id-{life} ".encode())
         assert len(world.owned()["a-1"]) == 7
-    world.assert_converged()
+    world.assert_settled()
 
 
 @pytest.mark.parametrize("waited_ms", [0, 3_000, 9_000])

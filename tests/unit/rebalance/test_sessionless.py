@@ -34,14 +34,14 @@ def test_who_has_no_session_is_evicted_and_waited_for_as_if_it_lived(kinds: tupl
     if is_led_anew:
         world.add_coordinator()
     world.pass_time(LEASE_MS // 2)
-    tombstone = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
-    assert tombstone.partitions == owned
+    evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert evicted.partitions == owned
     assert world.owned().keys() == {"b-1"}
     assert sum("no session stands behind" in text for text in world.warnings) == 1
 
     world.kill_agent(world.agents["a"])
     world.pass_time(2 * LEASE_MS)
-    world.assert_converged()
+    world.assert_settled()
     assert len(world.owned()["b-1"]) == 4
     assert [event["reason"] for event in events(world, "member_left")] == ["evicted"]
     assert not [path for path in world.zk.nodes if path.endswith("a-1")]

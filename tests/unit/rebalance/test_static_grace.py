@@ -150,7 +150,7 @@ def test_rule_17_a_former_life_that_ends_after_its_successor_was_given_something
     world.pass_time(2_000)
     assert served_first(world, told) == ("d-1", "start-fetcher")
     assert owner_of(world, ("t", 0)) == "a-1"  # afterwards
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_rule_17_a_former_life_that_ends_last_has_a_whole_grace() -> None:
@@ -181,7 +181,7 @@ def test_rule_17_a_former_life_that_ends_last_has_a_whole_grace() -> None:
     world.pass_time(GRACE_MS - 2_000)
     assert owner_of(world, had) is None
     world.pass_time(4_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_rule_17_a_returned_member_does_not_wait_for_a_topic_that_was_created_anew() -> None:
@@ -199,4 +199,4 @@ def test_rule_17_a_returned_member_does_not_wait_for_a_topic_that_was_created_an
     world.delete_topic("t")
     world.set_topic("t", 4, "id-2")
     world.pass_time(5_000)
-    world.assert_converged()
+    world.assert_settled()

@@ -94,7 +94,7 @@ def test_a_topic_that_is_created_again_while_its_first_start_is_under_way_is_res
         world.zk.perform_next(process.session)
     world.pass_time(2_000)
 
-    world.assert_converged()
+    world.assert_settled()
     assert world.zk.nodes[paths.offsets(GROUP, "t")].content.startswith(b"id-2 czxid-")
 
 
@@ -130,7 +130,7 @@ def test_offsets_that_may_not_be_deleted_for_a_while_are_deleted_afterwards() ->
     world.zk.denied.clear()
     world.pass_time(30_000)
     assert world.zk.children(offsets) == []
-    world.assert_converged()
+    world.assert_settled()
 
 
 @pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
@@ -221,7 +221,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_read_again() -> None:
         world.zk.perform_next(process.session)
     world.set_topic("u", 3)
     world.pass_time(5_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_topic_that_could_never_be_read_is_stopped_once_it_is_gone() -> None:

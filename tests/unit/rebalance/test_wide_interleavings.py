@@ -156,7 +156,7 @@ class WideChaos(Chaos):
             world.configure(b"")
         for milliseconds in (CALM_MS, RECONCILED_MS):
             world.pass_time(milliseconds)
-            world.assert_converged()
+            world.assert_settled()
         world.assert_nothing_left()
         deadlines = {
             name for c in world.coordinators if c.alive for owner, name in c.machine.scheduler.due if owner == GROUP

@@ -40,7 +40,7 @@ def test_a_consumer_that_came_is_found() -> None:
     world.pass_time(1_000)
     assert world.owned()["b-1"] == {}
     world.pass_time(RECONCILED_MS)
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_consumer_that_left_is_found() -> None:
@@ -49,7 +49,7 @@ def test_a_consumer_that_left_is_found() -> None:
     with Unreadable(world, paths.ids(GROUP)), Unreadable(world, paths.owners(GROUP, "b-1")):
         world.kill_agent(world.agents["b"])
     world.pass_time(RECONCILED_MS)
-    world.assert_converged()
+    world.assert_settled()
     assert len(world.owned()["a-1"]) == 4
 
 
@@ -60,7 +60,7 @@ def test_a_consumer_that_came_into_a_group_that_was_empty_for_long_is_found() ->
     with Unreadable(world, paths.ids(GROUP)):
         world.add_agent("a")
     world.pass_time(3_700_000)
-    world.assert_converged()
+    world.assert_settled()
 
 
 @pytest.mark.parametrize("path", [paths.BROKER_TOPICS, paths.topic("t")])

@@ -47,7 +47,7 @@ def test_a_record_that_is_readable_now_and_then_puts_the_end_of_a_stop_not_off()
             world.pass_time(500)
     world.pass_time(SESSION_MS)
     assert world.owned().keys() == {"b-1"}
-    world.assert_converged()
+    world.assert_settled()
 
 
 def test_a_record_that_is_always_another_one_does_not_put_its_eviction_off() -> None:
