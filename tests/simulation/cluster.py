@@ -26,7 +26,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, 
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.rebalance.effects import Emit
 
-Holds = Callable[[], str | None]  # what is wrong, None: nothing
+FindProblem = Callable[[], str | None]
 
 TOPICS = {"t": 4, "u": 2}
 MAX_AGENTS = 4  # in a group
@@ -238,15 +238,15 @@ class Cluster:
         """
         self.schedule.run_until(at_us)
 
-    def run_until_true(self, holds: Holds, limit_us: int, pause_us: int) -> None:
-        """Run until a condition holds.
+    def run_until_no_problem(self, find_problem: FindProblem, limit_us: int, pause_us: int) -> None:
+        """Run until there is no problem.
 
         Raises:
-            BrokenPromiseError: it does not hold within `limit_us`, or an invariant is broken.
+            BrokenPromiseError: there still is one after `limit_us`, or an invariant is broken.
 
         """
         deadline_us = self.schedule.now_us + limit_us
-        while (problem := holds()) is not None:
+        while (problem := find_problem()) is not None:
             if self.schedule.now_us >= deadline_us:
                 raise BrokenPromiseError("unsettled", f"{problem}, {limit_us / 1e6:g} s after the last fault")
             self.run_until(self.schedule.now_us + pause_us)

@@ -73,4 +73,4 @@ def _check_interest(machine: Coordinator) -> None:
                     wanted.setdefault(topic, Counter())[name] += 1
     known = {topic: counter for topic, counter in machine.subscriptions.consumer_groups_per_topic.items() if counter}
     if known != wanted:
-        raise BrokenPromiseError("accounts", f"interest is {known}, members want {wanted}")
+        raise BrokenPromiseError("accounts", f"groups per topic are {known}, members want {wanted}")

@@ -34,7 +34,7 @@ class Consumer:
     evicted_us: int = 0
     lease_us: int = 0
     is_garbled: bool = False  # another program wrote its record
-    is_rogue: bool = False  # its claims are ignored: it holds what it was given
+    is_rogue: bool = False  # its claims are ignored: it holds only partitions that it was given
     owes_answer: bool = False  # its last command was cancelled because it did not answer
     held: frozenset[TopicPartition] = frozenset()
 

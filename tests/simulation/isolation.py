@@ -24,7 +24,7 @@ def one_bad_node(cluster: Cluster, fault: Fault) -> None:
         BrokenPromiseError: another topic, group or member was affected.
 
     """
-    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     target = Target("inc", "t", cluster.living_agents("inc")[0])
     cluster.faults[fault.kind] += 1
     cluster.schedule.tell("FAULT", fault.kind)

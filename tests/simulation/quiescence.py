@@ -41,7 +41,7 @@ def calm_down(cluster: Cluster) -> None:
         resume(agent)
     for process in cluster.living_coordinators():
         resume(process)
-    cluster.run_until_true(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for application in cluster.applications.values():
         application.unblock()
     for group in GROUPS:
@@ -57,13 +57,13 @@ def calm_down(cluster: Cluster) -> None:
         if all(cluster.applications[agent.name].wants_to_close for agent in cluster.living_agents(group)):
             cluster.add_agent(group)
     if cluster.ensemble.zk.withheld:
-        cluster.run_until_true(lambda: next(problems(cluster), None), MISSED_LIMIT_US, LOOK_US)
+        cluster.run_until_no_problem(lambda: next(problems(cluster), None), MISSED_LIMIT_US, LOOK_US)
     # If an operator deleted a registration that no leader had seen, only the reconciliation notices.
-    cluster.run_until_true(lambda: next(_unregistered(cluster), None), RECONCILED_LIMIT_US, LOOK_US)
-    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(_unregistered(cluster), None), RECONCILED_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     if next(_leftovers(cluster), None) is not None:  # of members that no leader saw: only the reconciliation notices
-        cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
-        cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+        cluster.run_until_no_problem(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
+        cluster.run_until_no_problem(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
 
 
 def _stuck(cluster: Cluster) -> Iterator[str]:
@@ -165,7 +165,7 @@ def one_bad_agent(cluster: Cluster) -> None:
         BrokenPromiseError: another agent had to wait for it.
 
     """
-    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     bad = cluster.living_agents("inc")[0]
     _spoil(cluster, bad)
     for group in GROUPS:

@@ -220,7 +220,7 @@ class ZkModel:
         session.child_watches.clear()
 
     def reconnect(self, session: Session, server: Server | None = None) -> None:
-        """Connect a session again, to a server that has applied at least what the client has seen."""
+        """Connect a session again, to a server that has applied at least the transactions that the client has seen."""
         session.connected = True
         session.server.sessions.remove(session)
         if server is None:

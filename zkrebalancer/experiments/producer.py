@@ -1,4 +1,4 @@
-"""Produces numbered records at a steady rate, and writes an event for what the broker acknowledged.
+"""Produces numbered records at a steady rate, and writes events for those that the broker acknowledged.
 
 It runs as a separate process (`python -m zkrebalancer.experiments.producer`), so that it shares no interpreter with
 the measured code. A record's value is its number within its partition and the time it was sent, such as "17

@@ -306,7 +306,7 @@ class _Recorder(LocalCluster):
 
 
 def _fixed_ports(first: int | None, zookeepers: int, broker: int | None) -> FixedPorts:
-    """Return the ports of the servers, as far as they are given; raises ConfigurationError if two are the same."""
+    """Return the chosen ports of the servers; raises ConfigurationError if two are the same."""
     ports = FixedPorts(() if first is None else tuple(range(first, first + zookeepers)), broker)
     if broker in ports.zookeepers:
         raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {broker}")

@@ -61,7 +61,7 @@ def restart_zookeeper(server: Server) -> None:
 
 
 def expire_session(hosts: str, session_id: int, password: bytes) -> None:
-    """End another client's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: connect to it, then close it.
+    """End another client's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: join the session, then close it.
 
     On return, the session's ephemeral nodes are gone; its owner notices when it reconnects. Has no effect if the
     session is over already or the password is wrong, which ZooKeeper does not distinguish.

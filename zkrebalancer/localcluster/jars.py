@@ -189,6 +189,6 @@ def _pyspark_jars() -> Path:
     found = importlib.util.find_spec("pyspark")  # not imported: only its Ivy is needed
     if found is None or found.origin is None:
         raise MissingToolError(
-            'PySpark is not installed, whose Ivy fetches the servers\' jars: pip install "zkrebalancer[cluster]"'
+            'PySpark, whose Ivy fetches the servers\' jars, is not installed: pip install "zkrebalancer[cluster]"'
         )
     return Path(found.origin).parent / "jars"

@@ -119,5 +119,5 @@ class ZooKeeperModeBroker(Server):
         with BlockingZk(self._zookeeper) as client:
             while isinstance(client.perform(registration, ABSENT), Content):
                 if time.monotonic() > give_up_at:
-                    raise LocalClusterError(f"{registration.path} remains although kafka has ended: another owner?")
+                    raise LocalClusterError(f"{registration.path} still exists: does another broker own it?")
                 time.sleep(ASK_INTERVAL_S)

@@ -104,7 +104,7 @@ class Program:
         give_up_at = time.monotonic() + deadline_s
         while not is_ready():
             if not self.is_running:
-                raise self._failure(f"ended with exit code {self._spawned().returncode} while it was started")
+                raise self._failure(f"ended with exit code {self._spawned().returncode} while starting")
             if time.monotonic() > give_up_at:
                 raise self._failure(f"(pid {self.pid}) was not ready within {deadline_s:g} s")
             time.sleep(ASK_INTERVAL_S)

@@ -83,7 +83,7 @@ def end_cluster(directory: Path) -> None:
 def clear(directory: Path, keep: str = "") -> None:
     """Remove everything from the folder, except for files with the suffix `keep`.
 
-    The state file goes last: if this process dies meanwhile, the guard still knows that the folder is to be removed.
+    The state file is removed last: if this process dies before that, the guard still removes the folder.
     """
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():

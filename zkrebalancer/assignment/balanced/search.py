@@ -15,7 +15,7 @@ import numpy as np
 from zkrebalancer.assignment.balanced.case import Case, Floats, Indexes
 from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
-ALL_PARTNERS = 16  # in a group of at most so many members, every other member is a partner
+ALL_PARTNERS = 16  # in a group of at most this many members, every other member is a partner
 LIGHTEST_PARTNERS = 6
 OWNER_PARTNERS = 4  # owners to which a partition may return
 RACK_PARTNERS = 4  # racks whose lightest member is a partner, because it would read a partition within its rack

@@ -1,7 +1,7 @@
-"""The recorder of every protocol: writes what a member's application sees as events.
+"""Writes what a member's application sees as events: the same for every protocol, none of which reports about itself.
 
-All protocols are thus measured the same way, not by their own reports. Callbacks start and end ownership; the records
-that a poll returned are delivered, with the delay of each at that moment.
+Callbacks start and end ownership. The records that a poll returned count as delivered, each with its delay at that
+moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""crash: a member's process is killed; when the others own its partitions, it comes back."""
+"""crash: a member's process is killed; it returns when the others own its partitions."""
 
 from __future__ import annotations
 

@@ -9,6 +9,6 @@ from zkrebalancer.experiments.scenarios import rolling_deploy
 SCENARIO = replace(
     rolling_deploy.SCENARIO,
     name="rolling-deploy-static",
-    about="the same with static members, which keep their partitions meanwhile",
+    about="rolling-deploy with static members, which keep their partitions while they are away",
     is_static=True,
 )

@@ -9,6 +9,6 @@ from zkrebalancer.experiments.scenarios import skewed_load
 SCENARIO = replace(
     skewed_load.SCENARIO,
     name="skewed-load-weights",
-    about="the same, and the group has weights that describe the load, as if learned from the hours before",
+    about="skewed-load, and the group has weights that describe the load, as if learned from earlier hours",
     has_weights=True,
 )

@@ -1,6 +1,6 @@
-"""The batch reader: reads what the group has not yet committed.
+"""The batch reader: reads the records that the group has not yet committed.
 
-It does not join the group and commits nothing, because Spark does not tell a batch source when its query has finished.
+It does not join the group and commits nothing, because a batch source does not learn when its query has finished.
 Each partition is read from the group's offset, or without one from `startingOffsets`, to the end of its log.
 """
 

@@ -1,4 +1,4 @@
-"""Heat maps of a sweep: what the strategies decide, and what each protocol makes of it."""
+"""Heat maps of a sweep: the decisions of the strategies, and their cost under each protocol."""
 
 from __future__ import annotations
 
