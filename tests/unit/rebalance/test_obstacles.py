@@ -132,6 +132,19 @@ def test_no_more_are_published_than_fit() -> None:
     assert b'"more":475' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
 
 
+def test_what_comes_later_fills_the_room_that_is_left() -> None:
+    """In `Obstacles._now`, look at no more new ones than there is room for: those shown already come first."""
+    world = world_with(GroupSettings(), "a")
+    machine = world.leader().machine
+    for first in (0, 60):
+        for number in range(first, first + 60):
+            machine.scheduler.part(f"g{number}").note_backing_off("reason")
+        world.tick()
+        world.pass_time(3_000)
+    assert len(published(world)) == obstacles.MAX_OBSTACLES
+    assert b'"more":20' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
+
+
 def test_what_was_refused_is_not_published_for_longer_than_somebody_tries_it() -> None:
     """A consumer that is gone, and a topic that is deleted. In `Refusals.forget`, forget nothing."""
     world = world_with(GroupSettings(), "a")

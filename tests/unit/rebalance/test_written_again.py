@@ -89,3 +89,18 @@ def test_reading_a_group_again_and_again_puts_no_end_of_a_stop_off() -> None:
         world.pass_time(1_000)
     world.pass_time(SESSION_MS)
     assert world.owned().keys() == {"b-1"}
+
+
+def test_a_broken_connection_begins_the_time_of_a_stop_anew() -> None:
+    """In `Moving.reset`, keep the time limits: consumers may have been cut off, too."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(TIMEOUT_MS - 2_000)
+    session = world.leader().session
+    world.zk.disconnect(session)
+    world.zk.reconnect(session)
+    world.pass_time(TIMEOUT_MS - 2_000)
+    assert "a-1" in world.owned()
+    world.pass_time(4_000)
+    assert "a-1" not in world.owned()
