@@ -120,7 +120,7 @@ def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
     def keep(name: str, table: DataFrame) -> DataFrame:
         folder = out.absolute() / name
         if not folder.exists():  # an empty file gives the table its columns
-            spark.createDataFrame([], table.schema).write.parquet(f"{folder}/run_id=none")
+            table.limit(0).write.parquet(f"{folder}/run_id=none")
         for each in ids:
             shutil.rmtree(folder / f"run_id={each}", ignore_errors=True)
         table.withColumn("run_id", run_id).write.mode("append").partitionBy("run_id").parquet(str(folder))
