@@ -17,18 +17,33 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from gevent.queue import Queue
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import ACL, Id, Permissions
 
 from tests.integration.commands import Result, begin, end, run, run_all
 from tests.integration.fake_coordinator import wait_until
+from tests.support.deadlines import WITHIN_S
 from tests.support.secured_zookeeper import CA, CERTIFICATE, PASSWORDS, TLS, over_tls, secured_zookeeper, security_of
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import ABSENT, Children, Content, Create, Delete, Done, Get, ListChildren, Multi
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    Children,
+    Connected,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    ZooKeeperEvent,
+)
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
-from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.runtime import zk
+from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
 WRONG = "not-the-word"
 AGENT = ("--bootstrap", "127.0.0.1:1", "--group", "g", "--topic", "t")
@@ -54,8 +69,8 @@ def cluster() -> Iterator[LocalCluster]:
     ids=["plain", "sasl", "tls", "tls and sasl", "certificate", "digest"],
 )
 def test_what_is_accepted(cluster: LocalCluster, security: ZooKeeperSecurity) -> None:
-    with BlockingZk(over_tls(cluster.zookeeper), security=security) as zk:
-        assert isinstance(zk.perform(Get("/")), Content)
+    with BlockingZk(over_tls(cluster.zookeeper), security=security) as connected:
+        assert isinstance(connected.perform(Get("/")), Content)
 
 
 def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -79,6 +94,27 @@ def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_p
     for result in results[4:]:
         (line,) = lines(result)
         assert "CERTIFICATE_VERIFY_FAILED" in line
+
+
+def test_a_client_logs_in_again_once_the_password_in_its_file_is_right(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a refused login, kazoo itself does not connect again."""
+    monkeypatch.setattr(zk, "LOGIN_PAUSE_S", 0.05)
+    word = tmp_path / "word"
+    word.write_text(WRONG)
+    events: Queue[ZooKeeperEvent] = Queue()
+    refused: Queue[str] = Queue()
+    security = ZooKeeperSecurity(user="operator", password_file=str(word))
+    client = ZkClient(cluster.zookeeper, 6_000, events.put, security, refused.put)
+    client.start()
+    try:
+        refused.get(timeout=WITHIN_S)
+        refused.get(timeout=WITHIN_S)
+        word.write_text(PASSWORDS["operator"])
+        assert isinstance(events.get(timeout=WITHIN_S), Connected)  # nobody has heard of the sessions before
+    finally:
+        client.close()
 
 
 def lines(result: Result) -> list[str]:
@@ -117,7 +153,8 @@ class Company:
     def login(self, user: str) -> list[str]:
         word = self.folder / f"{user}.password"
         word.write_text(PASSWORDS[user])
-        return ["--zookeeper", self.zookeeper, "--zookeeper-user", user, "--zookeeper-password-file", str(word)]
+        place = ["--zookeeper", self.zookeeper, "--zookeeper-tls-ca", CA]
+        return [*place, "--zookeeper-user", user, "--zookeeper-password-file", str(word)]
 
     def begin(self, program: str, *arguments: object) -> subprocess.Popen[str]:
         common = ("--log-level", "debug", "--events", self.folder / "events")
@@ -182,9 +219,9 @@ def company(cluster: LocalCluster, shared_cluster: LocalCluster, tmp_path: Path)
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
     topic = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(PARTITIONS)}}).encode()
     brokers = (Create("/brokers"), Create("/brokers/topics"), Create("/brokers/ids"), Create(paths.topic(TOPIC), topic))
-    with BlockingZk(cluster.zookeeper, security=security_of("coordinator")) as zk:
-        assert isinstance(zk.perform(Multi(brokers)), Done)
-        one = Company(cluster.zookeeper, shared_cluster.bootstrap, tmp_path, zk)
+    with BlockingZk(over_tls(cluster.zookeeper), security=security_of("coordinator", tls=True)) as connected:
+        assert isinstance(connected.perform(Multi(brokers)), Done)
+        one = Company(over_tls(cluster.zookeeper), shared_cluster.bootstrap, tmp_path, connected)
         one.begin("zkrebalancer", "coordinator", *one.login("coordinator"), "--broker-id", 1)
         try:
             yield one

@@ -267,8 +267,7 @@ class ZkClient:
 
     def _restart(self) -> None:
         if not self._is_closed:
-            self._kazoo.stop()
-            self._kazoo.start_async()
+            self._kazoo.start_async()  # not after `stop`, whose request to close would end the new session
 
     def _tls_failed(self, reason: str) -> None:
         self._failures += 1
