@@ -40,7 +40,13 @@ from zkrebalancer.group_protocol.effects import (
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.machine import Machine
 from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
-from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, OneGroup, Request
+from zkrebalancer.group_protocol.requests import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    Request,
+    SyncGroupRequest,
+)
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.protocol.calls import Check
@@ -50,6 +56,8 @@ from zkrebalancer.runtime import clock
 HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
 CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 MAX_WAIT_MS = 60_000
+# What a member repeats until it is served. A commit must not wait: the member may have sent a later one elsewhere.
+MAY_WAIT = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, ConsumerGroupHeartbeatRequest)
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +112,7 @@ class Groups:
         ticket = next(self._tickets)
         self._waiting[ticket] = when_answered
         received = Received(ticket, request, api_version, *client, uuid.uuid4().hex)
-        if isinstance(request, OneGroup) and self._is_served_soon(bucket_of(request.group_id)):
+        if isinstance(request, MAY_WAIT) and self._is_served_soon(bucket_of(request.group_id)):
             self._hold(received, bucket_of(request.group_id))
         else:
             self.step(received)

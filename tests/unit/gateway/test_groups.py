@@ -23,7 +23,7 @@ from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
-from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest, OffsetCommitRequest
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.kafka_protocol import codec
@@ -162,6 +162,15 @@ def test_requests_wait_for_a_limited_time(session: ModelSession, monkeypatch: py
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
     assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
     assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_commit_does_not_wait_until_its_group_is_served(session: ModelSession) -> None:
+    """In `groups.MAY_WAIT`, add it: it would overwrite what the member has committed at another gateway meanwhile."""
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    groups.serve(0, [0])
+    answered: AsyncResult[Answer] = AsyncResult()
+    groups.receive(OffsetCommitRequest("g", 1, "m"), 8, ("c", "h"), answered.set)
+    assert answered.ready()
 
 
 @pytest.mark.parametrize("is_coordinator", [False, True])
