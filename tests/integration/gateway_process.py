@@ -30,7 +30,7 @@ PORTS = 4  # its own, and those of three brokers
 
 
 class GatewayProcess:
-    """`zkrebalancer group-coordinator` on one cluster; `log` has its output."""
+    """`zkrebalancer group-coordinator` on one cluster, where clients assign by default; `log` has its output."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class GatewayProcess:
             *command_of("zkrebalancer", "group-coordinator", "--listen", self.bootstrap),
             *("--upstream", cluster.bootstrap, "--zookeeper", cluster.zookeeper, "--http", self.http),
             *("--initial-rebalance-delay-ms", "200", "--session-timeout-ms", "6000", "--log-level", "info"),
+            *(("--assign", "client") if "--assign" not in options else ()),
             *(str(option) for option in options),
         ]
         self._environment = {**child_environment(), **(environment or {})}

@@ -83,10 +83,10 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
 @click.option(
     "--assign",
     type=click.Choice(["client", "central"]),
-    default="client",
+    default="central",
     show_default=True,
-    help="Assigns partitions: client, as in Kafka (a classic group's leader; for KIP-848, the gateway), or central "
-    "(`zkrebalancer coordinator`).",
+    help="Assigns partitions: central (`zkrebalancer coordinator`), or client, as in Kafka (a classic group's leader; "
+    "for KIP-848, the gateway).",
 )
 @click.option(
     "--offsets",
@@ -114,7 +114,7 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
 @click.option(
     "--consumer-heartbeat-interval-ms",
     type=click.IntRange(100, 60_000),
-    help="How often clients of KIP-848 report while nothing is pending.  [default: 5000; with --assign central 1000]",
+    help="How often clients of KIP-848 report while nothing is pending.  [default: 1000; with --assign client 5000]",
 )
 @click.option(
     "--consumer-session-timeout-ms",
@@ -143,11 +143,11 @@ def group_coordinator(
 ) -> None:
     """Run a gateway, to which Kafka clients connect instead of the brokers, and which coordinates their groups.
 
-    Everything but the requests of consumer groups is relayed. Each broker gets a port of its own, from the one after
-    --listen on. Groups use Kafka's own protocols, classic and KIP-848. With `--assign central`,
-    `zkrebalancer coordinator` decides about their clients' partitions, as about those of agents, with which they may
-    share a group. SIGTERM and Ctrl-C end it; clients continue at another gateway, or when it returns. SIGHUP reads the
-    settings again: --log-level can change. SIGUSR1 writes the state of all groups to the log.
+    Everything else is relayed. Each broker gets a port of its own, from the one after --listen on. `zkrebalancer
+    coordinator` decides about the clients' partitions, as about those of agents, with which they may share a group;
+    with `--assign client`, no coordinator is needed, and groups work as at Kafka's brokers. SIGTERM and Ctrl-C end it;
+    clients continue at another gateway, or when it returns. SIGHUP reads the settings again: --log-level can change.
+    SIGUSR1 writes the state of all groups to the log.
 
     Each option can also come from a file (`session_timeout_ms = 6000`; librdkafka's settings in its table `kafka`) or
     a variable (ZKREBALANCER_GROUP_COORDINATOR_SESSION_TIMEOUT_MS).

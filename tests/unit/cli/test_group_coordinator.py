@@ -33,7 +33,9 @@ def test_an_address_that_clients_cannot_use_is_refused(listen: str, advertise: s
 
 def test_a_session_has_to_outlast_the_heartbeat_interval() -> None:
     there = ["--listen", "gw:9192", "--upstream", "b:9092", "--zookeeper", "localhost:1"]
-    result = CliRunner().invoke(group_coordinator, [*there, "--consumer-session-timeout-ms", "5000"])
+    result = CliRunner().invoke(
+        group_coordinator, [*there, "--assign", "client", "--consumer-session-timeout-ms", "5000"]
+    )
     assert "5000 is not longer than the heartbeat interval, 5000 ms" in result.output
 
 
