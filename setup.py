@@ -14,6 +14,7 @@ DEV = [
     "hypothesis",
     "kio==0.6.5",  # what the codec of Kafka's protocol is compared with
     "kafka-python",  # what the benchmarks compare with
+    "kubernetes-validate",  # the schemas that manifests are checked with; it brings PyYAML
     "mypy",
     "pandas-stubs<3",
     "pyarrow-stubs",
