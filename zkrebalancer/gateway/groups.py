@@ -259,7 +259,8 @@ class Groups:
         """Claim a bucket and read its groups; retry until that succeeds or is no longer wanted."""
 
         def is_wanted() -> bool:
-            return bucket in self._wanted and session_id == self._session.session_id
+            is_same_session = session_id == self._session.session_id and self._session.has_lease
+            return bucket in self._wanted and is_same_session
 
         try:
             while is_wanted():

@@ -15,6 +15,7 @@ class ModelSession(Session):
 
     def __init__(self) -> None:
         self.model = ZkModel()
+        self.is_leased = True
         self.refusals: list[Refused] = []
         self.renew()
 
@@ -28,7 +29,7 @@ class ModelSession(Session):
 
     @property
     def has_lease(self) -> bool:
-        return True
+        return self.is_leased
 
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
         when_replied(self.refusals.pop(0) if self.refusals else self.model.perform(call, self.session_id))

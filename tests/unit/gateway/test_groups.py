@@ -8,27 +8,35 @@ from gevent.event import AsyncResult, Event
 
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
-from zkrebalancer.gateway.buckets import Buckets, Claim
+from zkrebalancer.gateway.buckets import Buckets, Claim, node_name
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
-from zkrebalancer.gateway.layout import OWNERS
+from zkrebalancer.gateway.layout import BUCKETS, OWNERS
 from zkrebalancer.gateway.links import KEYS, Links
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
 from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
+from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
-from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest, OffsetCommitRequest
+from zkrebalancer.group_protocol.requests import (
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
-from zkrebalancer.protocol.calls import Refusal, Refused
+from zkrebalancer.protocol.calls import Create, Delete, Refusal, Refused, SetContent
 
 WAIT_S = WITHIN_S
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
@@ -145,8 +153,9 @@ def error_of(answered: AsyncResult[Answer]) -> ErrorCode:
     return answer.error_code
 
 
-def test_requests_wait_until_their_group_is_served(session: ModelSession) -> None:
-    """In `Groups.receive`, refuse them at once: clients would repeat them without a rest."""
+def test_requests_wait_until_their_group_is_served(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups.receive`, refuse them at once: clients would repeat them without a rest. In `_claim`, release none."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 1_000)
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
     early = asked(groups)
     groups.serve(0, [0])
@@ -171,6 +180,144 @@ def test_a_commit_does_not_wait_until_its_group_is_served(session: ModelSession)
     answered: AsyncResult[Answer] = AsyncResult()
     groups.receive(OffsetCommitRequest("g", 1, "m"), 8, ("c", "h"), answered.set)
     assert answered.ready()
+
+
+def test_requests_of_a_later_wait_are_not_released_with_the_former(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Groups._release`, release whatever waits for the bucket when a former timer ends."""
+    timers: list[tuple[int, list[Received]]] = []
+    monkeypatch.setattr(gevent, "spawn_later", lambda _seconds, _release, bucket, held: timers.append((bucket, held)))
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    asked(groups)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    groups.lose_all()
+    later = asked(groups)
+    former, own = timers
+    groups._release(*former)
+    gevent.sleep(0)
+    assert not later.ready()
+    groups._release(*own)
+    groups._release(*own)
+    assert error_of(later) is ErrorCode.NOT_COORDINATOR
+
+
+def test_without_a_lease_nobody_is_answered_as_a_member(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups.receive`, do not look at the lease; in `fence`, return the claim all the same."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 0.01)
+    groups = served(session)
+    assert groups.fence("g") is not None
+    session.is_leased = False
+    assert (groups.is_served("g"), groups.fence("g")) == (False, None)
+    assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
+    assert groups.served_buckets == 0
+
+
+def test_requests_that_wait_are_not_served_if_the_lease_ends_meanwhile(session: ModelSession) -> None:
+    """In `Groups._claim`, do not look at the lease: what was read may be the past, and another gateway's turn."""
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    waiting = asked(groups)
+    groups.serve(0, [0])
+    session.is_leased = False
+    assert error_of(waiting) is ErrorCode.NOT_COORDINATOR
+    assert groups.served_buckets == 0
+
+
+def test_a_bucket_that_another_gateway_has_claimed_is_no_longer_served(session: ModelSession) -> None:
+    """In `Buckets.store`, do not check the claim; in `Groups._store`, go on serving the bucket."""
+    lost: list[bool] = []
+    settings = GroupProtocolSettings(group_initial_rebalance_delay_ms=1)
+    groups = Groups(session, settings, Metrics(), lambda: lost.append(True), lambda: None)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    session.do(SetContent(f"{BUCKETS}/{BUCKET}", b"9"))
+    timers = gevent.spawn(groups.wake_timers)
+    answered: AsyncResult[Answer] = AsyncResult()
+    join = JoinGroupRequest("g", "", 30_000, "consumer", (JoinGroupProtocol("range", b""),))
+    groups.receive(join, 3, ("c", "h"), answered.set)
+    joined = answered.get(timeout=WAIT_S)
+    timers.kill()
+    assert isinstance(joined, JoinGroupAnswer)
+    synced: AsyncResult[Answer] = AsyncResult()
+    given = (SyncGroupAssignment(joined.member_id, b""),)
+    groups.receive(
+        SyncGroupRequest("g", joined.generation_id, joined.member_id, assignments=given), 3, ("c", "h"), synced.set
+    )
+    synced.get(timeout=WAIT_S)
+    assert groups.served_buckets == BUCKET_COUNT - 1
+    assert lost == [True]
+
+
+def test_a_claim_that_is_no_longer_wanted_ends(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups._claim`, leave the bucket as one that is being read: its clients would wait for ever."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.CLAIM_RETRY_S", 0)
+    monkeypatch.setattr(Buckets, "claim", lambda *_: None)
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    groups.serve(0, [1])
+    while not groups.is_settled:
+        gevent.sleep(0)
+    assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_bucket_is_claimed_once_at_a_time(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups.serve`, claim those that are being claimed: the second claim would end the first."""
+    claims, claim = list[int](), Buckets.claim
+
+    def counted(self: Buckets, bucket: int, number: int) -> Claim | None:
+        claims.append(bucket)
+        return claim(self, bucket, number)
+
+    monkeypatch.setattr(Buckets, "claim", counted)
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    for _ in range(2):
+        groups.serve(0, [0])
+    gevent.sleep(0)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    assert claims == list(range(BUCKET_COUNT))
+
+
+def test_all_groups_of_a_bucket_are_read_however_few_at_once(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Buckets.read`, read the first slice only."""
+    monkeypatch.setattr("zkrebalancer.gateway.buckets.SLICE", 2)
+    buckets, claim = claimed(session)
+    names = [name for name in map(str, range(20 * BUCKET_COUNT)) if bucket_of(name) == BUCKET][:5]
+    for name in names:
+        session.do(Create(f"{BUCKETS}/{BUCKET}/{node_name(name)}", stored.to_bytes(GROUP)))
+    assert buckets.read_all(claim) == dict.fromkeys(names, GROUP)
+    assert claim.names == set(names)
+
+
+def test_a_group_that_may_not_be_shown_is_written_over_and_not_created(session: ModelSession) -> None:
+    """In `Buckets.read`, forget that it has a node: every write would say that another gateway has the bucket."""
+    buckets, claim = claimed(session)
+    assert store(buckets, claim) is ErrorCode.NONE
+    claim.names.clear()
+    session.refusals = [Refused(Refusal.NO_AUTH)]
+    assert buckets.read(claim, [node_name("g")]) == {}
+    assert store(buckets, claim) is ErrorCode.NONE
+
+
+def test_a_group_whose_node_is_gone_is_created(session: ModelSession) -> None:
+    """In `Buckets.read`, keep it among those that have a node."""
+    buckets, claim = claimed(session)
+    assert store(buckets, claim) is ErrorCode.NONE
+    session.do(Delete(f"{BUCKETS}/{BUCKET}/{node_name('g')}"))
+    assert buckets.read(claim, [node_name("g")]) == {}
+    assert store(buckets, claim) is ErrorCode.NONE
+
+
+def test_only_own_claims_are_given_up(session: ModelSession) -> None:
+    """In `Buckets.give_up`, do not look at whose they are."""
+    buckets, _claim = claimed(session)
+    session.renew()
+    buckets.give_up([BUCKET])
+    assert session.model.children(OWNERS) == [str(BUCKET)]
 
 
 @pytest.mark.parametrize("is_coordinator", [False, True])

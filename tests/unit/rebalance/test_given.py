@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 
 from tests.support.groups import require_eviction_despite
@@ -11,6 +13,8 @@ from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, 
 from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.rebalance import batch
 from zkrebalancer.rebalance.batch import GivenRecords
 from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.scheduler import Scheduler
@@ -318,3 +322,46 @@ def test_a_group_whose_generation_somebody_else_has_raised_is_marked_with_growin
     assert pauses_ms == [1_000, 1_000, 1_000, 1_000, 1_600, 3_200, 6_400, 12_800, 25_600]
     assert view.is_recorded
     assert scheduler.next_deadline_us() is None
+
+
+@pytest.mark.parametrize("max_bytes", [100_000, 250])
+def test_many_records_are_corrected_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
+    """In `GivenRecords._write`, forget those beyond a limit, or heed one limit less: of records, partitions, bytes."""
+    monkeypatch.setattr(batch, "MAX_RECORDS", 3)
+    monkeypatch.setattr(batch, "MAX_RECORDED", 4)
+    scheduler, view = Scheduler(limit=RequestLimit(max_bytes)), GroupView("g", {})
+    sizes = {f"{number}": 1 if number < 9 else 4 for number in range(12)}
+    for name, size in sizes.items():
+        given = {("t", number): 0 for number in range(size)}
+        view.members[name] = Member(name, owners=OwnersRecord(1, None, {}), given=given)
+    view.recorded, view.unrecorded = set(sizes), OrderedDict.fromkeys(sizes)
+    records = GivenRecords(scheduler.part("g"), view)
+    records.look()
+    written: list[list[str]] = []
+    while (at_us := scheduler.next_deadline_us()) is not None:
+        scheduler.now = Now(at_us, 0)
+        scheduler.run_next_due()
+        (request,) = scheduler.take_effects()
+        assert isinstance(request, Request)
+        assert isinstance(request.call, Multi)
+        assert len(request.call.operations) == 2 or scheduler.limit.fits(request.call.operations)
+        written.append([operation.path.rpartition("/")[2] for operation in request.call.operations[1:]])
+        scheduler.answer(request.call_id, Done((None,) * len(request.call.operations)))
+    assert sorted(name for names in written for name in names) == sorted(sizes)
+    assert max(map(len, written)) == (3 if max_bytes == 100_000 else 2)
+    assert max(sum(sizes[name] for name in names[:-1]) for names in written) < 4
+
+
+def test_records_are_written_after_a_group_is_read_again_while_one_was_written() -> None:
+    """In `GivenRecords.reset`, keep what is under way: its reply never comes."""
+    scheduler, view = Scheduler(), GroupView("g", {})
+    view.members["a-1"] = Member("a-1", owners=OwnersRecord(1, None, {}), given={("t", 0): 0})
+    records = GivenRecords(scheduler.part("g"), view)
+    for _ in range(2):
+        view.unrecorded["a-1"] = None
+        records.look()
+        scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
+        scheduler.run_next_due()
+        assert len(scheduler.take_effects()) == 1
+        scheduler.forget("g")
+        records.reset()

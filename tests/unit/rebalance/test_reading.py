@@ -18,7 +18,6 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Refusal,
     Refused,
-    Reply,
     SetContent,
     Stat,
 )
@@ -46,28 +45,58 @@ def test_an_eviction_record_that_may_not_be_read_still_holds(refusal: Refusal, i
     assert reader.problems.counts.total() == is_kept
 
 
-def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies come before the next slice is asked for. In `Loading._maybe_go_on`, do not wait for it."""
+def reading_in_slices(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> Scheduler:
     monkeypatch.setattr(loading, "MAX_READS_PER_STEP", 1)
-    scheduler, asked = Scheduler(), list[str]()
+    scheduler = Scheduler()
     view, lives = GroupView(GROUP, {}), FormerLives(scheduler)
     lives._served[GROUP] = None
     shared = Leadership(scheduler, 1, Subscriptions(), lives, Turns(), Turns(), frozenset())
     reading = loading.Loading(scheduler.part(GROUP), view, shared, lambda _: None)
-    reading.begin()
-    reply: Reply = Children((*paths.GROUP_CHILDREN, "generation", "given", "incarnations"))
+    for _ in range(times):
+        scheduler.forget(GROUP)
+        scheduler.take_effects()
+        reading.begin()
+        (listing,) = requests(scheduler)
+        scheduler.answer(listing.call_id, Children((*paths.GROUP_CHILDREN, "generation", "given", "incarnations")))
+    return scheduler
+
+
+def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies come before the next slice is asked for. In `Loading._maybe_go_on`, do not wait for it."""
+    scheduler, asked = reading_in_slices(monkeypatch), list[str]()
     for now_us in range(1, 20):
         for effect in scheduler.take_effects():
             assert isinstance(effect, Request)
             assert isinstance(effect.call, Get | ListChildren)
             asked.append(effect.call.path)
-            scheduler.answer(effect.call_id, reply)
-            reply = Refused(Refusal.NO_NODE)
+            scheduler.answer(effect.call_id, Refused(Refusal.NO_NODE))
         scheduler.now = Now(now_us, 0)
         scheduler.run_next_due()
     group = paths.group(GROUP)
     names = ["generation", "channel", "offsets", "static", "incarnations"]
-    assert asked[:7] == [group, group, *(f"{group}/{name}" for name in names)]
+    assert asked[:6] == [group, *(f"{group}/{name}" for name in names)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_stage_is_over_when_all_its_slices_are_answered(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """No reply comes before all slices are asked for. In `Loading._ask`, count those of the last slice only.
+
+    In `Loading.begin`, wait for those of a reading that was given up, too.
+    """
+    scheduler = reading_in_slices(monkeypatch, times)
+    while (at_us := scheduler.next_deadline_us()) is not None:
+        scheduler.now = Now(at_us, 0)
+        scheduler.run_next_due()
+    stage = requests(scheduler)
+    assert len(stage) > 2
+    for request in stage:
+        assert requests(scheduler) == []
+        scheduler.answer(request.call_id, Refused(Refusal.NO_NODE))
+    assert requests(scheduler)
+
+
+def requests(scheduler: Scheduler) -> list[Request]:
+    return [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]
 
 
 @pytest.mark.parametrize(("content", "is_recorded"), [(b"3", True), (b"4", False), (b"junk", True)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.groups import events, world_with
+import pytest
+
+from tests.support.groups import answer_one, events, world_with
 from tests.support.world import GROUP
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete, Multi
@@ -60,3 +62,39 @@ def test_rule_12_a_member_may_not_have_less_time_for_a_stop_than_its_group_gives
     assert not events(world, "member_left")
     world.pass_time(200)
     assert events(world, "member_left")[-1] == {"member": "a-1", "reason": "evicted"}
+
+
+@pytest.mark.parametrize("option", ["start-fetcher", "stop-fetcher"])
+def test_rule_12_a_command_that_was_deleted_just_before_it_is_late_is_sent_again(option: str) -> None:
+    """In `Departures._channel_listed` and `Moving._cancelled`, report without the command that it may be gone."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    slow = world.agents["a"]
+    slow.silent = True
+    if option == "start-fetcher":
+        world.set_topic("t", 5)
+    else:
+        world.add_agent("b")
+    world.pass_time(900)
+    (node,) = world.zk.children(paths.channel(GROUP, "a-1"))
+    world.zk.perform(Multi((Delete(f"{paths.channel(GROUP, 'a-1')}/{node}"),)))
+    slow.silent = False
+    world.pass_time(1_000)
+    sent = [event["option"] for event in events(world, "command_sent") if event["member"] == "a-1"]
+    assert sent == ["start-fetcher", option, option]
+    assert not events(world, "member_left")
+
+
+def test_rule_12_an_eviction_that_is_called_off_is_not_begun_again_at_once() -> None:
+    """In `Moving.limit_anew`, keep the former limit, which is over."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(900)
+    (stop,) = world.zk.children(paths.channel(GROUP, "a-1"))
+    world.zk.perform(Multi((Delete(f"{paths.channel(GROUP, 'a-1')}/{stop}"),)))
+    world.now_us += 200_000
+    world.tick()
+    while answer_one(world, world.leader()):
+        world.tick()
+    assert len([text for text in world.warnings if "evicting a-1" in text]) == 1
+    assert not events(world, "member_left")

@@ -1,0 +1,83 @@
+"""Copies of deleted offsets that are too many are removed, whatever the limit of one transaction is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.world import GROUP
+from zkrebalancer.protocol import offset_copy, paths
+from zkrebalancer.protocol.calls import Children, Done, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.rebalance import offset_copies
+from zkrebalancer.rebalance.effects import Request
+from zkrebalancer.rebalance.offset_copies import OffsetCopies
+from zkrebalancer.rebalance.scheduler import Scheduler
+
+KEPT = 2
+NAMES = tuple(f"{number}-0" for number in range(9))
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_copy, "MAX_COPIES", KEPT)
+    monkeypatch.setattr(offset_copies, "MAX_REMOVED", 3)
+
+
+def requests(scheduler: Scheduler) -> Iterator[Request]:
+    while found := [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]:
+        yield from found
+
+
+def paths_of(request: Request) -> list[str]:
+    assert isinstance(request.call, Multi)
+    return [operation.path for operation in request.call.operations[1:]]
+
+
+def test_all_that_are_too_many_are_removed_a_few_at_a_time() -> None:
+    """In `OffsetCopies._removed`, stop after the first transaction, or repeat it; in `_remove`, remove all at once."""
+    scheduler, removed = Scheduler(), list[list[str]]()
+    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    for request in requests(scheduler):
+        if isinstance(request.call, ListChildren):
+            scheduler.answer(request.call_id, Children(NAMES))
+        else:
+            removed.append(paths_of(request))
+            scheduler.answer(request.call_id, Done((None,) * 4))
+    too_many = [paths.deleted_offsets(GROUP, name) for name in NAMES[:-KEPT]]
+    assert removed == [too_many[:3], too_many[3:6], too_many[6:]]
+
+
+def test_a_copy_that_cannot_be_removed_keeps_no_other() -> None:
+    """In `OffsetCopies._removed`, stop at a refusal, or try that copy again."""
+    scheduler, removed = Scheduler(), list[str]()
+    stuck = paths.deleted_offsets(GROUP, NAMES[1])
+    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    for request in requests(scheduler):
+        if isinstance(request.call, ListChildren):
+            scheduler.answer(request.call_id, Children(NAMES))
+        elif stuck in (wanted := paths_of(request)):
+            scheduler.answer(request.call_id, Refused(Refusal.NOT_EMPTY, 1 + wanted.index(stuck)))
+        else:
+            removed += wanted
+            scheduler.answer(request.call_id, Done((None,) * 4))
+    too_many = [paths.deleted_offsets(GROUP, name) for name in NAMES[:-KEPT]]
+    assert removed == [path for path in too_many if path != stuck]
+
+
+def test_a_removal_that_was_forgotten_does_not_prevent_the_next() -> None:
+    """In `OffsetCopies.reset`, do nothing."""
+    scheduler = Scheduler()
+    copies = OffsetCopies(scheduler.part(GROUP), GROUP)
+    for _ in range(2):
+        copies.look()
+        (listing,) = requests_now(scheduler)
+        scheduler.answer(listing.call_id, Children(NAMES))
+        (removal,) = requests_now(scheduler)
+        assert len(paths_of(removal)) == 3
+        scheduler.forget(GROUP)
+        copies.reset()
+
+
+def requests_now(scheduler: Scheduler) -> list[Request]:
+    return [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]

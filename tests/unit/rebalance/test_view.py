@@ -1,0 +1,39 @@
+"""What the leader knows of a group that is read again."""
+
+from __future__ import annotations
+
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
+from zkrebalancer.protocol.registration import STATIC, Registration
+from zkrebalancer.rebalance.view import GroupView, Member
+
+
+def registered(instance: str) -> Registration:
+    return Registration(STATIC, {"t": 1}, "", "c", "h", 6_000, instance)
+
+
+def test_what_zookeeper_does_not_have_or_does_not_show_stays() -> None:
+    """In `GroupView.become`, forget one of these."""
+    view, other = GroupView("g", {}), GroupView("g", {}, generation=5)
+    view.members = {name: Member(name, registered(name), failed_tries=2) for name in "abc"}
+    view.away, view.lease_until_us, view.waiting_for = {"i": Member("gone")}, 7, {("t", 0): "i"}
+    other.members = {"a": Member("a", registered("new")), "b": Member("b"), "d": Member("d")}
+    view.become(other)
+    assert {name: (member.failed_tries, member.instance) for name, member in view.members.items()} == {
+        "a": (2, "new"),
+        "b": (2, "b"),
+        "d": (0, None),
+    }
+    assert (set(view.away), view.lease_until_us, view.waiting_for) == ({"i"}, 7, {("t", 0): "i"})
+    assert view.generation == 5
+
+
+def test_a_member_holds_what_its_eviction_record_names_too() -> None:
+    """In `GroupView.refresh`, heed one of the two."""
+    view = GroupView("g", {}, members={"a": Member("a", owners=OwnersRecord(1, None, {("t", 0): 0}))})
+    view.evicted["a"] = EvictionRecord(1, {("t", 1): 0}, 0, 1)
+    assert not view.refresh("a").partitions
+    assert view.held_by("a") == {("t", 0): 0, ("t", 1): 0}
+    assert view.remove("a").partitions == {("t", 0)}
+    del view.evicted["a"]
+    assert view.refresh("a").partitions == {("t", 1)}
+    assert not view.held_topics()
