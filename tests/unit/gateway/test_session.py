@@ -84,3 +84,8 @@ def test_a_lease_that_zookeeper_refuses_is_reported_once(
     assert not clocked.has_lease()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "refuses to check /" in caplog.text
+
+
+def test_a_lease_ends_before_its_session() -> None:
+    """In `lease_ms`, return more: agents and gateways would act on what others already have."""
+    assert lease_ms(6_000) == 4_000

@@ -284,15 +284,18 @@ def test_a_record_that_cannot_be_read_is_believed_and_written_again() -> None:
     assert any("b-1: given: version 2 is newer" in text for text in world.warnings)
 
 
-def test_a_record_that_somebody_removed_just_before_it_is_written_is_made_again() -> None:
-    """In `GivenRecords._written`, forget whose records were refused."""
+@pytest.mark.parametrize(("refusal", "is_recorded"), [(Refusal.NO_NODE, True), (Refusal.NODE_EXISTS, False)])
+def test_a_record_that_somebody_removed_or_created_just_before_it_is_written_is_written_again(
+    refusal: Refusal, is_recorded: bool
+) -> None:
+    """In `GivenRecords._written`, forget whose records were refused, or whether they exist."""
     scheduler, view = Scheduler(), GroupView("g", {})
     view.members["a-1"] = Member("a-1", owners=OwnersRecord(1, None, {}), given={("t", 0): 0})
-    view.recorded, view.unrecorded["a-1"] = {"a-1"}, None
+    view.recorded, view.unrecorded["a-1"] = {"a-1"} if is_recorded else set(), None
     records = GivenRecords(scheduler.part("g"), view)
     records.look()
     written: list[Operation] = []
-    for reply in (Refused(Refusal.NO_NODE, 1), Done((None, None))):
+    for reply in (Refused(refusal, 1), Done((None, None))):
         scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
         scheduler.run_next_due()
         (request,) = scheduler.take_effects()
@@ -300,7 +303,7 @@ def test_a_record_that_somebody_removed_just_before_it_is_written_is_made_again(
         assert isinstance(request.call, Multi)
         written += request.call.operations[1:]
         scheduler.answer(request.call_id, reply)
-    assert [type(operation) for operation in written] == [SetContent, Create]
+    assert [type(operation) for operation in written] == ([SetContent, Create] if is_recorded else [Create, SetContent])
     assert scheduler.next_deadline_us() is None
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import gevent
 import pytest
+from gevent.event import AsyncResult
 from gevent.queue import Queue
 from gevent.server import StreamServer
 from gevent.socket import socket
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KazooState
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.calls import (
@@ -89,3 +93,27 @@ def test_an_answer_that_cannot_be_read_costs_the_connection_only(spoilt: bytes) 
     finally:
         client.close()
         server.close()
+
+
+def test_calls_that_wait_when_the_connection_breaks_are_refused_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ZkClient._finish`, send what waits all the same, or one call only; in `_session_changed`, stay usable."""
+    monkeypatch.setattr("zkrebalancer.runtime.zk.MAX_IN_FLIGHT", 2)
+    events: list[ZooKeeperEvent] = []
+    sent: list[AsyncResult[object]] = []
+
+    def send(_call: object) -> AsyncResult[object]:
+        sent.append(AsyncResult())
+        return sent[-1]
+
+    client = ZkClient("nowhere:1", TIMEOUT_MS, events.append)
+    monkeypatch.setattr(client, "_call", send)
+    client._usable = True
+    for number in range(5):
+        client.request(number, Sync("/"))
+    assert (len(sent), client.queued_count) == (2, 3)
+    client._session_changed(KazooState.SUSPENDED)
+    sent[0].set_exception(ConnectionLoss())
+    gevent.sleep(0)
+    client.request(5, Sync("/"))
+    assert events == [Replied(number, Refused(Refusal.CONNECTION_LOST)) for number in (0, 2, 3, 4, 5)]
+    assert (len(sent), client.queued_count) == (2, 0)
