@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 from zkrebalancer.cli.security import security
+from zkrebalancer.operations import secure_tree
+from zkrebalancer.operations.secure_tree import Outcome
 from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.rights import Principals
 
 PLACE = ["--zookeeper", "nowhere:1"]
 
@@ -34,3 +38,34 @@ def test_a_group_needs_a_name_and_a_principal() -> None:
     result = CliRunner().invoke(security, ["init", *PLACE, "--group", "payments"])
     assert result.exit_code == 2
     assert "GROUP=SCHEME:NAME" in result.output
+
+
+@pytest.mark.parametrize(("unreadable", "exit_code"), [([], 0), (["/consumers/groups/g"], 1)])
+def test_what_may_not_be_read_is_not_secured(
+    monkeypatch: pytest.MonkeyPatch, unreadable: list[str], exit_code: int
+) -> None:
+    """In `check`, look at the findings only."""
+    monkeypatch.setattr("zkrebalancer.cli.security.BlockingZk", mock.MagicMock())
+    monkeypatch.setattr(secure_tree, "read_principals", lambda _: (Principals(("sasl:c",)), 0))
+    outcome = Outcome(nodes=2, unreadable=unreadable)
+    monkeypatch.setattr(secure_tree, "walk", lambda *_, **_options: outcome)
+    assert CliRunner().invoke(security, ["check", *PLACE]).exit_code == exit_code
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch, is_dry: bool) -> None:
+    """In `init`, store the principals, or repair rights, all the same."""
+    written, repaired = list[object](), list[bool]()
+    monkeypatch.setattr("zkrebalancer.cli.security.BlockingZk", mock.MagicMock())
+    monkeypatch.setattr("zkrebalancer.cli.security._identity", lambda: "sasl:c")
+    monkeypatch.setattr(secure_tree, "read_principals", lambda _: (Principals(("sasl:c",)), 0))
+    monkeypatch.setattr(secure_tree, "write_principals", lambda _zk, who: written.append(who))
+
+    def walk(*_: object, repair: bool, **_options: object) -> Outcome:
+        repaired.append(repair)
+        return Outcome()
+
+    monkeypatch.setattr(secure_tree, "walk", walk)
+    result = CliRunner().invoke(security, ["init", *PLACE, *(["--dry-run"] if is_dry else [])])
+    assert result.exit_code == 0, result.output
+    assert (len(written), repaired) == ((0, [False]) if is_dry else (1, [True]))

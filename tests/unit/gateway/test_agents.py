@@ -1,0 +1,84 @@
+"""What the agents of a gateway's clients share: one session, one log, one timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Check, Connected, Delete, Get, Lost, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
+
+LEFT_OVER = {paths.ids("g", "c"), paths.owners("g", "c")}
+CONNECTED = Connected(1, 6_000)
+
+
+class BrokenSession:
+    """Every call fails; `log` has what was done, in order."""
+
+    def __init__(self, log: list[str], refusal: Refusal = Refusal.CONNECTION_LOST) -> None:
+        self.session_id = 1
+        self.request_limit: RequestLimit = DEFAULT_LIMIT
+        self.refusal = refusal
+        self._log = log
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        shown = call.operations[-1] if isinstance(call, Multi) else call
+        self._log.append(shown.path if isinstance(shown, Delete) else type(shown).__name__)
+        when_replied(Refused(self.refusal))
+
+
+def agents_of(session: BrokenSession, log: list[str]) -> Agents:
+    event_log = mock.Mock()
+    event_log.flush = lambda: log.append("flush")
+    return Agents(session, event_log, lambda _: None, lambda: 0)
+
+
+def test_what_could_not_be_deleted_is_deleted_on_the_next_connection_of_the_session() -> None:
+    """In `Agents.session_changed`, delete nothing; in `_delete`, note nothing, or what is gone as well."""
+    log: list[str] = []
+    session = BrokenSession(log)
+    agents = agents_of(session, log)
+    agents.clean_up("g", "c")
+    for _ in range(2):
+        assert set(log) == LEFT_OVER
+        log.clear()
+        agents.session_changed(CONNECTED)
+    session.refusal = Refusal.NO_NODE
+    agents.session_changed(CONNECTED)
+    log.clear()
+    agents.session_changed(CONNECTED)
+    assert log == []
+
+
+def test_what_a_session_left_over_ends_with_it() -> None:
+    """In `Agents.session_changed`, keep it."""
+    log: list[str] = []
+    agents = agents_of(BrokenSession(log), log)
+    agents.clean_up("g", "c")
+    log.clear()
+    agents.session_changed(Lost())
+    agents.session_changed(CONNECTED)
+    assert log == []
+
+
+def test_events_are_in_the_file_before_their_acknowledgement_is_sent() -> None:
+    """In `Agents.request`, do not flush."""
+    log: list[str] = []
+    agents = agents_of(BrokenSession(log), log)
+    agents.request(Multi((Check("/"),)), lambda _: None)
+    agents.request(Get("/"), lambda _: None)
+    assert log == ["flush", "Check", "Get"]
+
+
+def test_only_an_agent_that_is_due_first_wakes_the_timers() -> None:
+    """In `Agents.note_timer`, wake nobody: it would be late by what others wait for, or a minute."""
+    agents = agents_of(BrokenSession([]), [])
+    agents.note_timer(mock.Mock(wake_at_ms=50))
+    assert agents._sooner.is_set()
+    agents._sooner.clear()
+    agents.note_timer(mock.Mock(wake_at_ms=60))
+    assert not agents._sooner.is_set()
+    agents.note_timer(mock.Mock(wake_at_ms=40))
+    assert agents._sooner.is_set()
