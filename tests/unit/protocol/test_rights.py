@@ -131,6 +131,29 @@ def test_principals_that_cannot_be_used(who: Principals, text: str) -> None:
 # ---- securing a tree
 
 
+@pytest.mark.parametrize("name", ["world:anyone", "auth:x"])
+def test_a_principal_is_somebody_in_particular(name: str) -> None:
+    """In `_check_principal`, accept one of them."""
+    with pytest.raises(ConfigurationError, match="not somebody in particular"):
+        rights.checked(Principals(("sasl:c",), operators=(name,)))
+
+
+def test_principals_of_a_newer_version_are_refused() -> None:
+    """In `decode`, do not look at the version."""
+    content = rights.encode(Principals(("sasl:c",))).replace(b'"version":1', b'"version":2')
+    with pytest.raises(NodeContentError, match="version 2"):
+        rights.decode(content)
+
+
+def test_gateways_may_delete_what_groups_have() -> None:
+    """They delete groups and offsets for clients. In `_in_group`, leave it out."""
+    who = Principals(("sasl:c",), gateways=("sasl:gateway",))
+    for path in (paths.offsets("orders", "t"), paths.channel("orders"), f"{paths.group('orders')}/static"):
+        found = rights.rights_of(path, who, OWN)
+        assert found is not None
+        assert "d" in found["sasl:gateway"], path
+
+
 def test_an_open_node_is_found_and_closed() -> None:
     finding = judge(paths.GROUPS, {WORLD: ALL}, WHO)
     assert finding is not None
