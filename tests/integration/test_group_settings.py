@@ -12,7 +12,7 @@ from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Content, Done, Get, ListChildren, Multi, SetContent
+from zkrebalancer.protocol.calls import ABSENT, Children, Content, Done, Get, ListChildren, Multi, SetContent
 from zkrebalancer.protocol.settings import INCREMENTAL
 from zkrebalancer.protocol.weights import Weights, encode
 
@@ -91,6 +91,36 @@ def test_on_a_terminal_settings_are_written_after_a_yes(
     assert (told.returncode, told.stderr) == (0, "")
     assert last_line in told.stdout.splitlines()[-1]
     assert scenario.report(group).settings.rebalance_timeout_ms == timeout_ms
+    scenario.verify()
+
+
+def test_a_frozen_group_moves_after_unfreeze_and_an_empty_one_can_be_deleted(scenario: Scenario) -> None:
+    scenario.begin(modes=[INCREMENTAL], members=1)
+    (group,) = scenario.groups
+    assert groups(scenario, "freeze", group).returncode == 0
+    late = scenario.join(group)
+    scenario.wait_group("the second one is registered", group, lambda report: len(report.members) == 2)
+    foreseen = json.loads(groups(scenario, "unfreeze", group, "--dry-run").stdout)
+    assert foreseen["plan"]["moves"]
+    assert groups(scenario, "unfreeze", group).returncode == 0
+    scenario.settle(group)
+    (second,) = [m for m in scenario.report(group).members if m.registration and m.registration.client_id == late]
+    assert second.owners is not None
+    assert len(second.owners.partitions) == len(foreseen["plan"]["moves"])
+
+    refused = groups(scenario, "delete", group, "--yes")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"group {group} has consumers" in refused.stderr
+    assert second.consumer in refused.stderr
+    empty = f"{group}-empty"
+    assert groups(scenario, "create", empty, "frozen=true").returncode == 0
+
+    def is_served(_report: GroupReport) -> bool:
+        return isinstance(scenario.lab.zk.perform(Get(paths.generation(empty)), ABSENT), Content)
+
+    scenario.wait_group("the leader serves it", empty, is_served)
+    assert json.loads(groups(scenario, "delete", empty, "--yes").stdout)["deleted"]
+    assert empty not in {one["group"] for one in json.loads(groups(scenario, "list").stdout)["groups"]}
     scenario.verify()
 
 

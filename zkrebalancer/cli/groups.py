@@ -11,8 +11,9 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.group_lifecycle import create, delete
 from zkrebalancer.cli.group_offsets import group_offsets
-from zkrebalancer.cli.plans import configure, explain, plan
+from zkrebalancer.cli.plans import configure, explain, freeze, plan, unfreeze
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
@@ -49,10 +50,8 @@ def groups() -> None:
     """
 
 
-groups.add_command(configure)
-groups.add_command(explain)
-groups.add_command(group_offsets)
-groups.add_command(plan)
+for command in (configure, create, delete, explain, freeze, group_offsets, plan, unfreeze):
+    groups.add_command(command)
 
 
 @groups.command("list")
@@ -87,7 +86,9 @@ def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -
     )
     table = Table("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
     for report in reports:
-        table.add_row(*(str(value) for value in list(_summary(report).values())[:7]))
+        name, state, *others = list(_summary(report).values())[:7]
+        frozen = ", frozen" if report.settings.frozen else ""
+        table.add_row(str(name), f"{state}{frozen}", *map(str, others))
     console().print(table)
 
 
@@ -260,6 +261,7 @@ def _summary(report: GroupReport) -> dict[str, object]:
         "generation": report.generation,
         "mode": report.settings.mode,
         "strategy": report.settings.strategy,
+        "frozen": report.settings.frozen,
         "problems": report.problems.lines(),
         "problem_counts": dict(report.problems.counts),
     }

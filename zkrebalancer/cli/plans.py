@@ -1,10 +1,10 @@
-"""`zkrebalancer groups plan`, `explain` and `configure`: preview a rebalance, explain a placement, change settings."""
+"""`zkrebalancer groups plan`, `explain`, `configure`, `freeze` and `unfreeze`: preview, explain, change settings."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -21,6 +21,8 @@ from zkrebalancer.runtime.zk import BlockingZk
 MAX_MOVES_SHOWN = 20
 
 kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
 
 
 @click.command()
@@ -83,8 +85,8 @@ def explain(
 @click.command()
 @click.argument("group")
 @click.argument("pairs", metavar="KEY=VALUE…", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
+@dry_run_option
+@yes_option
 @kafka_options
 @options.zookeeper_option
 @options.json_option
@@ -107,6 +109,61 @@ def configure(
       zkrebalancer groups configure payments strategy=balanced options.move_cost=0.2 \\
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
+    _apply(zookeeper, group, pairs, "configured", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+
+
+@click.command()
+@click.argument("group")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def freeze(group: str, zookeeper: str, as_json: bool) -> None:
+    """Keep each owned partition with its owner until `unfreeze`.
+
+    Partitions without an owner are still assigned. The same as `groups configure GROUP frozen=true --yes`.
+
+    \b
+    Example:
+      zkrebalancer groups freeze payments --zookeeper localhost:2181/kafka
+    """
+    _apply(zookeeper, group, ("frozen=true",), "frozen", dry_run=False, yes=True, kafka=None, as_json=as_json)
+
+
+@click.command()
+@click.argument("group")
+@dry_run_option
+@yes_option
+@kafka_options
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def unfreeze(
+    group: str, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+) -> None:
+    """Let partitions move again, after showing which would.
+
+    The same as `groups configure GROUP frozen=false`.
+
+    \b
+    Example:
+      zkrebalancer groups unfreeze payments --dry-run --zookeeper localhost:2181/kafka
+    """
+    pairs = ("frozen=false",)
+    _apply(zookeeper, group, pairs, "not frozen", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+
+
+def _apply(
+    zookeeper: str,
+    group: str,
+    pairs: Sequence[str],
+    result: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    kafka: Mapping[str, str] | None,
+    as_json: bool,
+) -> None:
+    """Change settings after showing the plan; `result`: what the group is afterwards, for people."""
     with BlockingZk(zookeeper) as zk:
         before, node = operation.read_settings(zk, group)
         after = operation.changed(before, pairs)
@@ -115,7 +172,7 @@ def configure(
         if not as_json:
             _print_changes(changes)
             _print(foreseen)
-            if sys.stdin.isatty() and not (yes or dry_run):
+            if changes and sys.stdin.isatty() and not (yes or dry_run):
                 dry_run = not click.confirm("Apply?")
         if not dry_run and changes:
             operation.write_settings(zk, group, node, after)
@@ -125,7 +182,7 @@ def configure(
     elif dry_run:
         click.echo("no setting was changed")
     else:
-        click.echo(f"{group} is configured" if changes else f"{group} already has these settings")
+        click.echo(f"{group} is {result}" if changes else f"{group} already has these settings")
 
 
 def _changes(before: GroupSettings, after: GroupSettings) -> dict[str, dict[str, object]]:

@@ -17,11 +17,24 @@ from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure, kafka_offsets, loads
 from zkrebalancer.operations.foresight import foresee, foresee_one
+from zkrebalancer.operations.group_lifecycle import create_group, delete_group, read_nodes
 from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.operations.restore_offsets import restore_offsets
 from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol import offset_copy, paths, settings, weights
-from zkrebalancer.protocol.calls import Call, Create, Done, Get, ListChildren, Multi, Operation, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Call,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+)
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.offset_copy import OffsetCopy
@@ -70,6 +83,8 @@ class Recording(ModelClient):
 def _needed_by(operation: Operation) -> Needed:
     if isinstance(operation, Create):
         return parent(operation.path), Right.CREATE
+    if isinstance(operation, Delete):
+        return parent(operation.path), Right.DELETE
     return operation.path, RIGHTS[type(operation)]
 
 
@@ -125,6 +140,16 @@ def restore(zk: BlockingZk) -> Iterable[str]:
     return ()
 
 
+def create(zk: BlockingZk) -> Iterable[str]:
+    create_group(zk, "new", None)
+    return ()
+
+
+def delete(zk: BlockingZk) -> Iterable[str]:
+    delete_group(zk, GROUP, read_nodes(zk, GROUP))
+    return ()
+
+
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_kafka: object, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -146,6 +171,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> None:
         (change_weights, None, 3),
         (reset, None, 12),
         (restore, None, 15),
+        (create, None, 3),
+        (delete, None, 20),
     ],
 )
 def test_a_right_that_is_withheld_is_named(

@@ -1,0 +1,111 @@
+"""`zkrebalancer groups`: `freeze`, `unfreeze`, `create`, `delete`, and what `list` shows, on a model of ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.cli import group_lifecycle, groups, plans
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+
+
+class Commands:
+    """Runs `zkrebalancer groups` on the ZooKeeper of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def run(self, *arguments: str) -> Result:
+        result = CliRunner().invoke(groups.groups, [*arguments, "--zookeeper", "model:1"])
+        assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
+        return result
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.run(*arguments, "--json").stdout)
+        return document
+
+    def is_frozen(self) -> bool:
+        return settings.decode(self.world.zk.nodes[paths.group(GROUP)].content).frozen
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    world = world_with(partitions=4)
+    client = ModelClient(world.zk)
+    for module in (groups, plans, group_lifecycle):
+        monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
+    return Commands(world)
+
+
+def test_a_group_is_frozen_and_listed_as_frozen(commands: Commands) -> None:
+    assert ", frozen" not in commands.run("list").stdout
+    assert commands.json("list")["groups"][0]["frozen"] is False
+    assert commands.run("freeze", GROUP).stdout.splitlines()[-1] == "g is frozen"
+    assert commands.is_frozen()
+    assert "empty, frozen" in commands.run("list").stdout
+    assert commands.json("list")["groups"][0]["frozen"] is True
+    assert commands.run("freeze", GROUP).stdout.splitlines()[-1] == "g already has these settings"
+
+
+def test_what_a_freeze_has_held_back_is_shown_before_it_moves(commands: Commands) -> None:
+    commands.world.add_agent("a")
+    commands.world.pass_time(1_000)
+    assert commands.json("freeze", GROUP)["changes"] == {"frozen": {"before": False, "after": True}}
+    commands.world.pass_time(1_000)
+    commands.world.add_agent("b")
+    commands.world.pass_time(1_000)
+    assert commands.world.owned()["b-1"] == {}
+
+    foreseen = commands.json("unfreeze", GROUP, "--dry-run")
+    assert (foreseen["applied"], len(foreseen["plan"]["moves"])) == (False, 2)
+    assert commands.is_frozen()
+    assert commands.run("unfreeze", GROUP, "--yes").stdout.splitlines()[-1] == "g is not frozen"
+    commands.world.pass_time(1_000)
+    assert {move["partition"] for move in foreseen["plan"]["moves"]} == {n for _t, n in commands.world.owned()["b-1"]}
+
+
+def test_a_group_is_created_with_settings(commands: Commands) -> None:
+    created = commands.json("create", "new", "strategy=range", "frozen=true")
+    assert (created["created"], created["settings"]["strategy"]) == (True, "range")
+    assert settings.decode(commands.world.zk.nodes[paths.group("new")].content).frozen
+    assert commands.run("create", "plain").stdout == "plain is created\n"
+    assert commands.world.zk.nodes[paths.group("plain")].content == b""
+    refused = commands.run("create", "other", "nonsense=1")
+    assert isinstance(refused.exception, ConfigurationError)
+    assert paths.group("other") not in commands.world.zk.nodes
+
+
+def test_a_group_is_deleted_only_with_a_yes(commands: Commands) -> None:
+    """Without a terminal, and with `--json`, nobody can be asked."""
+    offsets = (Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5"))
+    commands.world.zk.perform(Multi(offsets))
+    for options in ((), ("--json",)):
+        refused = commands.run("delete", GROUP, *options)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "cannot be restored; confirm with --yes" in refused.stderr
+    told = commands.run("delete", GROUP, "--dry-run").stdout
+    assert "1 stored offsets, which `groups offsets restore` cannot bring back" in told
+    assert told.endswith("nothing was deleted\n")
+    assert commands.json("delete", GROUP, "--dry-run")["deleted"] is False
+    assert paths.group(GROUP) in commands.world.zk.nodes
+    deleted = commands.json("delete", GROUP, "--yes")
+    assert (deleted["deleted"], deleted["offsets"]) == (True, 1)
+    assert paths.group(GROUP) not in commands.world.zk.nodes
+
+
+@pytest.mark.parametrize(("command", "code"), [("freeze", 1), ("unfreeze", 1), ("delete", 1), ("create", 2)])
+def test_a_refusal_has_its_exit_code(commands: Commands, command: str, code: int) -> None:
+    options = ["--yes"] if command in {"unfreeze", "delete"} else []
+    name = "a/b" if command == "create" else "unknown"
+    refused = commands.run(command, name, *options).exception
+    assert isinstance(refused, RebalancerError)
+    assert refused.exit_code == code
