@@ -1,0 +1,126 @@
+"""A Docker engine of a test's own, in a folder of its own, and a base image from this machine's files.
+
+It changes neither the machine's network nor an engine that runs already: containers use the host's network.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.deadlines import WITHIN_S
+
+PYTHON = Path(sys.base_prefix)
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SKIPPED = frozenset({"__pycache__", "idlelib", "tkinter", "lib2to3"})
+EXPECTED = frozenset(  # by wheels
+    {"libstdc++.so.6", "libgcc_s.so.1", "librt.so.1", "libpthread.so.0", "libdl.so.2", "libresolv.so.2"}
+)
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+
+
+def obstacle() -> str | None:
+    """Say why no engine can be started here, if so."""
+    if os.geteuid():
+        return "only root can start a Docker engine"
+    missing = [name for name in ("docker", "dockerd", "runc", "ldd") if shutil.which(name) is None]
+    return f"no {missing[0]}: apt-get install docker.io" if missing else None
+
+
+class Engine:
+    """A running engine; `docker` runs a command of its client."""
+
+    def __init__(self, socket: Path) -> None:
+        self._environment = {**os.environ, "DOCKER_HOST": f"unix://{socket}", "DOCKER_BUILDKIT": "0"}
+
+    def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
+        """Run a command; return its output, or fail with what it wrote."""
+        done = subprocess.run(
+            ["docker", *arguments], env=self._environment, input=stdin, capture_output=True, check=False
+        )
+        assert done.returncode == 0, f"docker {arguments}: {(done.stdout + done.stderr).decode()[-4_000:]}"
+        return done.stdout.decode().strip()
+
+    def answers(self) -> bool:
+        """Whether the engine serves its client."""
+        done = subprocess.run(["docker", "version"], env=self._environment, capture_output=True, check=False)
+        return done.returncode == 0
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[Engine]:
+    """Start an engine; at the end, stop its containers and itself, and delete its data."""
+    socket = folder / "docker.sock"
+    options = {"data-root": folder / "data", "exec-root": folder / "exec", "pidfile": folder / "pid"}
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    flags += [f"--host=unix://{socket}", "--bridge=none", "--iptables=false", "--ip6tables=false"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["dockerd", *flags], stdout=log, stderr=log)
+    started = Engine(socket)
+    try:
+        give_up_at = time.monotonic() + WITHIN_S
+        while not started.answers():
+            assert process.poll() is None, (folder / "log").read_text()[-4_000:]
+            assert time.monotonic() < give_up_at, "the engine does not answer"
+            time.sleep(0.2)
+        yield started
+        for container in started.docker("ps", "--all", "--quiet").split():
+            started.docker("rm", "--force", container)
+    finally:
+        process.terminate()
+        process.wait(WITHIN_S)
+        subprocess.run(["umount", folder / "exec" / "netns" / "default"], capture_output=True, check=False)
+        shutil.rmtree(folder)
+
+
+def import_base(engine: Engine, name: str) -> None:
+    """Make an image of this machine's Python, its shell, and the libraries that they need."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(PYTHON / "bin" / VERSION, f"usr/local/bin/{VERSION}")
+        _link(tar, "usr/local/bin/python3", VERSION)
+        tar.add(PYTHON / "lib" / VERSION, f"usr/local/lib/{VERSION}", filter=_wanted)
+        tar.add(Path("/bin/sh").resolve(), "bin/sh")
+        for library in _libraries():
+            tar.add(library.resolve(), library.as_posix().lstrip("/"))
+        for file in (CERTIFICATES, "/etc/pip.conf"):
+            if Path(file).exists():
+                tar.add(file, file.lstrip("/"))
+        folder = tarfile.TarInfo("tmp")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(folder)
+    path = "ENV PATH=/usr/local/bin:/usr/bin:/bin"
+    engine.docker("import", "--change", path, "-", name, stdin=archive.getvalue())
+
+
+def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    parts = Path(entry.name).parts
+    is_foreign = "site-packages" in parts[:-1] and not parts[parts.index("site-packages") + 1].startswith("pip")
+    return None if is_foreign or SKIPPED & {*parts} or parts[4:5] == ("test",) else entry
+
+
+def _link(tar: tarfile.TarFile, name: str, target: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    tar.addfile(entry)
+
+
+def _libraries() -> list[Path]:
+    """Return the shared libraries of Python, of its modules, of the shell, and those of C++ that wheels expect."""
+    modules = [str(path) for path in (PYTHON / "lib" / VERSION / "lib-dynload").glob("*.so")]
+    shell, python = str(Path("/bin/sh").resolve()), str(PYTHON / "bin" / VERSION)
+    listed = subprocess.run(["ldd", shell, python, *modules], capture_output=True, text=True, check=True).stdout
+    found = {word for line in listed.splitlines() for word in line.split() if word.startswith("/") and ".so" in word}
+    found -= {f"{module}:" for module in modules}
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    native = [line for line in cache.splitlines() if "x86-64" in line or "aarch64" in line or "AArch64" in line]
+    found |= {line.split()[-1] for line in native if line.split()[0] in EXPECTED}
+    return [Path(name) for name in sorted(found)]
