@@ -36,7 +36,7 @@ def complete(program: str, words: str) -> list[str]:
     [
         ("zkrebalancer", "zkrebalancer ", list(COMMANDS)),
         ("zkrebalancer", "zkrebalancer gr", ["group-coordinator", "groups"]),
-        ("zkrebalancer", "zkrebalancer groups de", ["describe"]),
+        ("zkrebalancer", "zkrebalancer groups de", ["delete", "describe"]),
         ("zkrebalancer", "zkrebalancer cluster up --broker kafka-", ["kafka-3.9", "kafka-4"]),
         ("zkrebalancer", "zkrebalancer topics produce --c", ["--count"]),
         ("consumer-agent", "consumer-agent run --ex", ["--exec"]),
