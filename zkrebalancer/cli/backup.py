@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.operations import backup as operation
-from zkrebalancer.operations import backup_file
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-@contextmanager
-def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal; yield a function that gets the number of nodes so far."""
-    console = Console(stderr=True)
-    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("nodes"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda done: progress.update(task, completed=done)
 
 
 @click.command()
@@ -46,7 +32,7 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
       zkrebalancer backup groups.backup --zookeeper localhost:2181/kafka
     """
     began_s = time.monotonic()
-    with BlockingZk(zookeeper) as zk, _bar(None) as progress:
+    with BlockingZk(zookeeper) as zk, node_bar() as progress:
         nodes = operation.back_up(zk, file, clock.epoch_ms(), progress)
     facts = {"file": str(file), "nodes": nodes, "bytes": file.stat().st_size}
     if as_json:
@@ -73,8 +59,7 @@ def restore(file: Path, overwrite: bool, adopt_topics: bool, zookeeper: str, as_
       zkrebalancer restore groups.backup --zookeeper localhost:2182/kafka
     """
     began_s = time.monotonic()
-    total = backup_file.check(file)
-    with BlockingZk(zookeeper) as zk, _bar(total) as progress:
+    with BlockingZk(zookeeper) as zk, node_bar() as progress:
         done = operation.restore(zk, file, overwrite=overwrite, adopt_topics=adopt_topics, progress=progress)
     facts = {"file": str(file), "created": done.created, "replaced": done.replaced, "unchanged": done.unchanged}
     if as_json:

@@ -66,7 +66,7 @@ class ConfiguredCommand(click.Command):
         return rest
 
     def _warn_of_variables(self) -> None:
-        """Warn of variables that look like settings of this command, and are none."""
+        """Warn of variables that look like settings of this command but are not."""
         known = {one.envvar for one in self.params}
         for name in sorted(os.environ):
             if name.startswith(self.prefix) and name not in known:

@@ -1,13 +1,25 @@
-"""Progress of a grid of runs, on stderr: a bar on a terminal, otherwise a line per event."""
+"""Progress on stderr: a bar on a terminal. Otherwise a grid of runs prints a line per event."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def node_bar() -> Iterator[Callable[[int, int | None], None]]:
+    """Show a bar on a terminal; yield a function that gets the number of nodes so far, and of all if it is known."""
+    console = Console(stderr=True)
+    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("nodes"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 class GridShow:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
@@ -14,6 +11,7 @@ from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.main import run
+from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import secure_tree
 from zkrebalancer.operations.secure_tree import Finding, Outcome
@@ -44,7 +42,7 @@ def security() -> None:
     "--broker", "brokers", multiple=True, metavar="SCHEME:NAME", help="Writes /brokers: Kafka, or `topics mirror`."
 )
 @click.option(
-    "--group", "groups", multiple=True, metavar="GROUP=SCHEME:NAME", help="Runs consumers of a group; nobody if empty."
+    "--group", "groups", multiple=True, metavar="GROUP=SCHEME:NAME", help="Runs consumers of a group; `GROUP=` revokes."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.zookeeper_option
@@ -78,7 +76,7 @@ def init(
         who = secure_tree.changed_principals(before, identity, roles, given)
         if not dry_run:
             secure_tree.write_principals(zk, who)
-        with _progress() as report:
+        with node_bar() as report:
             outcome = secure_tree.walk(zk, who, repair=not dry_run, report=report)
     changed = [finding for finding in outcome.findings if finding.excess or finding.missing]
     if as_json:
@@ -104,7 +102,7 @@ def check(zookeeper: str, as_json: bool) -> None:
     """
     with BlockingZk(zookeeper) as zk:
         who, _ = secure_tree.read_principals(zk)
-        with _progress() as report:
+        with node_bar() as report:
             outcome = Outcome() if who is None else secure_tree.walk(zk, who, repair=False, report=report)
     is_secured = who is not None and not outcome.findings and not outcome.unreadable
     if as_json:
@@ -189,20 +187,6 @@ def _print_rest(outcome: Outcome) -> None:
     for text, names in notes.items():
         for path in names[:MAX_SHOWN]:
             click.echo(f"{path}: {text}", err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows the number of nodes, on a terminal."""
-    is_shown = sys.stderr.isatty()
-
-    def report(count: int) -> None:
-        if is_shown:
-            click.echo(f"\r{count} nodes", err=True, nl=False)
-
-    yield report
-    if is_shown:
-        click.echo("\r", err=True, nl=False)
 
 
 if __name__ == "__main__":

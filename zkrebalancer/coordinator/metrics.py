@@ -14,11 +14,11 @@ from zkrebalancer.coordinator.monitor import TURN_S, Monitor, Observed
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.runtime.http_server import LAG_SECONDS
 
 PREFIX = "zkrebalancer_coordinator"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 MAX_ADDED = 200  # groups whose metrics are made before other greenlets have their turn
-LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 
 
 class Recorded(Observed):

@@ -56,7 +56,7 @@ from zkrebalancer.runtime import clock
 HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
 CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 MAX_WAIT_MS = 60_000
-# What a member repeats until it is served. A commit must not wait: the member may have sent a later one elsewhere.
+# Members repeat these requests until they are served. A commit must not wait: a later one may have gone elsewhere.
 MAY_WAIT = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, ConsumerGroupHeartbeatRequest)
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from zkrebalancer.runtime.http_server import LAG_SECONDS
+
 PREFIX = "zkrebalancer_gateway"
-LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from typing import Self
 
 from zkrebalancer.operations import backup_file
 from zkrebalancer.operations.backup_file import Node
-from zkrebalancer.operations.nodes import names_below
+from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -53,7 +53,7 @@ _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given)/.+")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
 _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
-Progress = Callable[[int], None]
+Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
 
 
 class RestoreRefusedError(RebalancerError):
@@ -68,7 +68,7 @@ class RestoreLostError(RebalancerError):
 
 
 def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
-    """Write all nodes to a new file; return their number. `progress` gets the number so far.
+    """Write all nodes to a new file; return their number. `progress` does not learn how many there will be.
 
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
@@ -81,7 +81,7 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
 def _counted(nodes: Iterator[Node], progress: Progress) -> Iterator[Node]:
     for count, node in enumerate(nodes, start=1):
         yield node
-        progress(count)
+        progress(count, None)
 
 
 def _nodes(zk: BlockingZk) -> Iterator[Node]:
@@ -121,8 +121,7 @@ class _Holder:
     fence: Check = field(init=False)
 
     def __enter__(self) -> Self:
-        for path in (paths.CONSUMERS, paths.GROUPS):
-            self.zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
+        create_missing(self.zk, paths.CONSUMERS, paths.GROUPS)
         address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
         node = Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address), ephemeral=True)
         if isinstance(self.zk.perform(Multi((node,)), {Refusal.NODE_EXISTS}), Refused):
@@ -161,7 +160,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
         RestoreLostError: another process changed the tree meanwhile; a part may be written.
 
     """
-    backup_file.check(file)
+    total = backup_file.check(file)
     with _Holder(zk) as holder:
         _refuse_live_tree(zk, overwrite=overwrite)
         if not adopt_topics:
@@ -173,7 +172,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
             if len(chunk) == MAX_READS:
                 _write(zk, holder, chunk, done)
                 chunk = []
-                progress(count)
+                progress(count, total)
         _write(zk, holder, chunk, done)
     return done
 

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zkrebalancer.observe.inspection import UnknownGroupError
-from zkrebalancer.operations.nodes import names_below
+from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.operations.starts_pause import starts_paused
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
     Children,
-    Content,
     Create,
     Delete,
-    Get,
     ListChildren,
     Multi,
     Operation,
@@ -71,9 +69,7 @@ def create_group(zk: BlockingZk, group: str, wanted: GroupSettings | None) -> No
 
     """
     path = paths.group(paths.validate_name("group", group))
-    for above in (paths.CONSUMERS, paths.GROUPS):
-        if not isinstance(zk.perform(Get(above), ABSENT), Content):
-            zk.perform(Multi((Create(above),)), {Refusal.NODE_EXISTS})
+    create_missing(zk, paths.CONSUMERS, paths.GROUPS)
     nodes = [Create(path, b"" if wanted is None else settings.encode(wanted))]
     nodes += [Create(f"{path}/{name}") for name in paths.GROUP_CHILDREN]
     if isinstance(zk.perform(Multi(tuple(nodes)), {Refusal.NODE_EXISTS}), Refused):

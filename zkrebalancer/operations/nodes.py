@@ -1,4 +1,4 @@
-"""Reads many nodes of one kind, skipping invalid ones as the coordinator does (but without a log line)."""
+"""Creates nodes that are missing, and reads nodes of one kind without the invalid ones, which are not logged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren
+from zkrebalancer.protocol.calls import ABSENT, Children, Content, Create, Get, ListChildren, Multi, Refusal
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -17,6 +17,16 @@ def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
     """Return the names of a node's children, sorted; empty if the node does not exist; raises ZooKeeperRefusedError."""
     listed = zk.perform(ListChildren(path), ABSENT)
     return listed.names if isinstance(listed, Children) else ()
+
+
+def create_missing(zk: BlockingZk, *nodes: str) -> None:
+    """Create nodes that do not exist, in this order; raises ZooKeeperRefusedError.
+
+    Those that exist are read only, because ZooKeeper refuses to create them to whoever lacks the right at the parent.
+    """
+    for path in nodes:
+        if not isinstance(zk.perform(Get(path), ABSENT), Content):
+            zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
 
 
 def read_each(zk: BlockingZk, nodes: Mapping[str, str], decode: Callable[[Content], Decoded]) -> dict[str, Decoded]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from zkrebalancer.operations.nodes import create_missing
 from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -96,8 +97,7 @@ def _of_group(path: str, wanted: Rights, who: Principals) -> Rights:
     members = who.of_group(path.split("/")[3])
     others = {principal: letters for principal, letters in wanted.items() if principal != OWN}
     for principal in members:
-        both = {*others.get(principal, ""), *own}
-        others[principal] = "".join(letter for letter in rights.ALL if letter in both)
+        others[principal] = rights.ordered(others.get(principal, "") + own)
     return others
 
 
@@ -150,8 +150,7 @@ def write_principals(zk: BlockingZk, who: Principals) -> None:
         ZooKeeperRefusedError: it may not be written.
 
     """
-    for path in (paths.CONSUMERS, paths.GROUPS):
-        zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
+    create_missing(zk, paths.CONSUMERS, paths.GROUPS)
     before, version = read_principals(zk)
     content = rights.encode(who)
     if before != who:
@@ -171,11 +170,15 @@ def write_principals(zk: BlockingZk, who: Principals) -> None:
 
 
 def walk(
-    zk: BlockingZk, who: Principals, *, repair: bool, report: Callable[[int], None] = lambda _count: None
+    zk: BlockingZk,
+    who: Principals,
+    *,
+    repair: bool,
+    report: Callable[[int, int | None], None] = lambda _count, _total: None,
 ) -> Outcome:
     """Compare the rights of all nodes, parents first, and replace those that are not as they should be if `repair`.
 
-    `report` receives the number of nodes seen so far.
+    `report` receives the number of nodes seen so far, and None: how many there are is not known.
 
     Raises:
         ZooKeeperUnavailableError: the connection broke; another run continues.
@@ -189,7 +192,7 @@ def walk(
             replies = zk.perform_all([GetRights(path) for path in some], _REFUSED)
             present = [(path, reply) for path, reply in zip(some, replies, strict=True) if not _is_absent(reply)]
             outcome.nodes += len(present)
-            report(outcome.nodes)
+            report(outcome.nodes, None)
             _judge_all(zk, who, present, outcome, repair=repair)
             below += _children(zk, [path for path, _ in present], outcome)
         waiting = below

@@ -95,12 +95,16 @@ def is_of_consumer(path: str) -> bool:
     return len(segments) == 5 and segments[:2] == ["consumers", "groups"] and segments[3] in _SHARED
 
 
+def ordered(letters: str) -> str:
+    """Return each right once, in the order of ALL."""
+    return "".join(letter for letter in ALL if letter in letters)
+
+
 def _merged(*given: tuple[Iterable[str], str]) -> Rights:
     merged: Rights = {}
     for principals, letters in given:
         for principal in principals:
-            both = {*merged.get(principal, ""), *letters}
-            merged[principal] = "".join(letter for letter in ALL if letter in both)
+            merged[principal] = ordered(merged.get(principal, "") + letters)
     return merged
 
 

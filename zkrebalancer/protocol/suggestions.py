@@ -1,4 +1,4 @@
-"""What is said of a setting that does not exist."""
+"""The error about a setting that does not exist."""
 
 from __future__ import annotations
 

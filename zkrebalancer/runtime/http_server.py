@@ -23,6 +23,7 @@ MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
 END_TIMEOUT_S = 3.0
 JSON = "application/json"
+LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)  # buckets for how late a loop is
 OK, NOT_FOUND, NOT_ALLOWED, UNAVAILABLE = (
     "200 OK",
     "404 Not Found",

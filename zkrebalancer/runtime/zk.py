@@ -111,7 +111,6 @@ class ZkClient:
         self._is_closed = False
         self._in_flight: set[int] = set()
         self._waiting: deque[tuple[int, Call | RightsCall]] = deque()
-        self._is_sending = False  # calls that waited
         self._session_log = SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._session_log.when_tls_failed = self._tls_failed
@@ -261,8 +260,8 @@ class ZkClient:
 
     def _login_refused(self) -> None:
         """Connect again after a while, because kazoo does not."""
-        security = self._login.security if self._login is not None else None
-        self._refused(f"refuses the login of {security.user if security is not None else None}")
+        user = None if self._login is None else self._login.security.user
+        self._refused(f"refuses the login of {user}")
         gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _restart(self) -> None:

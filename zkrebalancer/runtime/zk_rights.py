@@ -101,6 +101,6 @@ def from_acl(acl: list[ACL]) -> Rights:
     found: Rights = {}
     for permissions, (scheme, name) in acl:
         principal = f"{scheme}:{name}"
-        both = {letter for letter, bit in _PERMISSIONS.items() if permissions & bit} | {*found.get(principal, "")}
-        found[principal] = "".join(letter for letter in rights.ALL if letter in both)
+        letters = "".join(letter for letter, bit in _PERMISSIONS.items() if permissions & bit)
+        found[principal] = rights.ordered(found.get(principal, "") + letters)
     return found

@@ -1,4 +1,4 @@
-"""Settings from files, the environment and flags; what is said of wrong ones; what SIGHUP changes."""
+"""Settings from files, the environment and flags; errors about wrong ones; what SIGHUP changes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PARTITIONS = 4
 OFFSETS = {number: 100 + number for number in range(PARTITIONS)}
 
 
-def nothing(_count: int) -> None:
+def nothing(_count: int, _total: int | None) -> None:
     pass
 
 
@@ -160,7 +160,7 @@ def test_a_restore_ends_if_another_process_takes_the_lead(tmp_path: Path, monkey
     monkeypatch.setattr(operation, "MAX_READS", 3)
     world = empty_world()
 
-    def lose(_count: int) -> None:
+    def lose(_count: int, _total: int | None) -> None:
         world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
 
     with pytest.raises(RestoreLostError, match="the leader's node was deleted meanwhile"):

@@ -29,7 +29,7 @@ input()
 
 @pytest.fixture(autouse=True)
 def logs_again() -> Iterator[None]:
-    """Let later tests of this process hear of what is logged: a command that is interrupted logs nothing more."""
+    """Let later tests log again: an interrupted command switches logging off in this process."""
     yield
     logging.disable(logging.NOTSET)
 
