@@ -29,6 +29,7 @@ WRONG_USAGE: list[tuple[object, ...]] = [
     ("zkrebalancer", "groups", "plan", "g", "--zookeeper", ZOOKEEPER, "--bootstrap", "b:1,b:port"),
     ("zkrebalancer", "topics", "mirror", "--zookeeper", ZOOKEEPER, "--bootstrap", "b:1/chroot"),
     ("zkrebalancer", "coordinate"),
+    ("zkrebalancer", "restore", "/missing/groups.backup", "--zookeeper", ZOOKEEPER),
     ("zkrebalancer", "groups", "describe", "--zookeeper", ZOOKEEPER),
     ("zkrebalancer", "groups", "reset-offsets", "g", "--zookeeper", ZOOKEEPER),
     ("zkrebalancer", "groups", "reset-offsets", "g", "--to-datetime", "0001-01-01T00:00:00", "--zookeeper", ZOOKEEPER),

@@ -14,11 +14,9 @@ from zkrebalancer.operations import backup as operation
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
-FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -42,7 +40,7 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--overwrite", is_flag=True, help="Also if there are groups; nodes that the backup lacks stay.")
 @click.option("--adopt-topics", is_flag=True, help="Keep offsets of topics that have other ids here, or none.")
 @options.zookeeper_option
