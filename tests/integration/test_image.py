@@ -16,14 +16,14 @@ from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
 
-OBSTACLE = docker_engine.obstacle()
 FEW_RIGHTS = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=host")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
 def engine() -> Iterator[docker_engine.Engine]:
     """Start an engine that has the image; its socket needs a short path."""
+    docker_engine.provide()
     with docker_engine.engine(Path(tempfile.mkdtemp(prefix="image-"))) as engine:
         docker_engine.import_base(engine, "base")
         build = ["--file", str(ROOT / "deploy/docker/Dockerfile"), "--build-arg", "BASE=base", "--tag", "zkrebalancer"]

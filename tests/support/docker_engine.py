@@ -1,22 +1,31 @@
 """A Docker engine of a test's own, in a folder of its own, and a base image from this machine's files.
 
-It changes neither the machine's network nor an engine that runs already: containers use the host's network.
+It does not touch an engine that runs already. It adds no bridge, no firewall rule and no forwarding to this machine's
+network; networks that a test creates are removed with it. `python -m tests.support.docker_engine FOLDER` runs the
+engine; it ends when the process that started it does, even by SIGKILL, and removes all containers, networks, control
+groups and files.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.server import child_environment
 
 PYTHON = Path(sys.base_prefix)
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -25,21 +34,36 @@ EXPECTED = frozenset(  # by wheels
     {"libstdc++.so.6", "libgcc_s.so.1", "librt.so.1", "libpthread.so.0", "libdl.so.2", "libresolv.so.2"}
 )
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+PROGRAMS = ("docker", "dockerd", "runc", "iptables", "ldd")
+INSTALL = ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "docker.io"]
+INSTALL_DEADLINE_S = 600.0
+PARENT_CHECK_INTERVAL_S = 0.5  # a fork of the owner may keep its end of the pipe open
 
 
-def obstacle() -> str | None:
-    """Say why no engine can be started here, if so."""
+def provide() -> None:
+    """Install Docker's programs if they are missing, and this is root on Debian; skip the test if that cannot be."""
     if os.geteuid():
-        return "only root can start a Docker engine"
-    missing = [name for name in ("docker", "dockerd", "runc", "ldd") if shutil.which(name) is None]
-    return f"no {missing[0]}: apt-get install docker.io" if missing else None
+        pytest.skip("only root can start a Docker engine")
+    with locked(Path(tempfile.gettempdir(), "zkrebalancer-install.lock"), INSTALL_DEADLINE_S):
+        if _missing() and shutil.which("apt-get"):
+            sys.stderr.write(f"installing a Docker engine: {' '.join(INSTALL)}\n")
+            for command in (["apt-get", "update"], INSTALL):
+                subprocess.run(command, capture_output=True, check=False, timeout=INSTALL_DEADLINE_S)
+    if _missing():
+        pytest.skip(f"no {_missing()[0]}: apt-get install docker.io")
+
+
+def _missing() -> list[str]:
+    return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 class Engine:
     """A running engine; `docker` runs a command of its client."""
 
-    def __init__(self, socket: Path) -> None:
-        self._environment = {**os.environ, "DOCKER_HOST": f"unix://{socket}", "DOCKER_BUILDKIT": "0"}
+    def __init__(self, folder: Path) -> None:
+        self.address = f"unix://{folder / 'docker.sock'}"
+        self._environment = {**os.environ, "DOCKER_HOST": self.address, "DOCKER_BUILDKIT": "0"}
 
     def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
         """Run a command; return its output, or fail with what it wrote."""
@@ -57,27 +81,56 @@ class Engine:
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Engine]:
-    """Start an engine; at the end, stop its containers and itself, and delete its data."""
-    socket = folder / "docker.sock"
+    """Start an engine; at the end, stop its containers and itself, and delete the folder."""
+    command = [sys.executable, "-m", __name__, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), start_new_session=True
+    ) as owner:
+        assert owner.stdout is not None
+        try:
+            assert owner.stdout.readline() == b"ready\n", "the engine did not start"
+            yield Engine(folder)
+        finally:
+            owner.communicate(timeout=WITHIN_S)  # closes the pipe, at which it ends
+    assert owner.returncode == 0, "the engine was not removed"
+
+
+def main(folder: Path, owner_pid: int) -> None:
+    """Run an engine until the owner is gone, or closes the pipe."""
+    with _running(folder):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while os.getppid() == owner_pid and not select.select([0], [], [], PARENT_CHECK_INTERVAL_S)[0]:
+            pass
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[None]:
+    group = folder.name  # of control groups
     options = {"data-root": folder / "data", "exec-root": folder / "exec", "pidfile": folder / "pid"}
     flags = [f"--{name}={value}" for name, value in options.items()]
-    flags += [f"--host=unix://{socket}", "--bridge=none", "--iptables=false", "--ip6tables=false"]
+    flags += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false"]
+    flags += [f"--cgroup-parent=/{group}", "--exec-opt=native.cgroupdriver=cgroupfs"]
+    started = Engine(folder)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["dockerd", *flags], stdout=log, stderr=log)
-    started = Engine(socket)
+        process = subprocess.Popen(["dockerd", *flags, f"--host={started.address}"], stdout=log, stderr=log)
     try:
         give_up_at = time.monotonic() + WITHIN_S
         while not started.answers():
             assert process.poll() is None, (folder / "log").read_text()[-4_000:]
             assert time.monotonic() < give_up_at, "the engine does not answer"
-            time.sleep(0.2)
-        yield started
+            time.sleep(0.1)
+        yield
         for container in started.docker("ps", "--all", "--quiet").split():
-            started.docker("rm", "--force", container)
+            started.docker("rm", "--force", "--volumes", container)
+        for network in started.docker("network", "ls", "--quiet", "--filter=type=custom").split():
+            started.docker("network", "rm", network)
     finally:
         process.terminate()
         process.wait(WITHIN_S)
         subprocess.run(["umount", folder / "exec" / "netns" / "default"], capture_output=True, check=False)
+        for left in (*CONTROL_GROUPS.glob(group), *CONTROL_GROUPS.glob(f"*/{group}")):
+            left.rmdir()
         shutil.rmtree(folder)
 
 
@@ -124,3 +177,7 @@ def _libraries() -> list[Path]:
     native = [line for line in cache.splitlines() if "x86-64" in line or "aarch64" in line or "AArch64" in line]
     found |= {line.split()[-1] for line in native if line.split()[0] in EXPECTED}
     return [Path(name) for name in sorted(found)]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), os.getppid())
