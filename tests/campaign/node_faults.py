@@ -1,7 +1,8 @@
 """Damage to nodes by other programs: withheld rights, foreign bytes, deleted records, claimed partitions.
 
 They are context managers, as in `process_faults.py`, and use ZooKeeper directly, not through the proxy. On exit, they
-restore rights and contents; the processes have to recover by themselves.
+restore rights and contents; the processes have to recover by themselves. Each call is repeated after a lost connection,
+because another fault of the same round may kill its server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gevent
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 from kazoo.handlers.gevent import SequentialGeventHandler
+from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id, Permissions
 
 from tests.campaign.company import ASK_INTERVAL_S, Company, Group, NothingToBreakError
@@ -29,13 +31,16 @@ ROGUE_SESSION_S = 3.0
 WORLD = Id("world", "anyone")
 JUNK = b'{"version":2}'
 COMMAND_WAIT_S = 3.0
+REPEAT_DELAY_S, REPEAT_S = 1.0, 120.0  # for a call whose connection was lost
 NOTHING = "nothing"  # a topic that does not exist
 
 
 @contextmanager
 def connected(company: Company, session_s: float = 10.0) -> Iterator[KazooClient]:
     """Open a session that belongs to no process of the campaign."""
-    client = KazooClient(company.lab.cluster.zookeeper, timeout=session_s, handler=SequentialGeventHandler())
+    handler = SequentialGeventHandler()
+    repeat = KazooRetry(max_tries=-1, max_delay=REPEAT_DELAY_S, deadline=REPEAT_S, sleep_func=handler.sleep_func)
+    client = KazooClient(company.lab.cluster.zookeeper, timeout=session_s, handler=handler, command_retry=repeat)
     client.start()
     try:
         yield client
@@ -54,11 +59,11 @@ def deny(company: Company, fault: Fault) -> Iterator[str]:
         _fault(company, fault, path)
         with company.no_start():
             with suppress(NoNodeError):  # a group has some nodes only once they are needed
-                client.set_acls(path, [ACL(Permissions.ALL & ~getattr(Permissions, right), WORLD)])
+                client.retry(client.set_acls, path, [ACL(Permissions.ALL & ~getattr(Permissions, right), WORLD)])
             _replace_agent(company, fault, group)
             yield path
             with suppress(NoNodeError):
-                client.set_acls(path, [ACL(Permissions.ALL, WORLD)])
+                client.retry(client.set_acls, path, [ACL(Permissions.ALL, WORLD)])
         if right == "READ":
             # ZooKeeper drops watch events for clients that may not read the node at that moment (CVE-2024-23944). The
             # leader would notice missed changes only at the next reconciliation, after minutes; a reconnect is sooner.
@@ -79,13 +84,13 @@ def garble(company: Company, fault: Fault) -> Iterator[str]:
         _fault(company, fault, path)
         whole = None
         with suppress(NoNodeError):
-            whole, _stat = client.get(path)
-            garbled = client.set(path, JUNK)
+            whole, _stat = client.retry(client.get, path)
+            garbled = client.retry(client.set, path, JUNK)
         _replace_agent(company, fault, group)
         yield path
         if whole is not None:
             with suppress(NoNodeError, BadVersionError):
-                client.set(path, whole, version=garbled.version)
+                client.retry(client.set, path, whole, version=garbled.version)
 
 
 @contextmanager
@@ -96,7 +101,7 @@ def delete_owner(company: Company, fault: Fault) -> Iterator[str]:
         path = paths.owners(group.name, _pick_consumer(client, group, fault))
         _fault(company, fault, path)
         with suppress(NoNodeError):
-            client.delete(path)
+            client.retry(client.delete, path)
         yield path
 
 
@@ -122,13 +127,16 @@ def forge_claim(company: Company, fault: Fault) -> Iterator[str]:
     with connected(company, ROGUE_SESSION_S) as client:
         name = f"{ROGUE}-{client.client_id[0]:x}"
         _fault(company, fault, f"{name} in {group.name}")
-        create = client.transaction()
-        create.create(paths.channel(group.name, name))
-        create.create(paths.ids(group.name, name), registration.encode(about), ephemeral=True)
-        create.create(
-            paths.owners(group.name, name), ownership.encode_owners(OwnersRecord(0, None, claims)), ephemeral=True
-        )
-        create.commit_async().get()
+        record = ownership.encode_owners(OwnersRecord(0, None, claims))
+
+        def register() -> None:
+            create = client.transaction()
+            create.create(paths.channel(group.name, name))
+            create.create(paths.ids(group.name, name), registration.encode(about), ephemeral=True)
+            create.create(paths.owners(group.name, name), record, ephemeral=True)
+            create.commit_async().get()
+
+        client.retry(register)
         yield name
 
 
@@ -142,7 +150,9 @@ def _pick_group(company: Company, fault: Fault) -> Group:
 
 def _pick_consumer(client: KazooClient, group: Group, fault: Fault) -> str:
     consumers = [
-        name for name in sorted(client.get_children(paths.ids(group.name))) if client_of(name) in group.members
+        name
+        for name in sorted(client.retry(client.get_children, paths.ids(group.name)))
+        if client_of(name) in group.members
     ]
     if not consumers:
         raise NothingToBreakError(f"{group.name} has no member")
@@ -161,9 +171,9 @@ def _delete_a_command(client: KazooClient, group: Group) -> bool:
     give_up_at = time.monotonic() + COMMAND_WAIT_S
     while time.monotonic() < give_up_at:
         with suppress(NoNodeError):
-            for consumer in client.get_children(paths.channel(group.name)):
-                for command in client.get_children(paths.channel(group.name, consumer)):
-                    client.delete(f"{paths.channel(group.name, consumer)}/{command}")
+            for consumer in client.retry(client.get_children, paths.channel(group.name)):
+                for command in client.retry(client.get_children, paths.channel(group.name, consumer)):
+                    client.retry(client.delete, f"{paths.channel(group.name, consumer)}/{command}")
                     return True
         gevent.sleep(ASK_INTERVAL_S / 10)
     return False

@@ -41,6 +41,7 @@ class KazooClient:
         handler: SequentialGeventHandler | None = None,
         *,
         connection_retry: KazooRetry | None = None,
+        command_retry: KazooRetry | None = None,
         logger: Logger | None = None,
         sasl_options: dict[str, str] | None = None,
         auth_data: list[tuple[str, str]] | None = None,

@@ -10,4 +10,5 @@ class KazooRetry:
         max_delay: float = 60.0,
         ignore_expire: bool = True,
         sleep_func: Callable[[float], object] = ...,
+        deadline: float | None = None,
     ) -> None: ...
