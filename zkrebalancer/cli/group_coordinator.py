@@ -97,6 +97,7 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
 )
 @options.events_option
 @options.http_option
+@click.option("--metrics-per-group", is_flag=True, help="With --http: also metrics with a label for each group.")
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS),
@@ -136,6 +137,7 @@ def group_coordinator(
     offsets: str,
     events_directory: Path | None,
     http: tuple[str, int] | None,
+    metrics_per_group: bool,
     session_timeout_ms: int,
     initial_rebalance_delay_ms: int,
     consumer_heartbeat_interval_ms: int | None,
@@ -145,9 +147,8 @@ def group_coordinator(
 
     Everything else is relayed. Each broker gets a port of its own, from the one after --listen on. `zkrebalancer
     coordinator` decides about the clients' partitions, as about those of agents, with which they may share a group;
-    with `--assign client`, no coordinator is needed, and groups work as at Kafka's brokers. SIGTERM and Ctrl-C end it;
-    clients continue at another gateway, or when it returns. SIGHUP reads the settings again: --log-level can change.
-    SIGUSR1 writes the state of all groups to the log.
+    with `--assign client`, no coordinator is needed, and groups work as at Kafka's brokers. SIGTERM and Ctrl-C end it.
+    SIGHUP reads --log-level and --metrics-per-group again. SIGUSR1 writes the state of all groups to the log.
 
     Each option can also come from a file (`session_timeout_ms = 6000`; librdkafka's settings in its table `kafka`) or
     a variable (ZKREBALANCER_GROUP_COORDINATOR_SESSION_TIMEOUT_MS).
@@ -176,9 +177,10 @@ def group_coordinator(
         session_timeout_ms,
         events_directory,
         tls=security.listener(tls_certificate, tls_key, tls_client_ca),
+        notifier=Notifier(),
         keeps_offsets=offsets == "zookeeper",
         security=security.upstream({name: text for name, text in kafka.items() if name != BOOTSTRAP}),
-        notifier=Notifier(),
+        metrics_per_group=metrics_per_group,
     )
     gateway = Gateway(config, settings)
     _follow_signals(gateway)
@@ -188,5 +190,6 @@ def group_coordinator(
 def _follow_signals(gateway: Gateway) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, gateway.stop)
-    gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), {}))
+    changes = {"metrics_per_group": gateway.show_groups}
+    gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), changes))
     gevent.signal_handler(signal.SIGUSR1, gateway.log_state)

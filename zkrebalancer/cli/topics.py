@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 
 import click
+import gevent
 
 from zkrebalancer.cli import options
-from zkrebalancer.cli.configuration import ConfiguredCommand
+from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
 from zkrebalancer.cli.main import run
 from zkrebalancer.protocol import paths
 from zkrebalancer.runtime.notify import Notifier
@@ -130,12 +132,14 @@ def _lines() -> Iterator[bytes]:
     metavar="SECONDS",
     help="Time between two reads of Kafka's metadata.",
 )
+@options.http_option
 @options.log_level_option
-def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
+def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float, http: tuple[str, int] | None) -> None:
     """Copy topics and brokers from Kafka to ZooKeeper.
 
-    Runs until interrupted, and keeps /brokers/topics and /brokers/ids up to date. Only KRaft clusters need this: in
-    ZooKeeper mode, the brokers write these nodes themselves. Each option can also come from a file, or a variable
+    Keeps /brokers/topics and /brokers/ids up to date. Only KRaft clusters need this: in ZooKeeper mode, the brokers
+    write these nodes themselves. SIGTERM and Ctrl-C end it. SIGHUP reads the settings again: --log-level can change.
+    SIGUSR1 writes what is mirrored to the log. Each option can also come from a file, or a variable
     (ZKREBALANCER_MIRROR_INTERVAL).
 
     \b
@@ -144,7 +148,12 @@ def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     """
     from zkrebalancer.localcluster import mirror as topic_mirror  # noqa: PLC0415  # the other commands need no ZooKeeper
 
-    topic_mirror.run(kafka, zookeeper, interval_s, Notifier())
+    one = topic_mirror.Mirror(kafka, zookeeper, interval_s, Notifier(), http)
+    main, loop = gevent.getcurrent(), gevent.get_hub().loop
+    gevent.signal_handler(signal.SIGTERM, lambda: loop.run_callback(main.throw, SystemExit(0)))
+    gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), {}))
+    gevent.signal_handler(signal.SIGUSR1, one.log_state)
+    one.run()
 
 
 if __name__ == "__main__":  # a local cluster starts the mirror like this

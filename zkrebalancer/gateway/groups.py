@@ -22,7 +22,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import effects
-from zkrebalancer.group_protocol.answers import Answer, ListedGroup
+from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -38,6 +38,7 @@ from zkrebalancer.group_protocol.effects import (
     Tick,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.group_protocol.machine import Machine
 from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
 from zkrebalancer.group_protocol.requests import (
@@ -311,9 +312,9 @@ class Groups:
         """Return the number of groups that this gateway knows."""
         return len(self._machine.group_names())
 
-    def listed(self) -> list[ListedGroup]:
-        """Return every group that this gateway knows, with its state and type."""
-        return self._machine.listed()
+    def figures(self) -> list[GroupFigures]:
+        """Return what metrics show of every group that this gateway knows."""
+        return self._machine.figures()
 
 
 def now_ms() -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.runtime.http_server import LAG_SECONDS
 
 PREFIX = "zkrebalancer_gateway"
@@ -44,10 +45,11 @@ GAUGES = {
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a gateway is and does now: each of GAUGES; and the number of `groups` by (state, type)."""
+    """What a gateway is and does now: each of GAUGES, its groups, and whether each of them is shown."""
 
     gauges: Mapping[str, float]
-    groups: Counter[tuple[str, str]]
+    groups: Sequence[GroupFigures]
+    is_per_group: bool
 
 
 class _Numbers(Collector):
@@ -66,9 +68,11 @@ class _Numbers(Collector):
         groups = GaugeMetricFamily(
             f"{PREFIX}_groups", "Groups that this gateway knows, by state and type.", labels=["state", "type"]
         )
-        for labels, number in sorted(present.groups.items()):
+        for labels, number in sorted(Counter((one.state, one.group_type) for one in present.groups).items()):
             groups.add_metric(labels, number)
         yield groups
+        if present.is_per_group:
+            yield from _of_each(present.groups)
         for name, text, value in (
             ("malformed_frames", "Connections that were closed because of an invalid frame.", counts.malformed),
             ("relayed_request_bytes", "Bytes of requests that were relayed unread.", counts.relayed_request_bytes),
@@ -85,6 +89,21 @@ class _Numbers(Collector):
             for key, number in sorted(counter.items()):
                 family.add_metric([key], number)
             yield family
+
+
+def _of_each(groups: Sequence[GroupFigures]) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        f"{PREFIX}_group_state", "1: the group is in this state.", labels=["group", "state", "type"]
+    )
+    members = GaugeMetricFamily(f"{PREFIX}_group_members", "Members of the group.", labels=["group"])
+    generations = GaugeMetricFamily(
+        f"{PREFIX}_group_generation", "Generation of a classic group, epoch of one of KIP-848.", labels=["group"]
+    )
+    for one in groups:
+        states.add_metric([one.group, one.state, one.group_type], 1)
+        members.add_metric([one.group], one.members)
+        generations.add_metric([one.group], one.generation)
+    yield from (states, members, generations)
 
 
 def registry(metrics: Metrics, present: Callable[[], Present]) -> CollectorRegistry:

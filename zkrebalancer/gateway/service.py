@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,6 +76,7 @@ class GatewayConfig:
     keeps_offsets: bool = False  # in ZooKeeper, instead of at the brokers
     security: Upstream = Upstream()  # noqa: RUF009  # it cannot be changed
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
+    metrics_per_group: bool = False
 
 
 class Gateway:
@@ -87,6 +87,7 @@ class Gateway:
         self._config = config
         self._changed = Event()
         self._is_stopped = False
+        self.is_per_group = config.metrics_per_group
         self.metrics = Metrics()
         self._vitals = Vitals(config.session_timeout_ms, config.notifier)
         self._session = Session(config.zookeeper, config.session_timeout_ms, self._session_changed, self._watched)
@@ -385,11 +386,22 @@ class Gateway:
             "lease_seconds": self._session.lease_s,
             "calls_under_way": self._session.calls_under_way,
         }
-        return Present(gauges, Counter((one.group_state, one.group_type) for one in self._groups.listed()))
+        return Present(gauges, self._groups.figures(), self.is_per_group)
 
     def log_state(self) -> None:
         """Write the state of this gateway and of all its groups to the log."""
         shown = self._health().facts
         STATE_LOG.info("gateway %s: %s; faults: %s", name_of(self._config.listen), shown, self._faults() or "none")
-        for one in self._groups.listed():
-            STATE_LOG.info("group %s: %s (%s)", one.group_id, one.group_state, one.group_type)
+        for one in self._groups.figures():
+            STATE_LOG.info(
+                "group %s: %s (%s), %d members, generation %d",
+                one.group,
+                one.state,
+                one.group_type,
+                one.members,
+                one.generation,
+            )
+
+    def show_groups(self, is_wanted: bool) -> None:
+        """Change whether metrics have labels per group."""
+        self.is_per_group = is_wanted

@@ -38,6 +38,7 @@ from zkrebalancer.group_protocol.effects import (
     TopicsRead,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.figures import GroupFigures, listed
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW
 from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, for_unknown_group, refused
@@ -68,6 +69,8 @@ GROUP_NOT_FOUND_FROM = 6  # versions of DescribeGroups
 MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # in these, Kafka allows an empty group name
 MAX_SHOWN = 8_000  # characters of an event, and of a group, that are logged when the group fails
 AnyGroup = ClassicGroup | ConsumerGroup
+
+
 T = TypeVar("T")
 
 
@@ -385,8 +388,7 @@ class Machine:
         if isinstance(group, ConsumerGroup):
             found = DescribedConsumerGroup(ErrorCode.COORDINATOR_NOT_AVAILABLE, group_id)
             return self._shown(group_id, lambda: consumer_requests.describe(group), found)
-        text = f"Group {group_id} not found."
-        return DescribedConsumerGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, text)
+        return DescribedConsumerGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, f"Group {group_id} not found.")
 
     def _list(self, request: ListGroupsRequest) -> ListGroupsAnswer:
         if not all(self._loaded.values()):
@@ -395,9 +397,13 @@ class Machine:
         passing = (one for one in self.listed() if not states or one.group_state.lower() in states)
         return ListGroupsAnswer(ErrorCode.NONE, tuple(one for one in passing if not types or one.group_type in types))
 
+    def figures(self) -> list[GroupFigures]:
+        """Return what metrics show of every group."""
+        return [GroupFigures.of(one, self._groups[one.group_id]) for one in self.listed()]
+
     def listed(self) -> list[ListedGroup]:
         """Return every group, with its state and type."""
-        shown = [self._shown(name, functools.partial(_listed, one), None) for name, one in list(self._groups.items())]
+        shown = [self._shown(name, functools.partial(listed, one), None) for name, one in list(self._groups.items())]
         return [one for one in shown if one is not None]
 
     def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
@@ -432,10 +438,6 @@ class Machine:
             self._contain(name, functools.partial(group.delete, when_deleted))
         if not going:
             answer_if_done()
-
-
-def _listed(group: AnyGroup) -> ListedGroup:
-    return classic_requests.listed(group) if isinstance(group, ClassicGroup) else consumer_requests.listed(group)
 
 
 def _folded(names: Iterable[str]) -> frozenset[str]:

@@ -18,6 +18,7 @@ import gevent
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from zkrebalancer.localcluster.mirror_metrics import Seen, registry
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -34,9 +35,11 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
+from zkrebalancer.runtime import clock, http_server
+from zkrebalancer.runtime.http_server import Pages
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 from zkrebalancer.runtime.notify import Notifier
-from zkrebalancer.runtime.vitals import Vitals
+from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
 REQUEST_TIMEOUT_S = 5.0
@@ -173,50 +176,110 @@ def _read_document(content: bytes) -> dict[str, object]:
     return document if isinstance(document, dict) else {}
 
 
-def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float, notifier: Notifier) -> None:
-    """Mirror until interrupted, one round every `interval_s`; `kafka` are settings of librdkafka.
+class Mirror:
+    """One mirror; `run` until it is interrupted."""
 
-    Raises:
-        ZooKeeperUnavailableError, ChrootMissingError: at the start only; later errors are logged and retried.
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        zookeeper: str,
+        interval_s: float,
+        notifier: Notifier,
+        http: tuple[str, int] | None = None,
+    ) -> None:
+        """`kafka` are settings of librdkafka; `http`: where to serve /liveness, /readiness and /metrics."""
+        self._kafka = kafka
+        self._zookeeper = zookeeper
+        self._interval_s = interval_s
+        self._http = http
+        self._vitals = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S + interval_s)
+        self._seen = Seen()
+        self._faults = ["nothing is mirrored yet"]
+        self._missing: frozenset[str] = frozenset()
+        self._is_ready = False  # since the first round that has succeeded
 
-    """
-    errors = ConnectionErrors()
-    admin = AdminClient(errors.settings(kafka))
-    protocol = kafka.get("security.protocol", PLAINTEXT).upper()
-    missing: frozenset[str] = frozenset()
-    vitals, is_ready = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S + interval_s), False
-    with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
-        while True:
-            # In the thread pool, because the hub must keep the ZooKeeper session alive.
-            metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
-            suffix = errors.drain(admin)  # in every round, because librdkafka queues errors until then
-            if isinstance(metadata, KafkaException):
-                reason = f"{metadata.args[0].str()}{suffix}"
-                _log.warning("Kafka at %s does not answer: %s; trying again", kafka[BOOTSTRAP], reason)
-            else:
-                missing, is_done = _mirror_once(client, metadata, missing)
-                if is_done:
-                    vitals.answered()
-                    is_ready = True
-            vitals.looped()
-            vitals.report(is_ready=is_ready, status=f"{len(missing)} topics are missing in Kafka")
-            gevent.sleep(interval_s)
+    def run(self) -> None:
+        """Mirror until interrupted, one round every interval.
 
+        Raises:
+            ConfigurationError: it cannot listen at the address for HTTP.
+            ZooKeeperUnavailableError, ChrootMissingError: at the start only; later errors are logged and retried.
 
-def _mirror_once(
-    client: BlockingZk, metadata: KafkaMetadata, missing_before: frozenset[str]
-) -> tuple[frozenset[str], bool]:
-    """Make ZooKeeper equal to `metadata`; return the topics missing in Kafka, and whether ZooKeeper has answered.
+        """
+        errors = ConnectionErrors()
+        admin = AdminClient(errors.settings(self._kafka))
+        pages = Pages(self.health, registry(self._seen))
+        server = None if self._http is None else http_server.serve(self._http, pages)
+        try:
+            with BlockingZk(self._zookeeper, SESSION_TIMEOUT_MS) as client:
+                while True:
+                    self._round(client, admin, errors)
+                    gevent.sleep(self._interval_s)
+        finally:
+            self._vitals.stopping()
+            if server is not None:
+                server.stop(timeout=0)
 
-    Errors are left to the next round.
-    """
-    try:
-        nodes = _read_nodes(client)
-        _carry_out(client, plan(metadata, nodes, missing_before, time.time_ns() // 1_000_000))
-    except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
-        _log.warning("%s; trying again", error)
-        return frozenset(), False
-    return missing_topics(metadata, nodes), True
+    def health(self) -> Health:
+        """Return what the probes answer: a mirror never leads."""
+        facts = {"topics": self._seen.topics, "brokers": self._seen.brokers}
+        return Health(self._vitals.death(), self._faults, leads=False, facts=facts)
+
+    def log_state(self) -> None:
+        """Write to the log what is mirrored."""
+        missing = f"; {len(self._missing)} topics are missing in Kafka" if self._missing else ""
+        faults = "; ".join(self._faults) or "none"
+        STATE_LOG.info(
+            "mirror: %d topics, %d brokers%s; faults: %s", self._seen.topics, self._seen.brokers, missing, faults
+        )
+
+    def _round(self, client: BlockingZk, admin: AdminClient, errors: ConnectionErrors) -> None:
+        began_us = clock.steady_us()
+        protocol = self._kafka.get("security.protocol", PLAINTEXT).upper()
+        # In the thread pool, because the hub must keep the ZooKeeper session alive.
+        metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
+        suffix = errors.drain(admin)  # in every round, because librdkafka queues errors until then
+        if isinstance(metadata, KafkaException):
+            reason = f"{metadata.args[0].str()}{suffix}"
+            _log.warning("Kafka at %s does not answer: %s; trying again", self._kafka[BOOTSTRAP], reason)
+            self._ended("kafka", ["Kafka does not answer"])
+            self._ask_zookeeper(client)
+        else:
+            self._write(client, metadata)
+        self._seen.round_s = (clock.steady_us() - began_us) / 1e6
+        self._vitals.looped()
+        self._vitals.report(is_ready=self._is_ready, status=f"{len(self._missing)} topics are missing in Kafka")
+
+    def _write(self, client: BlockingZk, metadata: KafkaMetadata) -> None:
+        """Make ZooKeeper equal to `metadata`; errors are left to the next round."""
+        try:
+            nodes = _read_nodes(client)
+            changes = plan(metadata, nodes, self._missing, time.time_ns() // 1_000_000)
+            failed = _carry_out(client, changes)
+        except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
+            _log.warning("%s; trying again", error)
+            self._missing = frozenset()
+            self._ended("zookeeper", ["ZooKeeper does not answer, or refuses"])
+            return
+        self._missing = missing_topics(metadata, nodes)
+        self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
+        self._seen.changes += len(changes) - failed
+        self._vitals.answered()
+        self._is_ready = True
+        self._ended("refused" if failed else "done", [f"ZooKeeper refuses {failed} changes"] if failed else [])
+
+    def _ask_zookeeper(self, client: BlockingZk) -> None:
+        """Show that the session lives; an outage of Kafka is no reason to restart this process."""
+        try:
+            client.perform(Get(paths.BROKER_TOPICS), frozenset(Refusal))
+        except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
+            _log.warning("%s; trying again", error)
+        else:
+            self._vitals.answered()
+
+    def _ended(self, outcome: str, faults: list[str]) -> None:
+        self._seen.rounds[outcome] += 1
+        self._faults = faults
 
 
 def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaException:
@@ -270,11 +333,15 @@ def _contents(client: BlockingZk, parent: str) -> dict[str, bytes]:
     }
 
 
-def _carry_out(client: BlockingZk, transactions: list[Multi]) -> None:
+def _carry_out(client: BlockingZk, transactions: list[Multi]) -> int:
+    """Write the changes; return how many were refused."""
+    failed = 0
     replies = client.perform_all(list(transactions), frozenset(Refusal))  # each concerns another topic or broker
     for transaction, reply in zip(transactions, replies, strict=True):
         what = " and ".join(f"{type(one).__name__} {one.path}" for one in transaction.operations)
         if isinstance(reply, Refused):
+            failed += 1
             _log.warning("%s failed (%s); trying again in the next round", what, reply.refusal.value)
         else:
             _log.info("%s", what)
+    return failed

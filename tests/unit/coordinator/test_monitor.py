@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import gevent
@@ -16,6 +15,8 @@ from zkrebalancer.coordinator import monitor as monitor_module
 from zkrebalancer.coordinator.metrics import Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.gateway import metrics as gateway_metrics
+from zkrebalancer.group_protocol.figures import GroupFigures
+from zkrebalancer.localcluster import mirror_metrics
 from zkrebalancer.protocol.calls import Connected, Suspended
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.coordinator import Coordinator
@@ -129,7 +130,8 @@ def shown_by_a_coordinator() -> list[Metric]:
 
 
 def shown_by_a_gateway() -> list[Metric]:
-    present = gateway_metrics.Present(dict.fromkeys(gateway_metrics.GAUGES, 0), Counter())
+    groups = [GroupFigures("g", "Stable", "classic", members=2, generation=7)]
+    present = gateway_metrics.Present(dict.fromkeys(gateway_metrics.GAUGES, 0), groups, is_per_group=True)
     return list(gateway_metrics.registry(gateway_metrics.Metrics(), lambda: present).collect())
 
 
@@ -138,6 +140,7 @@ def shown_by_a_gateway() -> list[Metric]:
     [
         ("## Coordinator", "zkrebalancer_coordinator_", shown_by_a_coordinator()),
         ("## Gateway", "zkrebalancer_gateway_", shown_by_a_gateway()),
+        ("## Topic mirror", "zkrebalancer_mirror_", list(mirror_metrics.registry(mirror_metrics.Seen()).collect())),
     ],
 )
 def test_every_metric_is_explained_and_documented(title: str, prefix: str, shown: list[Metric]) -> None:
