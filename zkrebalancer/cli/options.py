@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -215,9 +216,8 @@ def make_folder(folder: Path, option: str) -> None:
     """Create a folder if missing; raises BadParameter, naming the option, if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):  # without a name: others may try the same folder at this moment
+            pass
     except OSError as error:
         raise click.BadParameter(f"{folder}: {error.strerror}", param_hint=option) from None
 

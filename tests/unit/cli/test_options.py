@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from zkrebalancer.cli.options import (
     json_option,
     kafka_options,
     log_level_option,
+    make_folder,
     master_option,
     memory_option,
     zookeeper_option,
@@ -220,3 +222,15 @@ def test_a_password_without_a_user_is_refused() -> None:
     result = CliRunner(env={"ZKREBALANCER_ZOOKEEPER_PASSWORD": "hidden"}).invoke(connect, ["--zookeeper", "h:1"])
     assert result.exit_code != 0
     assert "hidden" not in result.output + str(result.exception)
+
+
+def test_processes_that_start_at_once_share_an_events_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+
+    def start(_process: int) -> None:
+        for _ in range(100):
+            make_folder(folder, "--events")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(start, range(8)))
+    assert list(folder.iterdir()) == []
