@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
-from tests.integration.raw_requests import answer, request
+from tests.integration.raw_requests import answer, received, request
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -25,6 +25,8 @@ from zkrebalancer.localcluster.ports import HOST
 
 PARTITIONS = 6
 WAIT_S = WITHIN_S
+QUOTA_BYTES = 50_000  # a second
+ALTER_CLIENT_QUOTAS = 49  # a request that the gateway does not know
 MAX_GROWTH_BYTES = 50 << 20  # 20 clients could be owed 5 GB
 _numbers = itertools.count(1)
 
@@ -181,6 +183,45 @@ def test_the_broker_restarts(shared_cluster: LocalCluster, gateway: GatewayProce
         reader.close()
     assert read(readers) == values(0, 600)
     assert committed(shared_cluster.bootstrap, group) == 600
+
+
+def set_quota(gateway: GatewayProcess, client_id: str, bytes_per_s: float) -> None:
+    """Limit what clients of this name may produce; through the gateway, as any other request."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    entity = struct.pack(">i", 1) + text("client-id") + text(client_id)
+    operation = struct.pack(">i", 1) + text("producer_byte_rate") + struct.pack(">dx", bytes_per_s)
+    header = struct.pack(">hhi", ALTER_CLIENT_QUOTAS, 0, 7) + text("raw")
+    content = header + struct.pack(">i", 1) + entity + operation + b"\0"
+    with socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) as client:
+        client.sendall(struct.pack(">i", len(content)) + content)
+        (size,) = struct.unpack(">i", received(client, 4))
+        correlation_id, _throttled_ms, _count, error = struct.unpack_from(">iiih", received(client, size))
+        assert (correlation_id, error) == (7, ErrorCode.NONE)
+
+
+def test_a_quota_slows_down_its_client_and_no_other_one(gateway: GatewayProcess, topic: str) -> None:
+    set_quota(gateway, "limited", QUOTA_BYTES)
+    throttled: list[float] = []
+    limited = Producer(
+        {
+            "bootstrap.servers": gateway.bootstrap,
+            "client.id": "limited",
+            "throttle_cb": lambda event: throttled.append(event.throttle_time),
+        }
+    )
+
+    def is_throttled() -> bool:
+        limited.produce(topic, b"x" * QUOTA_BYTES)
+        limited.flush(WAIT_S)
+        return bool(throttled)
+
+    wait_until(is_throttled, "the quota is not applied")  # the broker lets ten seconds' worth pass at once
+    assert throttled[0] > 0
+    produce(gateway.bootstrap, topic, values(0, 60), **{"client.id": "free"})
+    assert limited.flush(WAIT_S) == 0
 
 
 def test_a_malformed_frame_ends_one_connection_with_one_line(gateway: GatewayProcess, topic: str) -> None:
