@@ -53,6 +53,10 @@ class Wire:
         self.socket: socket = create_connection((host, port))
         self._reader = FrameReader(self.socket)
 
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
     def ask(self, kind: Kind, fields: Fields) -> Fields:
         """Send a request and return the answer's fields."""
         name, version = kind
@@ -75,7 +79,7 @@ class Member:
 
     def run(self) -> None:
         """Be a member, until killed."""
-        wire = self._connected()
+        wire = self.connect()
         member_id, epoch = str(uuid.uuid4()), 0
         reported: frozenset[Partition] | None = None
         while True:
@@ -102,11 +106,13 @@ class Member:
         self.owned = frozenset((topic["topic_id"], number) for topic in assigned for number in topic["partitions"])
         self._changed.set()
 
-    def _connected(self) -> Wire:
+    def connect(self) -> Wire:
+        """Connect to the group's coordinator."""
         first = Wire(*self._bootstrap)
         while True:
             (found,) = first.ask(FIND, {"key_type": 0, "coordinator_keys": [self._group]})["coordinators"]
             if not found["error_code"]:
+                first.close()
                 return Wire(found["host"], found["port"])
             gevent.sleep(RETRY_S)
 
@@ -129,15 +135,23 @@ class Members:
         self._members: list[Member] = []
         self._running: list[gevent.Greenlet[[], None]] = []
 
+    def find_coordinator(self) -> None:
+        """Wait until the group has a coordinator: in a new cluster, the broker has to create a topic first."""
+        Member(self._bootstrap, self._group, self._changed).connect().close()
+
     def join(self, count: int) -> float:
         """Let members join, and return the milliseconds until all have their share, and nothing moves."""
         began = last = time.perf_counter()
         for _ in range(count):
             member = Member(self._bootstrap, self._group, self._changed)
             self._members.append(member)
-            self._running.append(gevent.spawn(member.run))
+            running = gevent.spawn(member.run)
+            running.link_exception(lambda _failed: self._changed.set())
+            self._running.append(running)
         while not self._is_settled():
             self._changed.clear()
+            if any(running.ready() for running in self._running):
+                raise SystemExit(f"{self._group}: a member has ended")
             if not self._changed.wait(max(0.0, began + DEADLINE_S - time.perf_counter())):
                 raise SystemExit(f"{self._group}: {len(self._members)} members have not settled")
             last = time.perf_counter()
@@ -165,6 +179,7 @@ class Members:
 def measure(bootstrap: str, group: str, members: int, joins: int, partitions: int, interval_ms: int) -> Fields:
     """Let `members` join at once, then others one by one; `interval_ms`: between heartbeats of a group at rest."""
     some = Members(bootstrap, group, partitions)
+    some.find_coordinator()
     try:
         at_once_ms = some.join(members)
         single_ms = []

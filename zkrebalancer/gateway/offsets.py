@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gevent
+from gevent.event import AsyncResult
 
 from zkrebalancer.gateway.dialing import Address, LinkError
 from zkrebalancer.gateway.lanes import Lanes, WhenAnswered
@@ -51,6 +52,7 @@ class UpstreamOffsets:
         self._has_coordinators = False
         self._with_members: dict[Address, tuple[int, frozenset[str]]] = {}  # broker -> when it was asked, its groups
         self._shown_us: dict[str, int] = {}  # group -> when it was last logged that its members are at the brokers
+        self._looking_up: dict[str, AsyncResult[ErrorCode]] = {}
         self._lanes = Lanes(self._ask_patiently)
 
     def send(
@@ -161,9 +163,27 @@ class UpstreamOffsets:
         _log.debug("group %s: %s", group, error)  # it is retried, and the gateway reports that brokers are away
 
     def _find(self, group: str) -> ErrorCode:
-        """Look up Kafka's coordinator of the group, unless it is known; raises LinkError."""
+        """Look up Kafka's coordinator of the group, unless it is known; raises LinkError.
+
+        All who want to know it at the same time share one question: a thousand clients may start at once.
+        """
         if group in self._coordinators:
             return ErrorCode.NONE
+        found = self._looking_up.get(group)
+        if found is None:
+            found = self._looking_up[group] = AsyncResult()
+            try:
+                found.set(self._look_up(group))
+            except LinkError as error:
+                found.set_exception(error)
+            except BaseException:
+                found.set_exception(LinkError("the question was given up"))
+                raise
+            finally:
+                del self._looking_up[group]
+        return found.get() or ErrorCode.NONE
+
+    def _look_up(self, group: str) -> ErrorCode:
         asked = {"key": group, "key_type": GROUP, "coordinator_keys": [group]}
         answer = self._links.ask_any("FindCoordinator", asked).fields()
         found = answer["coordinators"][0] if answer["coordinators"] else answer

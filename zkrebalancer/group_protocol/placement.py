@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import lru_cache
 
 BUCKETS = 50  # Kafka's default number of partitions of __consumer_offsets
 
 
+@lru_cache(maxsize=10_000)  # every request asks
 def bucket_of(group_id: str) -> int:
     """Return Kafka's own number for a group: the partition of `__consumer_offsets` that would store it."""
     return _java_abs(java_hash(group_id)) % BUCKETS

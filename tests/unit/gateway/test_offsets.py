@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import gevent
 import pytest
-from gevent.event import AsyncResult
+from gevent.event import AsyncResult, Event
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.dialing import LinkError
@@ -75,6 +75,43 @@ def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
     for one in answered:
         one.get(timeout=WAIT_S)
     assert brokers.reached == ["OffsetCommit", "OffsetFetch", "OffsetDelete"]
+
+
+class SlowBrokers(Brokers):
+    """Brokers that answer which coordinator a group has when they are let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = 0
+        self.may_answer = Event()
+
+    def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:
+        self.questions += 1
+        self.may_answer.wait(WAIT_S)
+        return super().ask_any(name, fields, highest)
+
+
+def test_all_who_look_for_a_coordinator_at_once_share_one_question() -> None:
+    brokers = SlowBrokers()
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+
+    def ask() -> list[gevent.Greenlet[..., ErrorCode]]:
+        asking = [gevent.spawn(offsets.coordinator_error, "g") for _ in range(100)]
+        gevent.idle()
+        return asking
+
+    early = ask()
+    brokers.may_answer.set()
+    assert {one.get() for one in early} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert brokers.questions == 1
+    brokers.may_answer.clear()
+    brokers.are_back = True
+    late = ask()
+    late[0].kill()  # the question is its own
+    brokers.may_answer.set()
+    assert {one.get() for one in late[1:]} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert offsets.coordinator_error("g") == ErrorCode.NONE
+    assert brokers.questions == 3
 
 
 def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
