@@ -247,21 +247,21 @@ def reading_ms(topics: int, partitions: int) -> float:
 
 
 def measure_groups(groups: int, topics: int, runs: int, *, as_json: bool) -> None:
-    """Measure many small groups, each step by the shortest of so many runs, and print the figures."""
+    """Measure many small groups in so many runs, and print the figures."""
     gc.disable()
     phases: list[many_groups.Phase] = []
     for run in range(1, runs + 1):
         measured = []
-        for phase in many_groups.measure(groups, topics, former=phases):
+        for phase in many_groups.measure(groups, topics):
             measured.append(phase)
-            longest = f"{phase.longest_ms:.1f} ms of {phase.longest_method}"
-            print(f"{groups:,} groups, run {run}, {phase.name}: longest step {longest}", file=sys.stderr)
-        phases = measured
+            for step in phase.long_steps:
+                print(f"{groups:,} groups, run {run}, {phase.name}: {step}", file=sys.stderr)
+        phases = [known.with_run(phase) for known, phase in zip(phases, measured, strict=True)] if phases else measured
         gc.collect()
     if as_json:
         print(json.dumps([phase.figures() for phase in phases]))
     else:
-        Console(width=140).print(many_groups.table(phases))
+        Console(width=160).print(many_groups.table(phases))
 
 
 def main() -> None:
@@ -269,7 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--groups", type=int, help="measure so many small groups instead of a large one")
-    parser.add_argument("--runs", type=int, default=3, help="of many groups; the shortest time of each step counts")
+    parser.add_argument("--runs", type=int, default=3, help="of many groups; the least time of each step counts")
     parser.add_argument("--topics", type=int, default=1_000, help="of all these groups together")
     parser.add_argument("--largest", type=int, default=len(SIZES), help="number of sizes, smallest first")
     parser.add_argument("--size", type=int, nargs=2, metavar=("MEMBERS", "PARTITIONS"), help="only this one, of each")

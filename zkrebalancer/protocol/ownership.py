@@ -45,12 +45,16 @@ class StaticMember:
 
     `grace_ms`: the time that the member registered, if any. Its partitions go to no other member before that time is
     over, because somebody may still read them (a client of a gateway that ended).
+
+    `former`: those of the partitions that it does not have, but that a former consumer of the instance may still read.
+    None: unknown, because an earlier version wrote the record, so it may be all of them.
     """
 
     consumer: str
     partitions: frozenset[TopicPartition]
     deadline_ms: int | None
     grace_ms: int | None = None
+    former: frozenset[TopicPartition] | None = frozenset()
 
 
 def encode_owners(record: OwnersRecord) -> bytes:
@@ -143,6 +147,7 @@ def encode_static(member: StaticMember) -> bytes:
             "partitions": fields.topics_to_ranges(member.partitions),
             "deadline_ms": member.deadline_ms,
             "grace_ms": member.grace_ms,
+            "former": None if member.former is None else fields.topics_to_ranges(member.former),
         }
     )
 
@@ -152,11 +157,13 @@ def decode_static(content: bytes, bound: Bound | None = None) -> StaticMember:
     document = fields.read_document("static", content)
     fields.require_version("static", document, VERSION)
     deadline = None if document.get("deadline_ms") is None else fields.integer("static", document, "deadline_ms")
+    former = document.get("former")
     return StaticMember(
         consumer=fields.text("static", document, "consumer"),
         partitions=frozenset(fields.topics_from_ranges("static", document.get("partitions"), bound)),
         deadline_ms=deadline,
         grace_ms=fields.optional_integer("static", document, "grace_ms", minimum=1, maximum=MAX_STATIC_GRACE_MS),
+        former=None if former is None else frozenset(fields.topics_from_ranges("static", former, bound)),
     )
 
 

@@ -164,8 +164,6 @@ class Moving:
                 view.unrecorded.pop(consumer, None)  # the transaction records it
         for instance, record in batch.statics.items():
             view.statics[instance] = record, -1
-            for partition in record.partitions & view.waiting_for.keys():
-                del view.waiting_for[partition]
         for instance in batch.left_out:
             self._scheduler.warn(
                 f"static member {instance}: its record is too large, its partitions will not wait for it"
@@ -200,6 +198,9 @@ class Moving:
                 self._report(facts.CameAndWent(consumer))  # while the transaction was in flight
                 continue
             member.refused_tries = 0
+            if isinstance(sent, StartFetcher):
+                for partition in view.waiting_for.keys() & sent.partitions.keys():
+                    del view.waiting_for[partition]
             for pending in member.pending:
                 if pending.command is sent and isinstance(node, str):
                     pending.node = node

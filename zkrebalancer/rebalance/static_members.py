@@ -124,14 +124,18 @@ def _instances_present(view: GroupView) -> set[str]:
 def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
     """Return the record of what a static member has after acknowledging a start, to be stored with the start.
 
-    With a grace of its own, it also names what its fenced former lives have, for a leader that does not see them end.
+    With a grace of its own, it also names what clients of its former lives may read, for a leader that knows of none of
+    them: what those that are fenced have, and what waits for the instance since others have ended.
     """
-    partitions = {*plan.share(consumer), *start.partitions}
+    partitions, former = {*plan.share(consumer), *start.partitions}, set[TopicPartition]()
     if grace_ms is not None:
+        instance = view.members[consumer].instance
+        former.update(tp for tp, awaited in view.waiting_for.items() if awaited == instance)
         for older in plan.fenced:
-            if older in view.members and view.members[older].instance == view.members[consumer].instance:
-                partitions |= view.held_by(older).keys()
-    return StaticMember(consumer, frozenset(partitions), None, grace_ms)
+            if older in view.members and view.members[older].instance == instance:
+                former |= view.held_by(older).keys()
+        former -= start.partitions.keys()
+    return StaticMember(consumer, frozenset(partitions | former), None, grace_ms, frozenset(former))
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
@@ -159,10 +163,13 @@ class StaticMembers:
         """
         view = self._view
         present = _instances_present(view)
-        view.waiting_for = {tp: name for tp, name in view.waiting_for.items() if name in view.statics}
+        waiting = view.waiting_for.items()
+        view.waiting_for = {tp: name for tp, name in waiting if name in view.statics and not view.holders(tp)}
         for instance, (record, _version) in sorted(view.statics.items()):
-            if record.grace_ms is not None and (record.consumer not in view.members or not self._has_read):
+            if record.grace_ms is not None and record.consumer not in view.members:
                 self._wait_for(instance, record.partitions)
+            elif record.grace_ms is not None and not self._has_read:
+                self._wait_for(instance, record.partitions if record.former is None else record.former)
             if instance not in present:
                 self._await_return(instance, record)
         self._has_read = True

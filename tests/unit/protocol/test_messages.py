@@ -51,7 +51,8 @@ def fault_of(kind: str, document: object) -> str | None:
 
 
 NOT_READ = {("evicted", "command_id"), ("evicted", "topics")}  # a list of names is allowed, or nothing reads it
-UNNAMED = {"threads": "threads", "partitions": "topics", "ownership_map": "threads"}  # as messages call them
+# As messages call them:
+UNNAMED = {"threads": "threads", "partitions": "topics", "former": "topics", "ownership_map": "threads"}
 
 
 def keys() -> Iterator[tuple[str, str]]:

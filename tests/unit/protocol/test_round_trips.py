@@ -35,6 +35,12 @@ def test_static_member(member: StaticMember) -> None:
     assert ownership.decode_static(ownership.encode_static(member)) == member
 
 
+def test_a_static_member_of_an_earlier_version_may_have_a_former_life_that_still_reads_anything() -> None:
+    """In `decode_static`, take a missing `former` for none."""
+    content = b'{"version":1,"consumer":"c","partitions":{"t":[[0,1]]},"deadline_ms":null,"grace_ms":9}'
+    assert ownership.decode_static(content).former is None
+
+
 @given(shapes.registrations())
 def test_registration(described: Registration) -> None:
     assert registration.decode(registration.encode(described)) == described

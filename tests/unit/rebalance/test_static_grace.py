@@ -9,8 +9,8 @@ import pytest
 from tests.support import world as world_module
 from tests.support.groups import events, owner_of, world_with
 from tests.support.world import GROUP, Agent, World
-from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Delete, Multi
+from zkrebalancer.protocol import paths, registration, settings
+from zkrebalancer.protocol.calls import Delete, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 
 GRACE_MS = 20_000
@@ -200,3 +200,21 @@ def test_rule_17_a_returned_member_does_not_wait_for_a_topic_that_was_created_an
     world.set_topic("t", 4, "id-2")
     world.pass_time(5_000)
     world.assert_settled()
+
+
+def test_rule_17_a_failover_alone_gives_a_member_nothing_that_it_no_longer_wants() -> None:
+    """In `StaticMembers.adopt`, wait for all partitions in the record of a member that is there."""
+    world = world_with(GroupSettings())
+    world.set_topic("u", 4)
+    member = world.add_agent("c", {"t": 1, "u": 1}, instance_id="pod-1", static_grace_ms=GRACE_MS)
+    world.pass_time(1_000)
+    assert len(world.owned()["c-1"]) == 8
+    wanting_less = registration.encode(replace(member.registration, subscription={"t": 1}))
+    world.zk.perform(Multi((SetContent(paths.ids(GROUP, "c-1"), wanting_less),)))
+    world.pass_time(5_000)
+    assert len(world.owned()["c-1"]) == 4
+    told = len(events(world, "command_sent"))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(5_000)
+    assert events(world, "command_sent")[told:] == []
