@@ -199,8 +199,7 @@ class Moving:
                 continue
             member.refused_tries = 0
             if isinstance(sent, StartFetcher):
-                for partition in view.waiting_for.keys() & sent.partitions.keys():
-                    del view.waiting_for[partition]
+                view.end_waiting(sent.partitions)
             for pending in member.pending:
                 if pending.command is sent and isinstance(node, str):
                     pending.node = node

@@ -318,6 +318,11 @@ class GroupView:
             member.go(MemberState.GONE)
         return self.refresh(consumer)
 
+    def end_waiting(self, started: Mapping[TopicPartition, int]) -> None:
+        """Note that these partitions were started, at the instances for which they waited."""
+        for partition in self.waiting_for.keys() & started.keys():
+            del self.waiting_for[partition]
+
     # Questions -------------------------------------------------------------------------------------------------------
 
     def held_by(self, consumer: str) -> Mapping[TopicPartition, int]:
