@@ -44,11 +44,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Claim:
-    """A bucket that this gateway serves: the version of its epoch, and the groups that have a node."""
+    """A bucket that this gateway serves: the version of its epoch, the groups that have a node, and since when."""
 
     bucket: int
     version: int
     names: set[str]
+    served_since_us: int = 0  # 0: not yet
 
     @property
     def check(self) -> Check:

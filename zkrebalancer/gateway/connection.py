@@ -41,6 +41,7 @@ from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.kafka_protocol.schema import Versions, message
+from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
 PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
@@ -81,8 +82,11 @@ class Desk(Protocol):
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
 
-    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
-        """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
+    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
+        """Return the answer to a request about groups, without its header; may wait. Raises FrameError.
+
+        `since_us`: how long the request may have waited on its connection.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,12 @@ class Connection:
         self._is_broken = False  # the broker's side has ended
         self._rights = Rights(self._ask)
         self._last_question = 0
+        self._since_us = 0  # the present request has not arrived before
 
     def run(self) -> None:
         """Serve the client; returns when the connection has ended."""
         try:
-            while (size := self._reader.next_size()) is not None:
+            while (size := self._next_size()) is not None:
                 self._handle(size)
         except FrameError as error:
             self._report(error)
@@ -124,6 +129,13 @@ class Connection:
             _log.debug("the connection of %s has ended: %r", self._client_host, error)
         finally:
             self._end()
+
+    def _next_size(self) -> int | None:
+        is_behind = self._reader.has_more  # it may have arrived while an earlier request was handled
+        size = self._reader.next_size()
+        if not is_behind:
+            self._since_us = clock.steady_us()
+        return size
 
     def _end(self) -> None:
         if self._pump is not None:
@@ -168,7 +180,8 @@ class Connection:
         self._await_answers(0)
 
         def answered(some: bytes) -> bytes:
-            return self._desk.answer(header, some, self._client_host, is_coordinator=self._broker_id is None)
+            is_coordinator = self._broker_id is None
+            return self._desk.answer(header, some, self._client_host, self._since_us, is_coordinator=is_coordinator)
 
         if self._desk.asks_for_rights:
             answer = authorization.answer(header, content, self._rights, answered)

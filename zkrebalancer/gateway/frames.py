@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import struct
 import time
 from collections.abc import Callable
 
 import gevent
 from gevent.socket import socket
+from gevent.ssl import SSLSocket
 
 from zkrebalancer.kafka_protocol.errors import FrameError
 
@@ -27,6 +29,15 @@ class FrameReader:
         self._source = source
         self._buffer = b""
         self._turn_ends_s = 0.0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a part of the next frame has arrived already."""
+        if self._buffer or (isinstance(self._source, SSLSocket) and self._source.pending()):
+            return True
+        arrivals = select.poll()
+        arrivals.register(self._source.fileno(), select.POLLIN)
+        return bool(arrivals.poll(0))
 
     def next_size(self) -> int | None:
         """Start the next frame and return its size; None if the stream ends here. Raises FrameError."""

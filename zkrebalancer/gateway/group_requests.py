@@ -24,6 +24,7 @@ from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 NO_OFFSET = -1
+COMMITS = ("OffsetCommit", "TxnOffsetCommit")
 MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
     "JoinGroup": requests.JoinGroupRequest,
     "SyncGroup": requests.SyncGroupRequest,
@@ -57,16 +58,22 @@ class GroupRequests:
             KEYS[name]: _versions(name) for name in (*MEMBERS, *self._others)
         }  # the requests that are answered here
 
-    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
+    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
         """Return the answer without its header; may wait. Raises FrameError.
+
+        The request has not arrived before `since_us`. A commit that may have waited while another gateway served its
+        group is refused: that gateway may have stored a later one.
 
         `is_coordinator`: whether the request came to the port of the gateway, not to that of a broker.
         """
         name = apis()[header.api_key]
         self._metrics.requests[name] += 1
         fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS)
-        if name == "ListGroups" and not self._groups.is_settled:  # an empty list would look as if there were no groups
-            answer: Fields = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
+        if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
+            answer: Fields = _refused_partitions(fields, ErrorCode.NOT_COORDINATOR)
+        elif name == "ListGroups" and not self._groups.is_settled:
+            # An empty list would look as if there were no groups.
+            answer = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
         elif name == "ListGroups" and not is_coordinator:
             answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
         elif name in MEMBERS:

@@ -274,6 +274,7 @@ class Groups:
                     _log.warning("bucket %d is not served yet: %s", bucket, error)
                     groups = None
                 if is_wanted() and claim is not None and groups is not None:
+                    claim.served_since_us = clock.steady_us()
                     self._claims[bucket] = claim
                     if not all(isinstance(group, StoredGroup) for group in groups.values()):
                         self._want_topics()
@@ -288,12 +289,16 @@ class Groups:
         finally:
             self._claiming.discard(bucket)
 
-    def is_served(self, group_id: str) -> bool:
-        """Whether this gateway serves a group now, so that no other gateway can."""
-        return bucket_of(group_id) in self._claims and self._session.has_lease
+    def has_taken_over_since(self, since_us: int, group_id: str) -> bool:
+        """Whether this gateway serves a group, and another one may have served it at `since_us` or later."""
+        claim = self._claims.get(bucket_of(group_id))
+        return claim is not None and since_us < claim.served_since_us
 
     def fence(self, group_id: str) -> Check | None:
-        """Return what fails in a transaction once another gateway serves the group; None if this one does not."""
+        """Return what fails in a transaction once another gateway serves the group; None if this one does not.
+
+        If another gateway has served it in between, a later fence differs.
+        """
         claim = self._claims.get(bucket_of(group_id))
         return None if claim is None or not self._session.has_lease else claim.check
 

@@ -14,7 +14,7 @@ MAX_WAITING = 10_000  # requests of one group
 Fields = dict[str, Any]
 Outcome = Fields | ErrorCode
 WhenAnswered = Callable[[Outcome], None]
-_Request = tuple[str, Fields, int | None, WhenAnswered]
+_Request = tuple[Callable[[], Outcome], WhenAnswered]
 
 
 class OffsetStore(Protocol):
@@ -42,37 +42,33 @@ class OffsetStore(Protocol):
 
 
 class Lanes:
-    """One lane for each group that has requests; `handle(group, name, fields, highest)` may wait."""
+    """One lane for each group that has requests."""
 
-    def __init__(self, handle: Callable[[str, str, Fields, int | None], Outcome]) -> None:
+    def __init__(self) -> None:
         """Start without requests."""
-        self._handle = handle
         self._lanes: dict[str, deque[_Request]] = {}
 
-    def send(
-        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
-    ) -> None:
-        """Handle a request after the earlier ones of its group."""
+    def send(self, group: str, handle: Callable[[], Outcome], when_answered: WhenAnswered) -> None:
+        """Call `handle`, which may wait, after the earlier ones of its group; `when_answered` gets what it returns."""
         lane = self._lanes.get(group)
         if lane is not None and len(lane) >= MAX_WAITING:
             when_answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
-        request = (name, fields, highest, when_answered)
         if lane is None:
-            self._lanes[group] = deque([request])
+            self._lanes[group] = deque([(handle, when_answered)])
             gevent.spawn(self._work, group)
         else:
-            lane.append(request)
+            lane.append((handle, when_answered))
 
     def _work(self, group: str) -> None:
         """Handle waiting requests. If a bug makes one fail, its client gets an error, and the next ones continue."""
         lane = self._lanes[group]
         try:
             while lane:
-                name, fields, highest, when_answered = lane.popleft()
+                handle, when_answered = lane.popleft()
                 outcome: Outcome = ErrorCode.UNKNOWN_SERVER_ERROR
                 try:
-                    outcome = self._handle(group, name, fields, highest)
+                    outcome = handle()
                 finally:
                     when_answered(outcome)
         finally:

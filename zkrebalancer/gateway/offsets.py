@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gevent
@@ -19,6 +20,7 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol.errors import FrameError
+from zkrebalancer.protocol.calls import Check
 from zkrebalancer.runtime import clock
 
 MAX_KNOWN_COORDINATORS = 100_000
@@ -43,17 +45,17 @@ _log = logging.getLogger(__name__)
 class UpstreamOffsets:
     """Sends requests about offsets to the brokers."""
 
-    def __init__(self, links: Links, metrics: Metrics, is_served: Callable[[str], bool]) -> None:
-        """Use these links; `is_served(group)`: whether this gateway still serves it, so that no other one can."""
+    def __init__(self, links: Links, metrics: Metrics, fence: Callable[[str], Check | None]) -> None:
+        """Use these links; see `Groups.fence`."""
         self._links = links
-        self._is_served = is_served
+        self._fence = fence
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
         self._has_coordinators = False
         self._with_members: dict[Address, tuple[int, frozenset[str]]] = {}  # broker -> when it was asked, its groups
         self._shown_us: dict[str, int] = {}  # group -> when it was last logged that its members are at the brokers
         self._looking_up: dict[str, AsyncResult[ErrorCode]] = {}
-        self._lanes = Lanes(self._ask_patiently)
+        self._lanes = Lanes()
 
     def send(
         self,
@@ -64,7 +66,8 @@ class UpstreamOffsets:
         highest: int | None = None,
     ) -> None:
         """Send a request for a group; `when_answered` gets the answer's fields, or the error for the client."""
-        self._lanes.send(group, name, fields, when_answered, highest)
+        ask = partial(self._ask_patiently, group, name, fields, highest, self._fence(group))
+        self._lanes.send(group, ask, when_answered)
 
     def coordinator_error(self, group: str) -> ErrorCode:
         """Return NONE once the brokers have coordinators: in a fresh cluster, they first create the offsets topic.
@@ -131,9 +134,12 @@ class UpstreamOffsets:
         _log.warning("group %s has members at the brokers: nobody can join it here before they have left", group)
 
     def _ask_patiently(
-        self, group: str, name: str, fields: dict[str, Any], highest: int | None
+        self, group: str, name: str, fields: dict[str, Any], highest: int | None, allowed: Check | None
     ) -> dict[str, Any] | ErrorCode:
-        """Ask until Kafka's coordinator of the group, which may be moving, answers; at most for PATIENCE_S."""
+        """Ask until Kafka's coordinator of the group, which may be moving, answers; at most for PATIENCE_S.
+
+        `allowed`: the group's fence when the request was allowed.
+        """
         give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
         while True:
             answer: dict[str, Any] | ErrorCode
@@ -141,7 +147,7 @@ class UpstreamOffsets:
                 answer = self._find(group)
                 if not answer:
                     link = self._links.to(self._coordinators[group])
-                    if not self._is_served(group):  # it was allowed before, and may have waited since
+                    if allowed is None or self._fence(group) != allowed:  # it may have waited since
                         return ErrorCode.NOT_COORDINATOR
                     answer = link.ask(name, fields, highest, ANSWER_TIMEOUT_S).fields()
             except LinkError as error:

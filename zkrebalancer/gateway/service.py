@@ -101,7 +101,7 @@ class Gateway:
         if settings.assigns_centrally:
             self._agents = Agents(self._session, self._events, self._give, now_ms)
         self._groups = Groups(self._session, settings, self.metrics, self._changed.set, self._topics.want, self._agents)
-        self._offsets: OffsetStore = UpstreamOffsets(self._links, self.metrics, self._groups.is_served)
+        self._offsets: OffsetStore = UpstreamOffsets(self._links, self.metrics, self._groups.fence)
         if config.keeps_offsets:
             counts = partial(partition_counts, self._links)
             self._offsets = ZooKeeperOffsets(self._session, self.metrics, self._groups.fence, counts)
@@ -340,9 +340,9 @@ class Gateway:
             found[group] = (error, None) if error else (error, place)
         return found
 
-    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
+    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
         """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
-        return self._requests.answer(header, content, client_host, is_coordinator=is_coordinator)
+        return self._requests.answer(header, content, client_host, since_us, is_coordinator=is_coordinator)
 
     # ---- health and metrics
 

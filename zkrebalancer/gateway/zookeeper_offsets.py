@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
@@ -68,7 +69,8 @@ class ZooKeeperOffsets:
         self._fence = fence
         self._partition_counts = partition_counts
         self._books: OrderedDict[str, OffsetBook] = OrderedDict()
-        self._lanes = Lanes(self._handle)
+        self._lanes = Lanes()
+        self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
         self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
             "OffsetCommit": self._commit,
             "OffsetFetch": self._fetch,
@@ -78,10 +80,15 @@ class ZooKeeperOffsets:
         }
 
     def send(
-        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
+        self,
+        group: str,
+        name: str,
+        fields: Fields,
+        when_answered: WhenAnswered,
+        highest: int | None = None,  # noqa: ARG002  # there is one version only
     ) -> None:
         """Handle a request; see `OffsetStore`."""
-        self._lanes.send(group, name, fields, when_answered, highest)
+        self._lanes.send(group, partial(self._handle, group, name, fields, self._fence(group)), when_answered)
 
     def coordinator_error(self, group: str) -> ErrorCode:
         """Refuse groups whose name cannot be the name of a node."""
@@ -102,9 +109,10 @@ class ZooKeeperOffsets:
     def watch(self) -> None:
         """Do nothing: there is nothing to keep up to date."""
 
-    def _handle(self, group: str, name: str, fields: Fields, _highest: int | None) -> Outcome:
+    def _handle(self, group: str, name: str, fields: Fields, allowed: Check | None) -> Outcome:
         if illegal := self.coordinator_error(group):
             return illegal
+        self._allowed[group] = allowed
         try:
             return self._handlers[name](group, fields)
         except _RefusedError as refused:
@@ -113,6 +121,8 @@ class ZooKeeperOffsets:
             self._metrics.errors["zookeeper" if isinstance(error, ZooKeeperUnavailableError) else "upstream"] += 1
             _log.warning("group %s: offsets are not available: %s", group, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        finally:
+            del self._allowed[group]
 
     def _book(self, group: str) -> OffsetBook:
         book = self._books.pop(group, None) or OffsetBook(group)
@@ -125,8 +135,8 @@ class ZooKeeperOffsets:
 
     def _perform(self, group: str, operations: list[Operation]) -> Refused | None:
         """Perform a transaction while the group is served here; return the first operation's refusal, if any."""
-        fence = self._fence(group)
-        if fence is None:
+        fence = self._allowed[group]
+        if fence is None or self._fence(group) != fence:
             raise _RefusedError(ErrorCode.NOT_COORDINATOR)
         reply = self._session.perform(Multi((fence, *operations)))
         if not isinstance(reply, Refused):

@@ -40,6 +40,9 @@ class Desk:
 
     def __init__(self, broker: tuple[str, int], upstream: security.Upstream, *, asks_for_rights: bool) -> None:
         self.metrics = Metrics()
+        self.since_us: list[int] = []  # of the requests so far
+        self.answers = Event()
+        self.answers.set()
         self.asks_for_rights = asks_for_rights
         self._broker = broker
         self._dialer = Dialer(upstream)
@@ -65,7 +68,11 @@ class Desk:
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         return {group: (0, Node(7, "gw", 1)) for group in groups}
 
-    def answer(self, header: Header, _content: bytes, _client_host: str, *, is_coordinator: bool) -> bytes:
+    def answer(
+        self, header: Header, _content: bytes, _client_host: str, since_us: int, *, is_coordinator: bool
+    ) -> bytes:
+        self.since_us.append(since_us)
+        self.answers.wait(WAIT_S)
         return codec.encode("HeartbeatResponse", header.version, {"error_code": int(not is_coordinator)})
 
 
@@ -85,7 +92,7 @@ class Wire:
         self._accepted: list[socket] = []
         self._workers = [gevent.spawn(partial(self._play, broker, server))]
         upstream = security.upstream(own)
-        desk = Desk(self._listener.getsockname(), upstream, asks_for_rights=asks_for_rights)
+        self.desk = desk = Desk(self._listener.getsockname(), upstream, asks_for_rights=asks_for_rights)
         near, far = gevent_socket.socketpair()
 
         def serve() -> None:
@@ -203,6 +210,24 @@ def test_a_connection_that_has_shown_who_it_is_ends_with_its_brokers(connect: Op
     wire.hang_up()
     assert wire.received() == b""
     wire.served.get(timeout=WAIT_S)  # without an error
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_request_is_as_old_as_the_one_behind_which_it_may_have_waited(connect: Open, *, with_tls: bool) -> None:
+    """In `Connection._next_size`, take the present time: a commit may be older than one stored elsewhere."""
+    wire = connect(member, with_tls=with_tls)
+    beat = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
+    wire.desk.answers.clear()
+    wire.send(KEYS["Heartbeat"], 3, beat)
+    while not wire.desk.since_us:
+        gevent.sleep(0)
+    wire.send(KEYS["Heartbeat"], 3, beat)
+    wire.desk.answers.set()
+    wire.received()
+    wire.received()
+    wire.heartbeat()
+    first, second, third = wire.desk.since_us
+    assert first == second < third
 
 
 def test_a_connection_without_rights_outlives_its_brokers(connect: Open) -> None:

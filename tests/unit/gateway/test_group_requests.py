@@ -24,6 +24,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 
+SERVED_SINCE_US = 10
 OURS: dict[str, Answer] = {
     "JoinGroup": JoinGroupAnswer(ErrorCode.NONE, "m"),
     "Heartbeat": HeartbeatAnswer(ErrorCode.NONE),
@@ -32,7 +33,9 @@ OURS: dict[str, Answer] = {
 }
 
 
-def answered(name: str, fields: dict[str, Any], decision: Answer, *, is_elsewhere: bool) -> dict[str, Any]:
+def answered(
+    name: str, fields: dict[str, Any], decision: Answer, *, is_elsewhere: bool, since_us: int = SERVED_SINCE_US
+) -> dict[str, Any]:
     """Return the answer to a request about which the machine decides like this."""
 
     def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
@@ -43,7 +46,11 @@ def answered(name: str, fields: dict[str, Any], decision: Answer, *, is_elsewher
         error = ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
         when_answered(_refused_partitions(fields, error))
 
-    groups = cast("Groups", SimpleNamespace(receive=receive, is_settled=True))
+    def has_taken_over_since(since_us: int, _group: str) -> bool:
+        return since_us < SERVED_SINCE_US
+
+    play = SimpleNamespace(receive=receive, is_settled=True, has_taken_over_since=has_taken_over_since)
+    groups = cast("Groups", play)
     store = SimpleNamespace(
         is_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send
     )
@@ -51,7 +58,7 @@ def answered(name: str, fields: dict[str, Any], decision: Answer, *, is_elsewher
     asked = GroupRequests(groups, cast("OffsetStore", store), Metrics())
     header = Header(KEYS[name], version, 1, "c")
     content = codec.encode(f"{name}Request", version, {"group_id": "g", **fields})
-    answer = asked.answer(header, content, "h", is_coordinator=True)
+    answer = asked.answer(header, content, "h", since_us, is_coordinator=True)
     return codec.decode(f"{name}Response", version, answer)
 
 
@@ -95,3 +102,15 @@ def test_a_classic_member_whose_commit_the_brokers_refuse_joins_again(
     for is_elsewhere, error in ((True, expected), (False, ErrorCode.NONE)):
         answer = answered("OffsetCommit", offsets, decision, is_elsewhere=is_elsewhere)
         assert answer["topics"][0]["partitions"][0]["error_code"] == error
+
+
+@pytest.mark.parametrize(
+    ("since_us", "expected"), [(SERVED_SINCE_US - 1, ErrorCode.NOT_COORDINATOR), (SERVED_SINCE_US, ErrorCode.NONE)]
+)
+def test_a_commit_that_may_be_older_than_the_group_is_served_is_refused(since_us: int, expected: ErrorCode) -> None:
+    """In `GroupRequests.answer`, store it: the gateway that served the group meanwhile may have stored a later one."""
+    offsets = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]}
+    answer = answered("OffsetCommit", offsets, OffsetCheckAnswer(ErrorCode.NONE), is_elsewhere=False, since_us=since_us)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == expected
+    beat = answered("Heartbeat", {"member_id": "m"}, OURS["Heartbeat"], is_elsewhere=False, since_us=since_us)
+    assert beat["error_code"] == ErrorCode.NONE

@@ -37,6 +37,7 @@ from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, Refused, SetContent
+from zkrebalancer.runtime import clock
 
 WAIT_S = WITHIN_S
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
@@ -182,6 +183,17 @@ def test_a_commit_does_not_wait_until_its_group_is_served(session: ModelSession)
     assert answered.ready()
 
 
+def test_a_group_is_taken_over_when_its_bucket_is_served(session: ModelSession) -> None:
+    """In `Groups._claim`, do not note the time; in `has_taken_over_since`, compare the other way round."""
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    before_us = clock.steady_us()
+    assert not groups.has_taken_over_since(before_us, "g")  # nor is it served
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    assert groups.has_taken_over_since(before_us, "g")
+    assert not groups.has_taken_over_since(clock.steady_us(), "g")
+
+
 def test_requests_of_a_later_wait_are_not_released_with_the_former(
     session: ModelSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +221,7 @@ def test_without_a_lease_nobody_is_answered_as_a_member(session: ModelSession, m
     groups = served(session)
     assert groups.fence("g") is not None
     session.is_leased = False
-    assert (groups.is_served("g"), groups.fence("g")) == (False, None)
+    assert groups.fence("g") is None
     assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
     assert groups.served_buckets == 0
 
@@ -324,12 +336,12 @@ def test_only_own_claims_are_given_up(session: ModelSession) -> None:
 def test_groups_are_not_listed_before_they_are_known(session: ModelSession, *, is_coordinator: bool) -> None:
     """In `GroupRequests.answer`, return an empty list: a client would believe that there are no groups."""
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
-    offsets = UpstreamOffsets(Links([], Dialer(Upstream())), Metrics(), groups.is_served)
+    offsets = UpstreamOffsets(Links([], Dialer(Upstream())), Metrics(), groups.fence)
     requests = GroupRequests(groups, offsets, Metrics())
     header, content = Header(KEYS["ListGroups"], 5, 1, "c"), codec.encode("ListGroupsRequest", 5, {})
 
     def error() -> int:
-        answer = requests.answer(header, content, "h", is_coordinator=is_coordinator)
+        answer = requests.answer(header, content, "h", 0, is_coordinator=is_coordinator)
         return int(codec.decode("ListGroupsResponse", 5, answer)["error_code"])
 
     assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

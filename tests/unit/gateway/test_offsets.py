@@ -16,6 +16,7 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import FRESH_US, UpstreamOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.protocol.calls import Check
 
 WAIT_S = WITHIN_S
 
@@ -43,31 +44,38 @@ class Brokers:
         return self
 
 
-def commit_while_away(*, is_served_afterwards: bool) -> tuple[Brokers, object]:
-    brokers, served = Brokers(), [True]
-    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: served[0])
+def fence(_group: str) -> Check:
+    return Check("/bucket", 1)
+
+
+def commit_while_away(afterwards: Check | None) -> tuple[Brokers, object]:
+    """Commit while the brokers are away and the group has the fence above; then it has another one, or none."""
+    brokers, fences = Brokers(), [fence("g"), afterwards]
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: fences[0])
     answered: AsyncResult[object] = AsyncResult()
     offsets.send("g", "OffsetCommit", {}, answered.set)
     gevent.sleep(0.01)
-    served[0], brokers.are_back = is_served_afterwards, True
+    fences[0], brokers.are_back = afterwards, True
     return brokers, answered.get(timeout=WAIT_S)
 
 
 def test_a_commit_that_waited_for_the_brokers_is_sent() -> None:
-    brokers, answer = commit_while_away(is_served_afterwards=True)
+    brokers, answer = commit_while_away(fence("g"))
     assert brokers.reached == ["OffsetCommit"]
     assert isinstance(answer, dict)
 
 
-def test_a_commit_that_waited_until_another_gateway_serves_the_group_is_refused() -> None:
-    brokers, answer = commit_while_away(is_served_afterwards=False)
+@pytest.mark.parametrize("afterwards", [None, Check("/bucket", 3)])
+def test_a_commit_that_waited_until_another_gateway_served_the_group_is_refused(afterwards: Check | None) -> None:
+    """Even if the group has come back: the other gateway may have stored a later commit."""
+    brokers, answer = commit_while_away(afterwards)
     assert brokers.reached == []
     assert answer is ErrorCode.NOT_COORDINATOR
 
 
 def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
     brokers = Brokers()
-    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
     answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(3)]
     for name, one in zip(("OffsetCommit", "OffsetFetch", "OffsetDelete"), answered, strict=True):
         offsets.send("g", name, {}, one.set)
@@ -93,7 +101,7 @@ class SlowBrokers(Brokers):
 
 def test_all_who_look_for_a_coordinator_at_once_share_one_question() -> None:
     brokers = SlowBrokers()
-    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
 
     def ask() -> list[gevent.Greenlet[..., ErrorCode]]:
         asking = [gevent.spawn(offsets.coordinator_error, "g") for _ in range(100)]
@@ -134,22 +142,20 @@ def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.Mon
             return self
 
     answered: AsyncResult[object] = AsyncResult()
-    offsets = UpstreamOffsets(cast("Links", Moving()), Metrics(), lambda _group: True)
+    offsets = UpstreamOffsets(cast("Links", Moving()), Metrics(), fence)
     offsets.send("g", "OffsetCommit", {}, answered.set)
     assert answered.get(timeout=WAIT_S) == {"error_code": ErrorCode.NONE}
     assert asked == [("old", 1), ("new", 1)]
 
 
 def test_a_request_that_fails_stops_no_other_one() -> None:
-    def handle(_group: str, name: str, _fields: object, _highest: object) -> ErrorCode:
-        if name == "OffsetCommit":
-            raise ZeroDivisionError("a planted bug")
-        return ErrorCode.NONE
+    def fail() -> ErrorCode:
+        raise ZeroDivisionError("a planted bug")
 
-    lanes = Lanes(handle)
+    lanes = Lanes()
     answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(2)]
-    for name, one in zip(("OffsetCommit", "OffsetFetch"), answered, strict=True):
-        lanes.send("g", name, {}, one.set)
+    for handle, one in zip((fail, lambda: ErrorCode.NONE), answered, strict=True):
+        lanes.send("g", handle, one.set)
     assert [one.get(timeout=WAIT_S) for one in answered] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
 
 
@@ -166,7 +172,7 @@ class Coordinator(Brokers):
 
 
 def offsets_at(brokers: Brokers) -> UpstreamOffsets:
-    return UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+    return UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
 
 
 def test_a_group_with_members_at_the_brokers_is_elsewhere(

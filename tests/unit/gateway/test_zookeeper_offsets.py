@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -31,7 +31,11 @@ class Store:
         self.fence: Check | None = Check(BUCKET, 0)
         self.asked: list[set[str]] = []
         self.are_brokers_away = False
-        self.offsets = ZooKeeperOffsets(self.session, Metrics(), lambda _group: self.fence, self._counts)
+        self.counts: Callable[[Iterable[str]], Mapping[str, int]] = self._counts
+        self.offsets = ZooKeeperOffsets(self.session, Metrics(), lambda _group: self.fence, self._ask_counts)
+
+    def _ask_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        return self.counts(topics)
 
     def _counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         if self.are_brokers_away:
@@ -148,6 +152,20 @@ def test_a_gateway_that_serves_the_group_no_more_writes_nothing(store: Store) ->
     store.fence = None
     assert store.commit({("logs", 0): 2}) is ErrorCode.NOT_COORDINATOR
     assert store.fetch() == {("logs", 0): 1}
+
+
+def test_a_commit_that_was_allowed_before_another_gateway_served_the_group_is_refused(store: Store) -> None:
+    """In `ZooKeeperOffsets._perform`, use the fence of the moment: the other one may have stored a later commit."""
+
+    def claimed_by_another(_topics: object) -> Mapping[str, int]:
+        store.session.do(SetContent(BUCKET, b"2"), SetContent(BUCKET, b"3"))  # and by this one again
+        store.fence = Check(BUCKET, 2)
+        return COUNTS
+
+    store.counts = claimed_by_another
+    assert store.commit({("logs", 0): 1}) is ErrorCode.NOT_COORDINATOR
+    store.counts = store._counts
+    assert store.commit({("logs", 0): 2}) == {}
 
 
 def test_a_commit_whose_outcome_is_unknown_is_asked_for_again(store: Store) -> None:
