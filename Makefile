@@ -11,7 +11,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance experiments clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance experiments packages clean
 
 setup: $(STAMP)
 
@@ -118,6 +118,10 @@ experiments: setup
 	$(BIN)/zkrebalancer experiment run --protocol all $(GRID) --out $(OUT)
 	$(BIN)/zkrebalancer experiment compare $(OUT) --out $(OUT)/report
 
+# Wheel, Debian package and, if a Docker engine answers, the image (BASE=...: its base), in dist/.
+packages: setup
+	$(BIN)/python deploy/packages.py $(if $(BASE),--base $(BASE))
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mutation-score .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) build dist *.egg-info .mutation-score .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

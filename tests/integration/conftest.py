@@ -88,12 +88,12 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def scenario(shared_cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
     """Open a scenario on the shared cluster."""
-    yield from play(shared_cluster, folder)
+    yield from play(Lab(shared_cluster, folder / "events"), folder)
 
 
-def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
-    """Open a lab for a scenario; at the end, stop every process and move its log beside the events."""
-    with Lab(cluster, folder / "events") as lab:
+def play(lab: Lab, folder: Path) -> Iterator[Scenario]:
+    """Open the lab of a scenario; at the end, stop every process and move its log beside the events."""
+    with lab:
         scenario = Scenario(lab, next(_numbers))
         yield scenario
         scenario.end_applications()

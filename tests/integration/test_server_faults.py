@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import TICK_MS, play
 from tests.integration.scenario import Scenario
+from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
@@ -21,14 +22,14 @@ from zkrebalancer.protocol.settings import INCREMENTAL
 def ensemble(folder: Path) -> Iterator[Scenario]:
     """Open a scenario on an ensemble of three ZooKeeper servers with a broker."""
     with LocalCluster(zookeepers=3, tick_ms=TICK_MS) as cluster:
-        yield from play(cluster, folder)
+        yield from play(Lab(cluster, folder / "events"), folder)
 
 
 @pytest.fixture
 def bare(folder: Path) -> Iterator[Scenario]:
     """Open a scenario on a ZooKeeper without a broker."""
     with LocalCluster(broker="none", tick_ms=TICK_MS) as cluster:
-        yield from play(cluster, folder)
+        yield from play(Lab(cluster, folder / "events"), folder)
 
 
 def leading_server(cluster: LocalCluster) -> Server:

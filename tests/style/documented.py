@@ -14,7 +14,8 @@ from tests.style.sources import ROOT
 
 CODE = re.compile(r"^```.*?\n(?P<block>.*?)^```|(?<!`)`(?P<span>[^`]+)`(?!`)", re.MULTILINE | re.DOTALL)
 BEGIN = re.compile(
-    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S*/)?(zkrebalancer|consumer-agent|make|python -m tests[\w.]*)(?= |$)"
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S*/)?"
+    r"(zkrebalancer|consumer-agent|make|python -m tests[\w.]*|python deploy/\w+\.py)(?= |$)"
 )
 SHARED = {"--json": "json_option", "--events": "events_option"}  # options that a module takes from others
 ENDS = frozenset({"|", "&&", "||", ";", ">", "<", "&"})
@@ -71,7 +72,7 @@ class Documented:
         return [f"make has no {name}" for name in [*wrong, *(name for name in variables if name not in known)]]
 
     def _flaws_of_module(self) -> list[str]:
-        path = ROOT / self.program.replace(".", "/")
+        path = ROOT / self.program.removesuffix(".py").replace(".", "/")
         file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
         if not file.exists():
             return [f"there is no module {self.program}"]
@@ -85,7 +86,7 @@ def parse(line: str, place: str) -> Documented | None:
     begins = BEGIN.match(line)
     if begins is None:
         return None
-    program = begins[1].removeprefix("python -m ")
+    program = begins[1].removeprefix("python ").removeprefix("-m ")
     rest = re.sub(r"(^|\s)#.*", "", line[begins.end() :])
     try:
         words = shlex.split(rest)
