@@ -113,8 +113,11 @@ def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess, o
     produce(gateway.bootstrap, TOPIC, [f"{number}" for number in range(300, 600)])
     settled(lab, readers, "a gateway restarts")
 
+    lab.start_coordinator(2)
+    lab.kill("coordinator-1")
     lab.kill(AGENT)
-    settled(lab, readers, "the agent is killed")
+    assert lab.wait_leader(other_than=1) == 2
+    settled(lab, readers, "the leader and the agent are killed")
     while len(readers) > 1:
         readers.pop(0).close()
         settled(lab, readers, "a reader leaves")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from zkrebalancer.localcluster.jars import KAFKA_4
 from zkrebalancer.localcluster.ports import free_ports
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.observe import checker
+from zkrebalancer.protocol.settings import GroupSettings
 
 PARTITIONS = 6
 WAIT_S = 30.0
@@ -275,14 +277,38 @@ def test_every_client_alone_and_together(folder: Path, kind: BrokerKind, brokers
         teams = [Team(name, chosen, gateway.bootstrap) for name, chosen in kinds.items()]
         make_topics(cluster, teams, brokers)
         stack.callback(end_all, teams)
-        play_all(Play(cluster, gateway, teams, folder), others)
+        play_all(Play(cluster, gateway, teams, folder), others, lab if assign == "central" else None)
         if assign == "central":
             verdict = checker.check(lab.events)
             assert verdict.overlaps == 0, verdict
 
 
-def play_all(play: Play, others: list[Program]) -> None:
+def play_centrally(play: Play, lab: Lab) -> None:
+    """Freeze the groups while somebody joins each; then the leader dies while somebody leaves each."""
+    for team in play.teams:
+        lab.configure(team.name, GroupSettings(frozen=True))
+    frozen = [[reader.assigned for reader in team.readers] for team in play.teams]
+    counts = [len(team.readers) + 1 for team in play.teams]
+    for team in play.teams:
+        team.add(team.kinds[0])
+    for team, count in zip(play.teams, counts, strict=True):
+        registered = partial(lambda name, count: len(lab.group(name).members) == count, team.name, count)
+        wait_until(registered, f"{team.name}: the newcomer does not register")
+    play.read("frozen")
+    assert [[reader.assigned for reader in team.readers[:-1]] for team in play.teams] == frozen
+    for team in play.teams:
+        lab.configure(team.name, GroupSettings())
+    play.share("unfrozen", lambda _team: None)
+    lab.start_coordinator(2)
+    lab.kill("coordinator-1")
+    play.share("the leader is killed, and one leaves", leave)
+    assert lab.wait_leader(other_than=1) == 2
+
+
+def play_all(play: Play, others: list[Program], central: Lab | None) -> None:
     play.share("join", join)
+    if central is not None:
+        play_centrally(play, central)
     held = [[(reader.assigned, reader.revocations) for reader in team.readers] for team in play.teams]
     play.gateway.kill()
     play.gateway.start()
