@@ -1,13 +1,15 @@
 """`python -m tests.benchmarks.gateway`: what the gateway costs, on one ZooKeeper and one broker.
 
-Fetching beside a direct connection, taking turns; heartbeats of one member, pipelined over some connections; and a
-group whose members all join at once. Processor time is that of the gateway's process.
+Fetching beside a direct connection, taking turns; small fetches, one by one; heartbeats of one member, pipelined over
+some connections; a group whose members all join at once; and many connections. Processor time is that of the gateway's
+process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import struct
 import tempfile
@@ -34,10 +36,13 @@ from zkrebalancer.localcluster import cluster as localcluster
 from zkrebalancer.localcluster.ports import HOST
 
 TOPIC, PARTITIONS = "gateway-benchmark", 6
+EMPTY = "gateway-benchmark-empty"
 RECORD_BYTES = 100_000
 DEADLINE_S = 120.0
 PIPELINED = 100  # heartbeats that are sent before their answers are read
 CONNECTIONS = 10
+TURNS = 5  # of direct connection and gateway
+FETCH, FETCH_VERSION = 1, 11
 JOIN, SYNC, HEARTBEAT = ("JoinGroup", 5), ("SyncGroup", 3), ("Heartbeat", 3)
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
 Kind = tuple[str, int]
@@ -128,9 +133,77 @@ def measure_fetch(direct: str, gateway: GatewayProcess, megabytes: int, repeat: 
         before_s = used_s(gateway)
         rates["gateway"].append(fetch(gateway.bootstrap, records))
         costs.append((used_s(gateway) - before_s) * 1e9 / (records * RECORD_BYTES))
-    admin.delete_topics([TOPIC])[TOPIC].result(DEADLINE_S)
     found = {f"{name}_mb_per_s": statistics.median(all_rates) for name, all_rates in rates.items()}
     return {**found, "processor_s_per_gb": statistics.median(costs)}
+
+
+def measure_small_fetches(direct: str, gateway: GatewayProcess, count: int) -> dict[str, float]:
+    """Fetch from an empty topic, one request after the other, from the broker at `direct` and through the gateway."""
+    admin = AdminClient({"bootstrap.servers": direct})
+    admin.create_topics([NewTopic(EMPTY, 1, 1)])[EMPTY].result(DEADLINE_S)
+    topic = struct.pack(">h", len(EMPTY)) + EMPTY.encode() + struct.pack(">iiiqqi", 1, 0, -1, 0, -1, 1 << 20)
+    body = struct.pack(">iiiibiii", -1, 0, 0, 1 << 20, 0, 0, -1, 1) + topic + struct.pack(">ih", 0, 0)
+    one = framed(struct.pack(">hhih", FETCH, FETCH_VERSION, 1, -1) + body)
+    wires = {
+        "direct": create_connection((HOST, int(direct.rpartition(":")[2]))),
+        "gateway": create_connection((HOST, gateway.port + 1)),
+    }
+
+    def fetch_one(wire: socket) -> None:
+        wire.sendall(one)
+        reader = FrameReader(wire)
+        reader.take(reader.next_size() or 0)
+
+    taken_s = {"direct": 0.0, "gateway": 0.0}
+    cost_s = 0.0
+    for _ in range(TURNS):
+        for name, wire in wires.items():
+            fetch_one(wire)  # the gateway connects
+            before_s, began = used_s(gateway), time.perf_counter()
+            for _ in range(max(1, count // TURNS)):
+                fetch_one(wire)
+            taken_s[name] += time.perf_counter() - began
+            cost_s += used_s(gateway) - before_s if name == "gateway" else 0.0
+    for wire in wires.values():
+        wire.close()
+    fetches = max(1, count // TURNS) * TURNS
+    found = {f"{name}_us": 1e6 * taken / fetches for name, taken in taken_s.items()}
+    return {"count": fetches, **found, "processor_us": 1e6 * cost_s / fetches}
+
+
+def measure_connections(gateway: GatewayProcess, count: int) -> dict[str, float]:
+    """Open connections that stay, then send one heartbeat on each of them."""
+    first = Member(gateway.port)
+    first.settle("connections")
+    one = frame(HEARTBEAT, first.identity)
+    wires: list[socket] = []
+    before = gateway.resident_bytes()
+
+    def beat(wire: socket) -> None:
+        wire.sendall(one)
+        reader = FrameReader(wire)
+        (error,) = struct.unpack_from(">h", reader.take(reader.next_size() or 0), 8)
+        if error:
+            raise SystemExit(f"a heartbeat is refused: {error}")
+
+    def open_some(some: int) -> None:
+        for _ in range(some):
+            wires.append(create_connection((HOST, gateway.port)))
+            beat(wires[-1])
+
+    share = max(1, count // CONNECTIONS)
+    opened = timed(gateway, lambda: run_all([(open_some, share)] * CONNECTIONS), share * CONNECTIONS)
+    grown = gateway.resident_bytes() - before
+    beaten = timed(gateway, lambda: run_all([(beat, wire) for wire in wires]), len(wires))
+    for wire in wires:
+        wire.close()
+    return {
+        "count": len(wires),
+        "opening_s": opened["seconds"],
+        "one_heartbeat_on_each_s": beaten["seconds"],
+        "one_heartbeat_on_each_processor_s": beaten["processor_s"],
+        "kib_each": grown / len(wires) / 1024,
+    }
 
 
 def measure_heartbeats(gateway: GatewayProcess, count: int) -> dict[str, float]:
@@ -197,18 +270,25 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--heartbeats", type=int, default=200_000)
     parser.add_argument("--members", type=int, default=1_000)
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--fetches", type=int, default=5_000)
     parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it works")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.megabytes, arguments.repeat, arguments.heartbeats, arguments.members = 2, 1, 1_000, 20
+        arguments.connections, arguments.fetches = 20, 20
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the gateway, too
     with localcluster.LocalCluster(chroot="/gateway") as cluster, tempfile.TemporaryDirectory() as folder:
         gateway = GatewayProcess(cluster, Path(folder), "--log-level", "warning", "--session-timeout-ms", 10_000)
         gateway.start()
         try:
             found = {
                 "fetch": measure_fetch(cluster.bootstrap, gateway, arguments.megabytes, arguments.repeat),
+                "small_fetches": measure_small_fetches(cluster.bootstrap, gateway, arguments.fetches),
                 "heartbeats": measure_heartbeats(gateway, arguments.heartbeats),
                 "joins": measure_joins(gateway, arguments.members),
+                "connections": measure_connections(gateway, arguments.connections),
             }
         finally:
             gateway.kill()

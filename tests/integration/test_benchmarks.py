@@ -105,6 +105,7 @@ def test_gateway(run_on_servers: Run) -> None:
     found = json.loads(run_on_servers("gateway", "--quick"))
     assert min(found["fetch"][f"{way}_mb_per_s"] for way in ("direct", "gateway")) > 0
     assert (found["heartbeats"]["count"], found["joins"]["count"]) == (1_000, 20)
+    assert (found["small_fetches"]["count"], found["connections"]["count"]) == (20, 20)
 
 
 def test_gateway_joins(run_on_servers: Run) -> None:
