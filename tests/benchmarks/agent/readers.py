@@ -24,7 +24,8 @@ from confluent_kafka import Consumer as KafkaConsumer
 from kafka import KafkaConsumer as PythonConsumer  # type: ignore[import-untyped]  # it has no types
 from kafka import TopicPartition as PythonPartition
 
-from consumer_agent import AsyncConsumer, Batch, Consumer, Record
+from consumer_agent import AsyncConsumer, Batch, Consumer
+from consumer_agent.runtime.record_buffer import Run
 
 BATCH = 500
 MANY = 5_000
@@ -149,14 +150,9 @@ def raw_records(task: Task) -> Iterator[Values]:
 
 
 def raw_made(task: Task) -> Iterator[Values]:
-    """Make a `Record` of every message, which is the least that reading records costs beyond all fields."""
-    new = tuple.__new__
+    """Make a `Record` of every message, as the agent does, which is the least that its records cost."""
     for messages in _consumed(_assigned(task, TUNED)):
-        headers = [tuple(found or ()) for found in map(Message.headers, messages)]
-        yield [
-            new(Record, (m.topic(), m.partition(), m.offset(), m.key(), m.value(), found, m.timestamp()[1], 0))
-            for m, found in zip(messages, headers, strict=True)
-        ]
+        yield list(Batch([Run(task.topic, 0, 0, messages)])) if messages else ()
 
 
 def raw_poll(task: Task) -> Iterator[Values]:

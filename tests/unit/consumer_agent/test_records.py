@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -29,7 +30,7 @@ THIRD = Record("u", 1, 0, None, b"v", (), None, 4)
 
 def test_records_have_every_field() -> None:
     assert list(BATCH) == [FIRST, SECOND, THIRD]
-    assert all(type(record) is Record for record in BATCH)
+    assert all(isinstance(record, Record) for record in BATCH)
     assert next(iter(BATCH)).headers[0] == ("h", b"1")
 
 
@@ -54,8 +55,24 @@ def test_values_alone_and_partitions_apart() -> None:
 
 
 def test_a_copy_can_be_sent_to_another_process() -> None:
-    copy = pickle.dumps(list(BATCH))
-    assert pickle.loads(copy) == [FIRST, SECOND, THIRD]  # noqa: S301  # made in the line above
+    copied = pickle.loads(pickle.dumps(list(BATCH)))  # noqa: S301  # made in this line
+    assert copied == [FIRST, SECOND, THIRD]
+    assert all(type(record) is Record for record in copied)
+
+
+def test_a_fetched_record_is_one_that_anybody_can_make() -> None:
+    fetched = BATCH[0]
+    assert (fetched, hash(fetched), repr(fetched)) == (FIRST, hash(FIRST), repr(FIRST))
+    assert fetched._replace(key=None) == FIRST._replace(key=None)
+    assert fetched._asdict() == FIRST._asdict()
+    assert type(copy.copy(fetched)) is Record
+    match fetched:
+        case Record(topic="t", offset=5):
+            pass
+        case _:
+            raise AssertionError(fetched)
+    with pytest.raises(AttributeError):
+        fetched.note = "x"  # type: ignore[attr-defined]  # that is what is tested
 
 
 def test_it_says_what_it_is() -> None:
