@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ import psutil
 
 from tests.integration.commands import command_of
 from tests.support.deadlines import WITHIN_S
+from tests.support.warm import WarmProcess, starter
 from zkrebalancer.gateway.layout import LAYOUT, decode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -30,7 +32,10 @@ PORTS = 4  # its own, and those of three brokers
 
 
 class GatewayProcess:
-    """`zkrebalancer group-coordinator` on one cluster, where clients assign by default; `log` has its output."""
+    """`zkrebalancer group-coordinator` on one cluster, where clients assign by default; `log` has its output.
+
+    Without an `environment`, it is a fork of an interpreter that has imported its packages.
+    """
 
     def __init__(
         self,
@@ -52,13 +57,17 @@ class GatewayProcess:
             *(("--assign", "client") if "--assign" not in options else ()),
             *(str(option) for option in options),
         ]
-        self._environment = {**child_environment(), **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | WarmProcess | None = None
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
+            if self._environment is None:
+                self._process = starter().begin(self._command[2:], log.fileno(), log.fileno())
+            else:
+                environment = {**child_environment(), **self._environment}
+                self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
         try:
             self._wait_ready()
         except BaseException:
@@ -96,8 +105,7 @@ class GatewayProcess:
 
     def stop(self) -> int:
         """End it with SIGTERM and return its exit code."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:

@@ -11,18 +11,18 @@ from consumer_agent.runtime.failpoints import NAMES
 from tests.integration.scenario import Scenario, owners_of
 from zkrebalancer.protocol.registration import lease_ms
 
-LONG = ("before-commit", "before-emit", "after-registration")
+SHORT = [("before-ack", "after-ack"), ("after-stop-ack", "before-stop-ack")]  # one for each mode
+LONG = [pytest.param((name, name), marks=pytest.mark.long) for name in NAMES]
 WHEN_STOPPED = ("before-stop-ack", "after-stop-ack")
 REBALANCE_TIMEOUT_MS = 500
 
 
-@pytest.mark.parametrize(
-    "failpoint", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES]
-)
-def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoint: str) -> None:
+@pytest.mark.parametrize("failpoints", [*SHORT, *LONG], ids="-".join)
+def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoints: tuple[str, str]) -> None:
     scenario.begin(members=1)
-    doomed = {group: scenario.join(group, failpoint=failpoint) for group in scenario.groups}
-    if failpoint in WHEN_STOPPED:
+    steps = zip(scenario.groups, failpoints, strict=True)
+    doomed = {group: scenario.join(group, failpoint=failpoint) for group, failpoint in steps}
+    if failpoints[0] in WHEN_STOPPED:
         scenario.settle()
         scenario.join_all()
     for group, name in doomed.items():
