@@ -4,8 +4,10 @@ from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
 DOCS = ["mkdocs-material", "mkdocstrings[python]"]
-SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.2,<5"]  # from 4.2 on a Python source may bound its batches
-EXPERIMENTS = [*SPARK, "matplotlib"]
+# From PySpark 4.2 on a Python source may bound its batches. The lower bounds of pandas and pyarrow are PySpark's; those
+# of extras are not tried by themselves.
+SPARK = ["pandas>=2.2,<3", "psutil>=5.9,<8", "pyarrow>=18,<27", "pyspark>=4.2,<5"]
+EXPERIMENTS = [*SPARK, "matplotlib>=3.8,<4"]
 DEV = [
     "aiokafka",  # as a client of the gateway
     "coverage",  # with the next two: `make mutation-score`
@@ -48,17 +50,18 @@ setup(
             "pipeline/*.properties",
         ],
     },
+    # The lowest and the newest that these bounds allow are tried by tests/compat.
     install_requires=[
-        "click",
-        "confluent-kafka",
-        "gevent",
-        "google-re2",
-        "kazoo",
-        "msgpack",
-        "numpy",
-        "prometheus-client",
-        "pure-sasl",  # kazoo's SASL
-        "rich",
+        "click>=8.2.0,<9",
+        "confluent-kafka>=2.13.0,<3",  # the first whose messages the tests can make
+        "gevent>=22.10.2,<27",  # the first for Python 3.11
+        "google-re2>=1.0,<2",
+        "kazoo>=2.11.0,<2.12",  # 2.10 gives handlers other arguments; any release may change the log text that we parse
+        "msgpack>=1.0.5,<2",  # the first for Python 3.11
+        "numpy>=1.23.2,<3",  # the first for Python 3.11
+        "prometheus-client>=0.15.0,<1",
+        "pure-sasl>=0.5.1,<1",  # kazoo's SASL
+        "rich>=12.0.0,<16",
     ],
     extras_require={
         "cluster": CLUSTER,

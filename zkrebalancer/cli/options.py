@@ -21,7 +21,7 @@ _SIZE = r"[1-9][0-9]*[kKmMgGtT]"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-class Address(click.ParamType[str]):
+class Address(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Server addresses in the form `name`; `fault` returns the fault of a text."""
 
     def __init__(self, name: str, fault: Callable[[str], str | None]) -> None:

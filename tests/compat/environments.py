@@ -1,0 +1,81 @@
+"""Environments with the lowest or the newest versions that setup.py allows, and a choice of tests in them."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import types
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
+
+from packaging.requirements import Requirement
+
+from tests.style.sources import ROOT
+
+Versions = Literal["lowest", "newest"]
+TOOLS = ("hypothesis", "kafka-python", "psutil", "pytest", "pytest-timeout")  # what the tests below need
+# Each dependency is used by some of them. They need neither Spark nor anything else that is optional.
+TESTS = (
+    *("tests/unit/assignment", "tests/unit/cli", "tests/unit/consumer_agent", "tests/unit/coordinator"),
+    *("tests/unit/gateway", "tests/unit/protocol", "tests/unit/runtime"),
+    "tests/integration/test_triggers.py::test_a_consumer_joins",
+    "tests/integration/test_agent_offsets.py",
+    "tests/integration/test_deployment.py::test_a_coordinator_as_systemd_runs_it",
+    "tests/integration/test_gateway.py::test_clients_share_a_group",
+    "tests/integration/test_group_settings.py",
+    "tests/integration/test_secured_zookeeper.py",
+)
+
+
+def declared(extra: str | None = None) -> list[Requirement]:
+    """Return what setup.py requires, of everybody or for an extra."""
+    found: dict[str, object] = {}
+    setuptools = types.SimpleNamespace(setup=found.update, find_packages=lambda **_options: [])
+    with patch.dict(sys.modules, {"setuptools": setuptools}):  # nothing is built, so it need not be there
+        runpy.run_path(str(ROOT / "setup.py"))
+    extras = found["extras_require"]
+    assert isinstance(extras, dict)
+    lines = found["install_requires"] if extra is None else extras[extra]
+    assert isinstance(lines, list)
+    return [Requirement(line) for line in lines]
+
+
+def bound(requirement: Requirement, operator: str) -> str | None:
+    """Return the version after an operator such as ">="."""
+    return next((one.version for one in requirement.specifier if one.operator == operator), None)
+
+
+def make(folder: Path, versions: Versions) -> Path:
+    """Create an environment with these versions of what everybody needs; return its interpreter."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    wanted = declared()
+    lines = [f"{one.name}=={bound(one, '>=')}" if versions == "lowest" else str(one) for one in wanted]
+    known = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    lines += [str(one) for one in known if one.name in TOOLS]
+    python = folder / "bin/python"
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *lines], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"pip cannot install the {versions} versions: {done.stderr[-2_000:]}"
+    return python
+
+
+def installed(python: Path, wanted: Sequence[Requirement]) -> dict[str, str]:
+    """Return the versions of these requirements in an environment."""
+    asked = "import importlib.metadata as m, sys; print(*(m.version(name) for name in sys.argv[1:]))"
+    command = [str(python), "-I", "-c", asked, *(one.name for one in wanted)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return dict(zip((one.name for one in wanted), found, strict=True))
+
+
+def run_tests(python: Path, tests: Sequence[str] = TESTS) -> subprocess.CompletedProcess[str]:
+    """Run tests of this checkout in an environment."""
+    environment = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "PYTEST_ADDOPTS"}}
+    command = [str(python), "-m", "pytest", "-q", "-m", "not long", "-p", "no:cacheprovider", *tests]
+    command.append("--ignore=tests/unit/cli/test_completion.py")  # it needs the installed programs
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
