@@ -203,6 +203,12 @@ MUTATIONS = (
         seeds=500,
     ),
     Mutation(
+        "a consumer that has acknowledged a late stop is evicted",
+        12,
+        (Edit("Departures._channel_listed", "late is not None and late.node is not None and ___", "False"),),
+        seeds=30,
+    ),
+    Mutation(
         "the lease of an evicted member is not waited for",
         12,
         (Edit("Departures._await_lease", "mono_us + ___", "mono_us"),),

@@ -181,6 +181,17 @@ class CentralWorld:
     def check(self) -> None:
         read = [number for share in self.shares() for number in share]
         assert len(read) == len(set(read)), f"two owners: {self.shares()}"
+        self.check_tables()
+
+    def check_tables(self) -> None:
+        """Assert that the gateway remembers its members' agents and no others: it may run for a year."""
+        known = [agent for agents in self.agents._agents.values() for agent in agents.values()]
+        assert all(self.agents._agents.values()), "a group without members"
+        working = {agent for agent in {*known, *self.agents._leaving} if not agent.is_over}
+        assert self.agents._leaving <= working
+        assert set(self.agents._by_consumer.values()) <= working
+        assert all(agent.consumer == name for name, agent in self.agents._by_consumer.items())
+        assert self.agents._queued.items() <= {(agent, at_ms) for at_ms, _order, agent in self.agents._queue}
 
     def assert_shared(self) -> None:
         """Assert that every partition is read, and every member has a share."""

@@ -413,13 +413,8 @@ class GroupView:
         return self.is_free_for(consumer, partition)
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
-        """Whether no other consumer holds the partition."""
+        """Whether no other consumer holds the partition, and nobody blocks its topic."""
         holders = self.holders(partition)
         if holders and holders != (consumer,):
             return False
-        return not self._blocks or not any(
-            topic in {ALL_TOPICS, partition[0]}
-            for blocker, topics in self._blocks.items()
-            if blocker != consumer
-            for topic in topics
-        )
+        return not any(topic in {ALL_TOPICS, partition[0]} for topics in self._blocks.values() for topic in topics)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from unittest import mock
 
 from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.group_protocol.effects import Reported, Standing
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Connected, Delete, Get, Lost, Multi, Refusal, Refused, Reply
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
@@ -61,6 +62,21 @@ def test_what_a_session_left_over_ends_with_it() -> None:
     agents.session_changed(Lost())
     agents.session_changed(CONNECTED)
     assert log == []
+
+
+def test_a_session_that_ends_leaves_no_agent_behind() -> None:
+    """In `Agents.session_changed`, keep one of the tables: each session that ends would fill it further."""
+    session = BrokenSession([])
+    session.request = lambda _call, _when_replied: None  # type: ignore[method-assign]  # nothing is answered
+    agents = agents_of(session, [])
+    for name in ("stays", "leaves"):
+        member = Standing(name, None, "c", "/h", None, ("t",), "", 10_000, 10_000, 0, frozenset())
+        agents.reported(Reported(name, (member,)))
+    agents.session_changed(CONNECTED)
+    agents.reported(Reported("leaves", ()))
+    assert agents._by_consumer
+    agents.session_changed(Lost())
+    assert (agents._agents, agents._leaving, agents._by_consumer, agents.count) == ({}, set(), {}, 0)
 
 
 def test_events_are_in_the_file_before_their_acknowledgement_is_sent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gevent
 import pytest
 from gevent.event import AsyncResult, Event
@@ -21,7 +23,7 @@ from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
-from zkrebalancer.group_protocol.effects import Received
+from zkrebalancer.group_protocol.effects import GroupLoaded, Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
@@ -259,6 +261,28 @@ def test_a_bucket_that_another_gateway_has_claimed_is_no_longer_served(session: 
     synced.get(timeout=WAIT_S)
     assert groups.served_buckets == BUCKET_COUNT - 1
     assert lost == [True]
+
+
+@pytest.mark.parametrize("is_claimed_again", [False, True])
+def test_a_failed_group_that_is_read_while_its_bucket_goes_to_another_gateway_is_not_served(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch, *, is_claimed_again: bool
+) -> None:
+    """In `Groups._load_again`, do not look at the claim again: what was read may be the past."""
+    groups, read, loaded = served(session), Buckets.read, list[GroupLoaded]()
+    monkeypatch.setattr(groups, "step", lambda event: loaded.append(event) if isinstance(event, GroupLoaded) else None)
+
+    def read_slowly(self: Buckets, claim: Claim, names: Sequence[str]) -> object:
+        groups.serve(0, [1])
+        if is_claimed_again:
+            groups.serve(0, [0])
+            gevent.sleep(0)
+        return read(self, claim, names)
+
+    groups._load_again("g")
+    assert [event.group_id for event in loaded] == ["g"]
+    monkeypatch.setattr(Buckets, "read", read_slowly)
+    groups._load_again("g")
+    assert len(loaded) == 1
 
 
 def test_a_claim_that_is_no_longer_wanted_ends(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:

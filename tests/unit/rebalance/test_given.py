@@ -14,7 +14,7 @@ from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.requests import RequestLimit
-from zkrebalancer.rebalance import batch
+from zkrebalancer.rebalance import batch, moving
 from zkrebalancer.rebalance.batch import GivenRecords
 from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.scheduler import Scheduler
@@ -325,6 +325,49 @@ def test_a_group_whose_generation_somebody_else_has_raised_is_marked_with_growin
     assert pauses_ms == [1_000, 1_000, 1_000, 1_000, 1_600, 3_200, 6_400, 12_800, 25_600]
     assert view.is_recorded
     assert scheduler.next_deadline_us() is None
+
+
+def test_records_are_not_marked_as_reliable_before_everybodys_is_known() -> None:
+    """In `GivenRecords._mark`, look at no member: the next leader would evict whoever has no record yet."""
+    scheduler, view = Scheduler(), GroupView("g", {}, is_recorded=False)
+    member = view.members["a-1"] = Member("a-1", owners=None, given=None)
+    records = GivenRecords(scheduler.part("g"), view)
+    for given in (None, {}):
+        member.given = given
+        records.look()
+        scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
+        scheduler.run_next_due()
+        assert bool(scheduler.take_effects()) is (given is not None)
+
+
+def written_records(world: World) -> list[list[str]]:
+    """Return, for each transaction so far, whose records of what was given it wrote."""
+    below = f"{paths.given(GROUP)}/"
+    written = [
+        [operation.path.removeprefix(below) for operation in operations if operation.path.startswith(below)]
+        for operations in world.zk.transactions
+    ]
+    return [names for names in written if names]
+
+
+def test_the_records_that_go_with_starts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Batch.add`, do not count their partitions: one transaction would encode the records of all members."""
+    monkeypatch.setattr(moving, "MAX_RECORDED_PER_TRANSACTION", 1)
+    world = served("abcd")
+    assert sorted(written_records(world)) == [["a-1"], ["b-1"], ["c-1"], ["d-1"]]
+    world.set_topic("t", 16)  # now each of them has something to record, besides what it gets
+    world.pass_time(2_000)
+    assert sorted(written_records(world)[4:]) == [["a-1"], ["b-1"], ["c-1"], ["d-1"]]
+    world.assert_settled()
+
+
+def test_what_a_start_has_recorded_is_not_written_again() -> None:
+    """In `Moving._send`, leave the receiver among those whose record is out of date."""
+    world = served("ab")
+    written = written_records(world)
+    world.pass_time(5_000)
+    assert written_records(world) == written
+    assert sorted(name for names in written for name in names) == ["a-1", "b-1"]
 
 
 @pytest.mark.parametrize("max_bytes", [100_000, 250])

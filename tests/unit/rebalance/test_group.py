@@ -84,6 +84,26 @@ def test_in_eager_mode_a_static_member_that_comes_back_waits_for_the_stops_that_
     world.assert_settled()
 
 
+def test_in_eager_mode_the_stop_of_one_who_is_fenced_stops_nobody_else() -> None:
+    """In `Member.stops_everything`, count the stop of a consumer that is fenced: static members' returns would too."""
+    world = world_with(GroupSettings(mode="eager", static_grace_ms=10_000), "a")
+    former, back = (world.add_agent(name, instance_id=f"pod-{name}") for name in "rs")
+    world.pass_time(1_000)
+    had, others = world.owned()["s-1"], world.owned()["a-1"]
+    former.silent = True
+    world.add_agent("r2", instance_id="pod-r")
+    world.pass_time(500)
+    (fencing,) = commands(world, former)
+    assert fencing.cause.kind == command.INSTANCE_FENCED
+    world.agents["a"].silent = True
+    world.kill_agent(back)
+    world.add_agent("s2", instance_id="pod-s")
+    world.pass_time(500)
+    assert commands(world, former) == [fencing]
+    assert world.owned()["s2-1"] == had
+    assert (world.owned()["a-1"], commands(world, world.agents["a"])) == (others, [])
+
+
 def test_an_eager_group_that_is_unfrozen_while_a_plan_is_computed_stops_everything_first() -> None:
     """In `Planning.deviations`, look at `transition.everything` instead of the settings."""
     world = world_with(GroupSettings(mode="eager", frozen=True), "a")

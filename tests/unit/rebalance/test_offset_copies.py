@@ -79,5 +79,29 @@ def test_a_removal_that_was_forgotten_does_not_prevent_the_next() -> None:
         copies.reset()
 
 
+def test_a_copy_that_another_client_has_removed_does_not_prevent_the_next_removal() -> None:
+    """In `OffsetCopies._removed`, leave the removal in progress."""
+    scheduler = Scheduler()
+    copies = OffsetCopies(scheduler.part(GROUP), GROUP)
+    for _ in range(2):
+        copies.look()
+        (listing,) = requests_now(scheduler)
+        scheduler.answer(listing.call_id, Children(NAMES))
+        (removal,) = requests_now(scheduler)
+        scheduler.answer(removal.call_id, Refused(Refusal.NO_NODE, 1))
+        assert not requests_now(scheduler)
+
+
+def test_copies_are_removed_once_though_they_are_listed_again_meanwhile() -> None:
+    """In `OffsetCopies._listed`, do not ask whether a removal is in progress: the second one would fail."""
+    scheduler = Scheduler()
+    copies = OffsetCopies(scheduler.part(GROUP), GROUP)
+    copies.look()
+    copies.look()
+    for listing in requests_now(scheduler):
+        scheduler.answer(listing.call_id, Children(NAMES))
+    assert len(requests_now(scheduler)) == 1
+
+
 def requests_now(scheduler: Scheduler) -> list[Request]:
     return [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]
