@@ -196,4 +196,19 @@ HOSTILE_MUTATIONS = (
         hostile="refuse_group",
         seeds=300,
     ),
+    # Accounts, which are checked in hostile runs only.
+    Mutation(
+        "a consumer that holds nothing any more is still counted",
+        None,
+        (Edit("GroupView._reindex", "self._held.pop(consumer, None)", "pass"),),
+        hostile="pair",
+        seeds=5,
+    ),
+    Mutation(
+        "the interest in a topic is never counted down",
+        None,
+        (Edit("Subscriptions.remove", "_count_down(self.consumer_groups_per_topic, topic, group)", "pass"),),
+        hostile="pair",
+        seeds=5,
+    ),
 )
