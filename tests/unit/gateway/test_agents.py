@@ -30,6 +30,12 @@ class BrokenSession:
         when_replied(Refused(self.refusal))
 
 
+class SilentSession(BrokenSession):
+    """No call is answered."""
+
+    def request(self, _call: Call, _when_replied: Callable[[Reply], None]) -> None: ...
+
+
 def agents_of(session: BrokenSession, log: list[str]) -> Agents:
     event_log = mock.Mock()
     event_log.flush = lambda: log.append("flush")
@@ -66,9 +72,7 @@ def test_what_a_session_left_over_ends_with_it() -> None:
 
 def test_a_session_that_ends_leaves_no_agent_behind() -> None:
     """In `Agents.session_changed`, keep one of the tables: each session that ends would fill it further."""
-    session = BrokenSession([])
-    session.request = lambda _call, _when_replied: None  # type: ignore[method-assign]  # nothing is answered
-    agents = agents_of(session, [])
+    agents = agents_of(SilentSession([]), [])
     for name in ("stays", "leaves"):
         member = Standing(name, None, "c", "/h", None, ("t",), "", 10_000, 10_000, 0, frozenset())
         agents.reported(Reported(name, (member,)))

@@ -332,7 +332,8 @@ def test_records_are_not_marked_as_reliable_before_everybodys_is_known() -> None
     scheduler, view = Scheduler(), GroupView("g", {}, is_recorded=False)
     member = view.members["a-1"] = Member("a-1", owners=None, given=None)
     records = GivenRecords(scheduler.part("g"), view)
-    for given in (None, {}):
+    unknown_then_known: list[dict[TopicPartition, int] | None] = [None, {}]
+    for given in unknown_then_known:
         member.given = given
         records.look()
         scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
