@@ -36,6 +36,7 @@ from zkrebalancer.protocol.command import Command, applied
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack continues without it
@@ -134,6 +135,7 @@ class WriteLane:
         self.write: Write | None = None
         self.writer: Writer | None = None  # of the present write, or the last one
         self.failure: str | None = None  # why offsets of the last write are not in Kafka
+        self.refusal: str | None = None  # what ZooKeeper refused for good
 
     def begin(
         self,
@@ -314,6 +316,7 @@ class WriteLane:
         elif operation is not None and not isinstance(operation, Delete) and self.book.learn(operation, reply.refusal):
             self._send(write)
         else:
+            self.refusal = refused_text(Multi(write.operations), reply) if is_known else reply.refusal.value
             self._end(Outcome.UNCLEAR)
 
     def _verified(self, write: Write, reply: Reply) -> None:

@@ -383,6 +383,7 @@ class Member:
     def _write_ended(self, outcome: Outcome) -> None:
         if outcome in {Outcome.EVICTED, Outcome.UNCLEAR}:
             self.ending = Ending.EVICTED if outcome is Outcome.EVICTED else Ending.UNCLEAR
+            self.unclear = self.lane.refusal or self.unclear
         elif self.lane.writer is not None:
             self.lane.writer.handle_outcome(outcome)
             if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting
+from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting, Warn
 from consumer_agent.membership.events import CommitRequested, Position, Tick
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
@@ -187,3 +187,11 @@ def test_a_commit_costs_the_same_however_many_wait() -> None:
     assert peak_bytes < 20_000
     assert driver.machine.member is not None
     assert driver.machine.member.commits.tokens == tuple(range(10_001))
+
+
+@pytest.mark.parametrize("refusal", [Refusal.QUOTA_EXCEEDED, Refusal.NO_AUTH])
+def test_what_zookeeper_refuses_for_good_is_named_when_the_consumer_leaves(driver: Driver, refusal: Refusal) -> None:
+    """In `FencedWrites._refused`, note nothing: the log would say that its record was changed."""
+    commit(driver, {T0: 12})
+    (warning,) = of_type(driver.answer_write(Refused(refusal, 1)), Warn)
+    assert f"ZooKeeper refuses {offset_path(T0)}: {refusal.value}" in warning.text
