@@ -252,10 +252,12 @@ def measure_groups(groups: int, topics: int, runs: int, *, as_json: bool) -> Non
     phases: list[many_groups.Phase] = []
     for run in range(1, runs + 1):
         measured = []
-        for phase in many_groups.measure(groups, topics):
+        for phase in many_groups.measure(groups, topics, measures_size=not phases):
             measured.append(phase)
             for step in phase.long_steps:
                 print(f"{groups:,} groups, run {run}, {phase.name}: {step}", file=sys.stderr)
+            whole = f"longest without a preemption: {phase.longest_whole}"
+            print(f"{groups:,} groups, run {run}, {phase.name}: {whole}", file=sys.stderr)
         phases = [known.with_run(phase) for known, phase in zip(phases, measured, strict=True)] if phases else measured
         gc.collect()
     if as_json:

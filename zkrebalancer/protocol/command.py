@@ -5,7 +5,7 @@ A start adds partitions to those that a consumer owns, a stop removes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,7 @@ def fitting_start(
 ) -> StartFetcher:
     """Return a start of the first partitions, in order, that fit in one command."""
     wanted = sorted(partitions)
-    count = len(wanted)
+    count = _may_fit(wanted)
     while True:  # ends because one partition always fits
         command = StartFetcher(command_id, epoch, generation, cause, {tp: partitions[tp] for tp in wanted[:count]})
         if count <= 1 or fits(command):
@@ -142,12 +142,23 @@ def fitting_stop(
 ) -> StopFetcher:
     """Return a stop of the first partitions, in order, that fit in one command."""
     wanted = sorted(partitions)
-    count = len(wanted)
+    count = _may_fit(wanted)
     while True:  # ends as above
         command = StopFetcher(command_id, epoch, generation, cause, frozenset(wanted[:count]))
         if count <= 1 or fits(command):
             return command
         count = (count + 1) // 2
+
+
+def _may_fit(partitions: Sequence[TopicPartition]) -> int:
+    """Return how many of these partitions at most fit in one command, by the names of their topics alone."""
+    left, last = MAX_COMMAND_BYTES, ""
+    for count, (topic, _partition) in enumerate(partitions):
+        if topic != last:
+            left, last = left - len(topic), topic
+        if left < 0:
+            return count
+    return len(partitions)
 
 
 def fits(command: Command) -> bool:

@@ -115,7 +115,8 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
-    return {topic: to_ranges(by_topic[topic]) for topic in sorted(by_topic)}
+    single = {topic: [[found[0], found[0]]] for topic, found in by_topic.items() if len(found) == 1}  # often most
+    return {topic: single.get(topic) or to_ranges(by_topic[topic]) for topic in sorted(by_topic)}
 
 
 @dataclass(slots=True)

@@ -74,19 +74,19 @@ class Batch:
             prefix = f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
             create = Create(prefix, command.encode(wanted), sequence=True)
             beside = [write for of in marks.items() for write in topic_reset.stores(self._view, *of)]
-            if isinstance(wanted, StartFetcher):
-                beside.append(self._given_record(consumer, wanted))
-            if static is not None:
-                beside.append(static_members.stores(self._view, *static))
             size = sum(map(self._limit.operation_size, (*beside, create)))
+            if size <= self._room or not _is_divisible(wanted):  # otherwise the records would be encoded in vain
+                records = self._records(consumer, wanted, static)
+                beside += records
+                size += sum(map(self._limit.operation_size, records))
             if size <= self._room:
                 break
             if self.commands:
                 return False
-            if static is not None and self._limit.operation_size(beside[-1]) > self._room // 2:
+            if static is not None and beside and self._limit.operation_size(beside[-1]) > self._room // 2:
                 self.left_out.append(static[0])
                 static = None
-            elif isinstance(wanted, StartFetcher) and len(wanted.partitions) > 1:
+            elif isinstance(wanted, StartFetcher) and _is_divisible(wanted):
                 kept = sorted(wanted.partitions)[: len(wanted.partitions) // 2]
                 wanted = replace(wanted, partitions={partition: wanted.partitions[partition] for partition in kept})
             else:
@@ -102,6 +102,10 @@ class Batch:
         if static is not None:
             self.statics[static[0]] = static[1]
         return True
+
+    def _records(self, consumer: str, wanted: Command, static: tuple[str, StaticMember] | None) -> list[Operation]:
+        records = [self._given_record(consumer, wanted)] if isinstance(wanted, StartFetcher) else []
+        return records if static is None else [*records, static_members.stores(self._view, *static)]
 
     def _static_record(self, consumer: str, wanted: Command) -> tuple[str, StaticMember] | None:
         registration = self._view.members[consumer].registration
@@ -193,6 +197,10 @@ class GivenRecords:
     def _note_outcome(self, reply: Reply) -> None:
         self._is_writing = False
         self._tries = self._tries + 1 if isinstance(reply, Refused) else 0
+
+
+def _is_divisible(wanted: Command) -> bool:
+    return isinstance(wanted, StartFetcher) and len(wanted.partitions) > 1
 
 
 def _record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:

@@ -6,6 +6,7 @@ parts of a group do not know one another: they report facts, and `handle` decide
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from zlib import crc32
 
@@ -54,6 +55,7 @@ class Group:
         self.view = view
         self._scheduler = scheduler
         self._subscriptions = subscriptions
+        self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
         self._leadership = leadership
         self.story = Story(name)
         self.cause: Cause | None = None  # set if something has changed since the last plan began
@@ -168,7 +170,7 @@ class Group:
             return
         self._scheduler.forget()
         self._leadership.rebalance_request_queue.remove(self.name)
-        self._drop_interest()
+        self._subscriptions.forget_group(self.name)
         self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
@@ -191,7 +193,7 @@ class Group:
         self._scheduler.wake("back-off", now_us + pause_us(tries - 1), self.load, "outdated")
 
     def _loaded(self, reader: GroupReader) -> None:
-        """Keep what was read, adopt pending commands and the nodes of departed consumers, and request a rebalance."""
+        """Keep what was read, and begin to adopt it."""
         for problem in reader.problems.shown[:MAX_PROBLEMS_LOGGED]:
             self._scheduler.warn(problem)
         if (count := reader.problems.counts.total()) > MAX_PROBLEMS_LOGGED:
@@ -202,14 +204,29 @@ class Group:
         for consumer in (member.consumer for member in gone):
             self._vacancies.note(consumer, (tp for tp in view.held_by(consumer) if not new.holders(tp)), now_us)
         view.become(new)
-        for member in view.members.values():
-            self._subscriptions.replace(self.name, None, member.registration)
+        self._static_members.note_gone(gone)
+        self._adopting = self._adopt(reader)
+        self._go_on_adopting()
+
+    def _go_on_adopting(self) -> None:
+        """Do as much as one step allows; until all is done, the group counts as being loaded."""
+        for work in self._adopting:
+            self._scheduler.spend(work)
+            if not self._scheduler.has_time:
+                self._scheduler.wake_soon("adopt", self._go_on_adopting)
+                return
+
+    def _adopt(self, reader: GroupReader) -> Iterator[int]:
+        """Adopt what was read, in pieces, then request a rebalance; yield the work of each piece."""
+        for member in self.view.members.values():
+            if member.registration is not None:
+                yield from self._subscriptions.add_in_parts(self.name, member.registration)
+        yield from self._static_members.adopt()
         self.planning.touch_all()
-        self._last_generation = max(self._last_generation, view.generation)
+        self._last_generation = max(self._last_generation, self.view.generation)
         self._end_plan("superseded")
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
-        self._static_members.adopt(gone)
         self._pause.look()
         self.request(self._load_trigger)
         self._queue()
@@ -230,12 +247,6 @@ class Group:
             self._membership.read_registration(path[1])
         elif path[0] == "owners":
             self._membership.read_owners(path[1])
-
-    def _drop_interest(self) -> None:
-        """Remove the members from the subscriptions, which have them except while the group is being loaded."""
-        if self.state is not GroupState.LOADING:
-            for member in self.view.members.values():
-                self._subscriptions.replace(self.name, member.registration, None)
 
     # Requests ---------------------------------------------------------------------------------------------------
 

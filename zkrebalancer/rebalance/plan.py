@@ -21,6 +21,7 @@ from zkrebalancer.protocol.settings import EAGER
 from zkrebalancer.rebalance.view import GroupView, Member
 
 MAX_VACANT = 10_000  # beyond this, pauses and moves are not counted
+MAX_STARTS = 5_000  # partitions in one step of a consumer: other groups wait while they are examined and written
 
 Share = Mapping[TopicPartition, int]  # partition -> consumer thread
 
@@ -152,7 +153,7 @@ def next_step(
         return Stop(difference.leaving), len(difference)
     if plan.barrier_is_up:
         return None, len(difference)
-    ready = {tp: thread for tp, thread in difference.coming.items() if may_start(tp)}
+    ready = dict(islice((item for item in difference.coming.items() if may_start(item[0])), MAX_STARTS))
     return (Start(ready) if ready else None), len(difference)
 
 

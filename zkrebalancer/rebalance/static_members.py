@@ -8,7 +8,7 @@ runs twice. In both cases the older consumer is *fenced*: it gets nothing more, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,10 +25,12 @@ from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
 
+WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`
+
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 
-def fenced(view: GroupView, consumers_of: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def fenced(view: GroupView, consumers_of: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Return consumer -> instance id for consumers whose id a younger one also has; none in a frozen group.
 
     `consumers_of`: instance -> consumers that take part with it.
@@ -38,12 +40,13 @@ def fenced(view: GroupView, consumers_of: Mapping[str, Iterable[str]]) -> dict[s
     return {
         consumer: instance
         for instance, consumers in consumers_of.items()
+        if len(consumers) > 1
         for consumer in sorted(consumers, key=lambda name: view.members[name].joined_zxid)[:-1]
     }
 
 
 def former_names(
-    view: GroupView, consumers_of: Mapping[str, Iterable[str]], fenced_: Mapping[str, str]
+    view: GroupView, consumers_of: Mapping[str, Collection[str]], fenced_: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the former consumer of each returned instance -> its present consumer."""
     names: dict[str, str] = {}
@@ -81,7 +84,7 @@ def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMe
 
 
 def reserved(
-    view: GroupView, consumers_of: Mapping[str, Iterable[str]], fenced_: Mapping[str, str]
+    view: GroupView, consumers_of: Mapping[str, Collection[str]], fenced_: Mapping[str, str]
 ) -> dict[str, dict[TopicPartition, int]]:
     """Return the partitions that only one returned member may get, regardless of the strategy, for each such member.
 
@@ -156,26 +159,33 @@ class StaticMembers:
         self._view = view
         self._report = report
 
-    def adopt(self, gone: Iterable[Member]) -> None:
+    def note_gone(self, gone: Iterable[Member]) -> None:
+        """After loading, let what members had wait that are gone since. Under a former leader, there may be others."""
+        view = self._view
+        waiting = view.waiting_for.items()
+        view.waiting_for = {tp: name for tp, name in waiting if name in view.statics and not view.holders(tp)}
+        for member in gone:
+            if member.instance in view.statics:
+                self._wait_for(member.instance, _had(member))
+
+    def adopt(self) -> Iterator[int]:
         """After loading, await the deadlines of members that are away, and set those of members that left meanwhile.
 
-        `gone`: the members that this leader knew and that are gone now. Under a former leader, there may be others.
+        Yields the work for each record, because there may be thousands.
         """
         view = self._view
         present = _instances_present(view)
-        waiting = view.waiting_for.items()
-        view.waiting_for = {tp: name for tp, name in waiting if name in view.statics and not view.holders(tp)}
         for instance, (record, _version) in sorted(view.statics.items()):
+            if instance not in view.statics:
+                continue  # its member deleted it, and left for good
             if record.grace_ms is not None and record.consumer not in view.members:
                 self._wait_for(instance, record.partitions)
             elif record.grace_ms is not None and not self._has_read:
                 self._wait_for(instance, record.partitions if record.former is None else record.former)
             if instance not in present:
                 self._await_return(instance, record)
+            yield WORK_OF_A_RECORD
         self._has_read = True
-        for member in gone:
-            if member.instance in view.statics:
-                self._wait_for(member.instance, _had(member))
 
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.

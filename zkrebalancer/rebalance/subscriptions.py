@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -19,6 +19,9 @@ from zkrebalancer.protocol.registration import STATIC, Registration
 
 MAX_CACHED_FILTERS = 10_000
 MAX_SHARED = 1_000  # resolved subscriptions
+TOPICS_PER_PART = 500  # that are added at a time
+LONG = 100  # topics: the keys of subscriptions that name more are kept,
+MAX_LONG = 16  # of so many registrations, because making one of 20,000 names takes milliseconds
 MAX_CHANGES = 10_000  # of topics; a subscription that has missed more is resolved anew
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
@@ -77,6 +80,7 @@ class Subscriptions:
         self._topics_of: defaultdict[str, set[str]] = defaultdict(set)  # group -> topics that its consumers name
         self._filters: dict[Wildcard, TopicFilter | PatternError] = {}
         self._resolved: dict[Hashable, _Resolved] = {}
+        self._long: dict[int, tuple[Registration, Hashable]] = {}  # by the registration's identity
         self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the topics created or deleted last
         self._change_count = 0  # since the beginning
 
@@ -94,7 +98,7 @@ class Subscriptions:
         """Forget every topic and every group; return what has to be freed."""
         rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of, self._resolved]
         rubbish += [self.consumer_groups_per_topic, self.groups_with_wildcard_topics]
-        self.topics, self._resolved = {}, {}
+        self.topics, self._resolved, self._long = {}, {}, {}
         self.consumer_groups_per_topic, self.groups_with_wildcard_topics = defaultdict(Counter), defaultdict(Counter)
         self._topics_of = defaultdict(set)
         return rubbish
@@ -108,12 +112,21 @@ class Subscriptions:
 
     def add(self, group: str, registration: Registration) -> None:
         """Add the registration of a consumer."""
+        for _added in self.add_in_parts(group, registration):
+            pass
+
+    def add_in_parts(self, group: str, registration: Registration) -> Iterator[int]:
+        """Add the registration of a consumer, some topics at a time; yield how many were added."""
         if registration.pattern == STATIC:
-            for topic in registration.subscription:
-                self.consumer_groups_per_topic[topic][group] += 1
-                self._topics_of[group].add(topic)
+            topics, named = iter(registration.subscription), self._topics_of[group]
+            while part := list(islice(topics, TOPICS_PER_PART)):
+                for topic in part:
+                    self.consumer_groups_per_topic[topic][group] += 1
+                named.update(part)
+                yield len(part)
         else:
             self.groups_with_wildcard_topics[group][_wildcard(registration)] += 1
+            yield 1
 
     def remove(self, group: str, registration: Registration) -> None:
         """Remove the registration of a consumer."""
@@ -152,7 +165,7 @@ class Subscriptions:
 
         """
         self.resolve_some(registration, sys.maxsize)
-        return self._resolved[_key(registration)].topics
+        return self._resolved[self._key(registration)].topics
 
     def resolve_some(self, registration: Registration, limit: int) -> int:
         """Examine at most `limit` topics; return how many were examined. If fewer than `limit`, `resolve` is complete.
@@ -161,7 +174,7 @@ class Subscriptions:
             PatternError: the wildcard does not compile.
 
         """
-        key = _key(registration)
+        key = self._key(registration)
         resolved = self._resolved.get(key)
         forgotten = self._change_count - len(self._changes)
         if resolved is None or resolved.changes_seen < forgotten:
@@ -173,6 +186,16 @@ class Subscriptions:
             resolved.to_look_at.extend(islice(self._changes, resolved.changes_seen - forgotten, None))
             resolved.changes_seen = self._change_count
         return resolved.look(self.topics, limit)
+
+    def _key(self, registration: Registration) -> Hashable:
+        if len(registration.subscription) <= LONG:
+            return _key(registration)
+        known = self._long.get(id(registration))
+        if known is None or known[0] is not registration:
+            if len(self._long) >= MAX_LONG:
+                self._long.clear()
+            known = self._long[id(registration)] = registration, _key(registration)
+        return known[1]
 
     def _wanted(self, registration: Registration) -> tuple[Callable[[str], bool], Callable[[str], int]]:
         """Return whether a registration wants a topic, and with how many threads."""

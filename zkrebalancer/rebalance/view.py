@@ -369,7 +369,16 @@ class GroupView:
 
     def stale_topics(self) -> set[str]:
         """Return the topics whose stored offsets belong to a former incarnation."""
-        return {topic for topic in self.incarnations if self.is_stale(topic)}
+        return {topic for topic in self._topics_named_otherwise() if self.is_stale(topic)}
+
+    def _topics_named_otherwise(self) -> list[str]:
+        """Return the topics whose mark or record is not their present name: few, but there may be ten thousand."""
+        topics, recorded = self.topics, self.recorded_incarnations
+        return [
+            topic
+            for topic, mark in self.incarnations.items()
+            if topic not in topics or not mark == recorded.get(topic) == topics[topic].incarnation
+        ]
 
     def is_marked(self, topic: str) -> bool:
         """Whether the mark of the stored offsets names the topic."""
@@ -389,7 +398,7 @@ class GroupView:
 
     def renamed_topics(self) -> dict[str, str]:
         """Return topic -> names to store, for topics with offsets of which not every name is stored in both places."""
-        marked = (topic for topic, mark in self.incarnations.items() if mark or self.recorded_incarnations.get(topic))
+        marked = filter(self.stored_incarnation, self._topics_named_otherwise())
         names = {topic: self.names_to_store(topic) for topic in marked if not self.is_stale(topic)}
         return {topic: wanted for topic, wanted in names.items() if wanted is not None}
 
