@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,26 +36,30 @@ EXPECTED = frozenset(  # by wheels
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ("docker", "dockerd", "runc", "iptables", "ldd")
-INSTALL = ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "docker.io"]
+INSTALL = ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]
 INSTALL_DEADLINE_S = 600.0
 PARENT_CHECK_INTERVAL_S = 0.5  # a fork of the owner may keep its end of the pipe open
 
 
-def provide() -> None:
-    """Install Docker's programs if they are missing, and this is root on Debian; skip the test if that cannot be."""
+def provide(*others: str) -> None:
+    """Install Docker's programs if they are missing, and this is root on Debian; skip the test if that cannot be.
+
+    `others`: more programs, each from the package of its name.
+    """
+    needed, packages = (*PROGRAMS, *others), ["docker.io", *others]
     if os.geteuid():
         pytest.skip("only root can start a Docker engine")
     with locked(Path(tempfile.gettempdir(), "zkrebalancer-install.lock"), INSTALL_DEADLINE_S):
-        if _missing() and shutil.which("apt-get"):
-            sys.stderr.write(f"installing a Docker engine: {' '.join(INSTALL)}\n")
-            for command in (["apt-get", "update"], INSTALL):
+        if _missing(needed) and shutil.which("apt-get"):
+            sys.stderr.write(f"installing a Docker engine: {' '.join(packages)}\n")
+            for command in (["apt-get", "update"], [*INSTALL, *packages]):
                 subprocess.run(command, capture_output=True, check=False, timeout=INSTALL_DEADLINE_S)
-    if _missing():
-        pytest.skip(f"no {_missing()[0]}: apt-get install docker.io")
+    if missing := _missing(needed):
+        pytest.skip(f"no {missing[0]}: apt-get install {' '.join(packages)}")
 
 
-def _missing() -> list[str]:
-    return [name for name in PROGRAMS if shutil.which(name) is None]
+def _missing(programs: Iterable[str]) -> list[str]:
+    return [name for name in programs if shutil.which(name) is None]
 
 
 class Engine:
@@ -72,6 +76,20 @@ class Engine:
         )
         assert done.returncode == 0, f"docker {arguments}: {(done.stdout + done.stderr).decode()[-4_000:]}"
         return done.stdout.decode().strip()
+
+    def run(self, line: str, folder: Path, **variables: str) -> str:
+        """Run a line in a shell, in which `docker` and its like use this engine; return its output, or fail with it."""
+        environment = {**self._environment, **variables}
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {(done.stdout + done.stderr).decode()[-4_000:]}"
+        return done.stdout.decode()
 
     def answers(self) -> bool:
         """Whether the engine serves its client."""
@@ -166,13 +184,17 @@ def _link(tar: tarfile.TarFile, name: str, target: str) -> None:
     tar.addfile(entry)
 
 
+def libraries_of(*programs: str) -> set[str]:
+    """Return the paths of the shared libraries that programs need."""
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    words = (word for line in listed.splitlines() for word in line.split())
+    return {word for word in words if word[0] == "/" and word[-1] != ":" and ".so" in word}
+
+
 def _libraries() -> list[Path]:
     """Return the shared libraries of Python, of its modules, of the shell, and those of C++ that wheels expect."""
     modules = [str(path) for path in (PYTHON / "lib" / VERSION / "lib-dynload").glob("*.so")]
-    shell, python = str(Path("/bin/sh").resolve()), str(PYTHON / "bin" / VERSION)
-    listed = subprocess.run(["ldd", shell, python, *modules], capture_output=True, text=True, check=True).stdout
-    found = {word for line in listed.splitlines() for word in line.split() if word.startswith("/") and ".so" in word}
-    found -= {f"{module}:" for module in modules}
+    found = libraries_of(str(Path("/bin/sh").resolve()), str(PYTHON / "bin" / VERSION), *modules)
     cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     native = [line for line in cache.splitlines() if "x86-64" in line or "aarch64" in line or "AArch64" in line]
     found |= {line.split()[-1] for line in native if line.split()[0] in EXPECTED}

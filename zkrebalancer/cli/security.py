@@ -86,7 +86,7 @@ def init(
         return
     verb = "would change" if dry_run else "changed"
     click.echo(f"{outcome.nodes} nodes, rights {verb} at {len(changed) - len(outcome.left)}")
-    _print_rest(outcome)
+    _print_rest(outcome, _of_group(outcome))
 
 
 @security.command()
@@ -123,7 +123,7 @@ def check(zookeeper: str, as_json: bool) -> None:
     else:
         click.echo(f"{outcome.nodes} nodes, {len(outcome.findings)} not as intended")
         _print_findings(outcome.findings)
-        _print_rest(outcome)
+        _print_rest(outcome, [])  # the table has them
     if not is_secured:
         raise SystemExit(1)
 
@@ -178,11 +178,11 @@ def _shown(some: object) -> str:
     return ", ".join(f"{name} {letters}" for name, letters in some.items()) if isinstance(some, dict) else ""
 
 
-def _print_rest(outcome: Outcome) -> None:
+def _print_rest(outcome: Outcome, of_group: list[str]) -> None:
     notes = {
         "changed meanwhile, or only its owner may change it": outcome.left,
         "rights may not be read": outcome.unreadable,
-        "its whole group may write it until its consumer is restarted": _of_group(outcome),
+        "its whole group may write it until its consumer is restarted": of_group,
     }
     for text, names in notes.items():
         for path in names[:MAX_SHOWN]:
