@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ConsumerGroupType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -124,6 +124,47 @@ def test_clients_share_a_group(
     assert read(readers) == values(0, 1_260)
     # The offsets are at the broker, where lag tools and plain consumers find them.
     assert committed(shared_cluster.bootstrap, group) == committed(gateway.bootstrap, group) == 1_260
+
+
+def test_a_group_changes_its_protocol_and_back_while_it_is_read(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, topic: str
+) -> None:
+    group = f"changes-{topic}"
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
+    readers: list[Reader] = []
+    former: list[Reader] = []
+    produced = 0
+
+    def settle(kind: ConsumerGroupType) -> None:
+        """Wait until all partitions are shared, and everything is read, in a group of this kind."""
+        nonlocal produced
+        wait_until(lambda: own_all(readers), "the partitions are not shared")
+        listed = {one.group_id: one.type for one in admin.list_consumer_groups().result(WAIT_S).valid or ()}
+        assert listed[group] == kind
+        produce(gateway.bootstrap, topic, values(produced, 60))
+        produced += 60
+        wait_until(lambda: len(read([*readers, *former])) >= produced, "not all records came")
+
+    def join(kind: str) -> None:
+        readers.append(Reader(kind, gateway.bootstrap, group, topic))
+
+    def first_leaves() -> None:
+        former.append(readers.pop(0))
+        former[-1].close()
+
+    join("confluent")
+    settle(ConsumerGroupType.CLASSIC)
+    join(KIP_848)
+    settle(ConsumerGroupType.CONSUMER)
+    first_leaves()
+    settle(ConsumerGroupType.CONSUMER)
+    join("confluent")
+    settle(ConsumerGroupType.CONSUMER)
+    first_leaves()
+    settle(ConsumerGroupType.CLASSIC)
+    first_leaves()
+    assert read(former) == values(0, produced)
+    assert committed(shared_cluster.bootstrap, group) == produced
 
 
 @pytest.mark.parametrize("kind", [*CLASSIC, KIP_848])

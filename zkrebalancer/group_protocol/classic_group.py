@@ -34,6 +34,9 @@ class ClassicGroup:
         self.roster = ClassicRoster()
         self.state = ClassicState.EMPTY
         self.generation_id = 0
+        self.former_generations: dict[
+            str, int
+        ] = {}  # member -> what it knows until it joins, after a change of protocol
         self.protocol_name: str | None = None
         self.is_first_join = False  # preparing, and empty before: joins extend the wait
         self.is_generation_stored = False  # completing, and the joins may be answered
@@ -66,6 +69,14 @@ class ClassicGroup:
             and not self.roster.members
             and not self.roster.pending
         )
+
+    def knows(self, member_id: str, generation_id: int) -> bool:
+        """Whether this is the generation that the member knows.
+
+        When the last KIP-848 client has left, members of the classic protocol know their former epoch. They are not
+        fenced for it: they commit before they join again.
+        """
+        return generation_id in {self.generation_id, self.former_generations.get(member_id)}
 
     def restore(self, stored: StoredGroup) -> None:
         """Continue from what another gateway, or a former life of this one, has stored."""
@@ -164,6 +175,7 @@ class ClassicGroup:
             self._start(JOIN, self.roster.rebalance_timeout_ms(), self.complete_join)
             return
         self.generation_id += 1
+        self.former_generations.clear()
         if not self.roster.members:
             self._become_empty()
             return

@@ -73,7 +73,7 @@ def heartbeat(group: ClassicGroup, ticket: int, request: HeartbeatRequest) -> No
     error = group.roster.check(request.member_id, request.group_instance_id)
     if group.state is ClassicState.DEAD:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    elif not error and request.generation_id != group.generation_id:
+    elif not error and not group.knows(request.member_id, request.generation_id):
         error = ErrorCode.ILLEGAL_GENERATION
     if not error:
         group.start_session(group.roster.members[request.member_id])
@@ -147,7 +147,7 @@ def _commit_error(
         return error  # a tool, or a consumer that assigns its partitions itself
     if generation_id >= 0 or request.member_id or request.group_instance_id is not None:
         error = group.roster.check(request.member_id, request.group_instance_id)
-        if not error and generation_id != group.generation_id:
+        if not error and not group.knows(request.member_id, generation_id):
             error = ErrorCode.ILLEGAL_GENERATION
     elif not is_transactional:
         error = ErrorCode.UNKNOWN_MEMBER_ID

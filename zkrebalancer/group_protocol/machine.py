@@ -236,8 +236,7 @@ class Machine:
         group.close(ErrorCode.REBALANCE_IN_PROGRESS)
         classic = self._create_classic(group.group_id)
         self._scheduler.store(group.group_id, stored, when_stored)
-        classic.restore(stored)
-        classic.prepare_rebalance("the last KIP-848 member is gone")
+        migration.go_on_as_classic(classic, stored, group)
         return True
 
     def _serving_error(self, group_id: str) -> ErrorCode:

@@ -90,3 +90,10 @@ def _downgraded_member(group: ConsumerGroup, member: ConsumerMember) -> StoredMe
         classic.protocols,
         write_assignment(version, named(group, member.position.assigned)),
     )
+
+
+def go_on_as_classic(classic: ClassicGroup, stored: StoredGroup, group: ConsumerGroup) -> None:
+    """Let a classic group continue with the members of a KIP-848 group, and call them to join."""
+    classic.restore(stored)
+    classic.former_generations = {one.member_id: one.position.epoch for one in group.roster.members.values()}
+    classic.prepare_rebalance("the last KIP-848 member is gone")

@@ -90,6 +90,23 @@ def test_there_and_back_one_member_at_a_time(*, is_eager: bool) -> None:
     assert a.generation > epoch
 
 
+def test_classic_members_that_stay_are_called_and_commit_before_they_join() -> None:
+    coordinator = coordinator_with({"t": 4})
+    a, b = classic_group(coordinator, is_eager=True)
+    c = Client(coordinator, "c")
+    run(coordinator, a, b, c)
+    former = {member.member_id: member.generation for member in (a, b)}
+    assert c.beat(-1) is E.NONE
+    assert described(coordinator).error_code is E.GROUP_ID_NOT_FOUND  # it is a classic group
+    for member_id, generation in former.items():
+        assert coordinator.heartbeat(member_id, generation) is E.REBALANCE_IN_PROGRESS
+        assert coordinator.commit(member_id, generation) is E.NONE
+        assert coordinator.commit(member_id, generation - 1) is E.ILLEGAL_GENERATION
+    run(coordinator, a, b)
+    for member_id, generation in former.items():
+        assert coordinator.commit(member_id, generation) is E.ILLEGAL_GENERATION
+
+
 def test_only_members_whose_partitions_change_are_called_and_the_others_read_on() -> None:
     coordinator = coordinator_with({"t": 4})
     a, b = classic_group(coordinator, is_eager=False)
