@@ -54,7 +54,7 @@ setup(
     install_requires=[
         "click>=8.2.0,<9",
         "confluent-kafka>=2.13.0,<3",  # the first whose messages the tests can make
-        "gevent>=22.10.2,<27",  # the first for Python 3.11
+        "gevent>=25.4.2,<27",  # before 25.4 its SimpleQueue stops the whole loop
         "google-re2>=1.0,<2",
         "kazoo>=2.11.0,<2.12",  # 2.10 gives handlers other arguments; any release may change the log text that we parse
         "msgpack>=1.0.5,<2",  # the first for Python 3.11
