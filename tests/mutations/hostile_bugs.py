@@ -42,7 +42,13 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a start does not record what it gives",
         21,
-        (Edit("Batch.add", "beside.append(self._given_record(consumer, wanted))", "pass"),),
+        (
+            Edit(
+                "Batch._records",
+                "[self._given_record(consumer, wanted)] if isinstance(wanted, StartFetcher) else []",
+                "[]",
+            ),
+        ),
         hostile="forge_claim",
         seeds=5,
     ),
