@@ -7,11 +7,12 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SEEDS ?= 2000
 MINUTES ?= 5
+FUZZ_SECONDS ?= 120
 OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance experiments packages clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance fuzz experiments packages clean
 
 setup: $(STAMP)
 
@@ -106,6 +107,10 @@ campaign: setup
 # Group tests of franz-go and librdkafka against the gateway; the first run builds them (Go, Cargo, a C++ compiler, make).
 conformance: setup
 	$(BIN)/python -m tests.conformance
+
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # The same scenarios with every protocol, on real servers: 15 minutes; LARGE=1 takes a night. Can be resumed.
 ifdef LARGE

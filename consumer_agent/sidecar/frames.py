@@ -179,8 +179,10 @@ def _partition(what: str, body: dict[str, Any]) -> TopicPartition:
 def _revoked(body: dict[str, Any]) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for topic, partitions in body.items():
+        if not isinstance(topic, str):  # msgpack knows bytes, too
+            raise NodeContentError(f"revoked: {topic!r:.80} is no topic")
         if not isinstance(partitions, list) or not all(type(partition) is int for partition in partitions):
-            raise NodeContentError(f"revoked: {topic:.80} must be a list of partitions")
+            raise NodeContentError(f"revoked: {topic!r:.80} must be a list of partitions")
         found.extend((topic, partition) for partition in partitions)
     return found
 

@@ -86,7 +86,7 @@ def _read_file(settings: Settings, path: str) -> None:
     except OSError as error:
         settings.faults.append(f"{path}: cannot be read: {error.strerror}")
         return
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         settings.faults.append(f"{path}: is not TOML: {error}")
         return
     for key, value in document.items():

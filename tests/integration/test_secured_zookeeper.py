@@ -5,48 +5,64 @@ Kafka is that of the other tests; the secured tree has only a copy of the topic'
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import re
-import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from gevent.queue import Queue
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NotEmptyError
-from kazoo.security import ACL, Id, Permissions
 
-from tests.integration.commands import Result, begin, end, run, run_all
+from tests.integration.commands import run_all
 from tests.integration.fake_coordinator import wait_until
+from tests.integration.kafka_clients import Reader
+from tests.integration.secured_company import (
+    CLIENT,
+    CREATES_BELOW,
+    GROUP,
+    PATIENT_MS,
+    TOPIC,
+    WRONG,
+    Company,
+    Forwarder,
+    attempts,
+    begun,
+    commands_at,
+    is_ready,
+    lines,
+    page,
+    require_flow,
+    require_no_secret,
+)
 from tests.support.deadlines import WITHIN_S
-from tests.support.secured_zookeeper import CA, CERTIFICATE, PASSWORDS, TLS, over_tls, secured_zookeeper, security_of
+from tests.support.secured_zookeeper import (
+    CA,
+    CERTIFICATE,
+    PASSWORDS,
+    RENEWED,
+    TLS,
+    over_tls,
+    secured_zookeeper,
+    security_of,
+    write_users,
+)
+from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.calls import (
-    ABSENT,
-    Children,
     Connected,
     Content,
-    Create,
-    Delete,
-    Done,
     Get,
-    ListChildren,
-    Multi,
     ZooKeeperEvent,
 )
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.runtime import zk
 from zkrebalancer.runtime.zk import BlockingZk, ZkClient
-
-WRONG = "not-the-word"
-AGENT = ("--bootstrap", "127.0.0.1:1", "--group", "g", "--topic", "t")
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +89,36 @@ def test_what_is_accepted(cluster: LocalCluster, security: ZooKeeperSecurity) ->
         assert isinstance(connected.perform(Get("/")), Content)
 
 
+CLIENTS = ("coordinator", "group-coordinator", "mirror", "check")  # and the agent
+
+
 def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Of a wrong password by every command; of an authority, and of a host name, by each kind of client."""
     word = tmp_path / "word"
     word.write_text(WRONG)
-    login = ["--zookeeper-user", "operator", "--zookeeper-password-file", str(word), "--log-level", "error"]
-    authority = ["--zookeeper-tls-ca", str(TLS / "other-ca.pem"), "--log-level", "error"]
-    commands: list[tuple[object, ...]] = []
-    for options in (login, authority):
-        place = ["--zookeeper", over_tls(cluster.zookeeper), *options]
-        commands += [
-            ("zkrebalancer", "groups", "list", *place),
-            ("zkrebalancer", "coordinator", *place, "--broker-id", "1"),
-            ("zkrebalancer", "group-coordinator", *place, "--listen", "127.0.0.1:1", "--upstream", "127.0.0.1:1"),
-            ("consumer-agent", "run", *place, *AGENT),
-        ]
-    results = run_all(commands)
-    assert [result.returncode for result in results] == [1] * len(results), results
-    for result in results[:4]:
-        assert lines(result) == [f"Error: ZooKeeper at {over_tls(cluster.zookeeper)} refuses the login of operator"]
-    for result in results[4:]:
-        (line,) = lines(result)
-        assert "CERTIFICATE_VERIFY_FAILED" in line
+    login = ["--zookeeper-user", "operator", "--zookeeper-password-file", str(word)]
+    here, quiet = over_tls(cluster.zookeeper), ["--log-level", "error"]
+    address, slash, chroot = cluster.zookeeper.partition("/")
+    forwarder = Forwarder(address, "127.0.0.2")
+    elsewhere = f"127.0.0.2:{forwarder.port}{slash}{chroot}"
+    other, own = ["--zookeeper-tls-ca", str(TLS / "other-ca.pem")], ["--zookeeper-tls-ca", CA]
+    attempts = {
+        "refuses the login of operator": commands_at(["--zookeeper", here, *login, *quiet], tmp_path),
+        "CERTIFICATE_VERIFY_FAILED": commands_at(["--zookeeper", here, *other, *quiet], tmp_path, CLIENTS),
+        "certificate is not valid for '127.0.0.2'": commands_at(
+            ["--zookeeper", elsewhere, *own, *quiet], tmp_path, CLIENTS
+        ),
+    }
+    assert [len(commands) for commands in attempts.values()] == [20, 5, 5]
+    results = iter(run_all([one for commands in attempts.values() for one in commands]))
+    forwarder.close()
+    for text, commands in attempts.items():
+        for command in commands:
+            result = next(results)
+            assert result.returncode == 1, (command, result)
+            (line,) = lines(result)
+            assert line.startswith("Error: ZooKeeper at "), command
+            assert text in line, command
 
 
 def test_a_client_logs_in_again_once_the_password_in_its_file_is_right(
@@ -117,119 +142,14 @@ def test_a_client_logs_in_again_once_the_password_in_its_file_is_right(
         client.close()
 
 
-def lines(result: Result) -> list[str]:
-    text = result.stdout + result.stderr
-    assert WRONG not in text
-    assert not [word for word in PASSWORDS.values() if word in text]
-    return text.splitlines()
-
-
 # ---- a tree that is secured while it is used
-
-GROUP = TOPIC = "orders"
-PARTITIONS = 4
-OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
-CREATES_BELOW = {"ids", "owners", "channel", "quarantine"}  # what any consumer of the group may do
-Attempt = Callable[[KazooClient, str], object]
-ATTEMPTS: dict[str, Attempt] = {
-    "set_acls": lambda client, path: client.set_acls(path, OPEN),
-    "create": lambda client, path: client.create(f"{path}/by-a-rogue"),
-    "set": lambda client, path: client.set(path, b""),
-    "delete": lambda client, path: client.delete(path),
-}
-
-
-@dataclass
-class Company:
-    """A coordinator and agents, as processes with logins; everything that they print and write is kept."""
-
-    zookeeper: str
-    bootstrap: str
-    folder: Path
-    zk: BlockingZk  # logged in as a coordinator
-    running: list[subprocess.Popen[str]] = field(default_factory=list)
-    printed: list[str] = field(default_factory=list)
-
-    def login(self, user: str) -> list[str]:
-        word = self.folder / f"{user}.password"
-        word.write_text(PASSWORDS[user])
-        place = ["--zookeeper", self.zookeeper, "--zookeeper-tls-ca", CA]
-        return [*place, "--zookeeper-user", user, "--zookeeper-password-file", str(word)]
-
-    def begin(self, program: str, *arguments: object) -> subprocess.Popen[str]:
-        common = ("--log-level", "debug", "--events", self.folder / "events")
-        self.running.append(begin(program, *arguments, *common))
-        return self.running[-1]
-
-    def begin_agent(self, name: str) -> subprocess.Popen[str]:
-        options = ("--bootstrap", self.bootstrap, "--group", GROUP, "--topic", TOPIC, "--client-id", name)
-        return self.begin("consumer-agent", "run", *self.login(GROUP), *options)
-
-    def security(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-        result = run("zkrebalancer", "security", *arguments, *self.login(user), "--json")
-        self.printed += [result.stdout, result.stderr]
-        assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
-
-    def stop(self, process: subprocess.Popen[str]) -> None:
-        process.terminate()
-        result = end(process)
-        self.running.remove(process)
-        self.printed += [result.stdout, result.stderr]
-        assert result.returncode == 0, result.stderr
-
-    def children(self, path: str) -> tuple[str, ...]:
-        reply = self.zk.perform(ListChildren(path), ABSENT)
-        return reply.names if isinstance(reply, Children) else ()
-
-    def owned(self) -> dict[str, list[int]]:
-        """Return which partitions each consumer of the group owns."""
-        found = {}
-        for name in self.children(paths.owners(GROUP)):
-            node = self.zk.perform(Get(paths.owners(GROUP, name)), ABSENT)
-            if isinstance(node, Content):
-                record = ownership.decode_owners(node.content)
-                found[name.partition("-")[0]] = sorted(number for _, number in record.partitions)
-        return found
-
-    def wait_for(self, *agents: str) -> None:
-        """Wait until these agents own all partitions, each some."""
-
-        def is_shared() -> bool:
-            owned = self.owned()
-            numbers = sorted(itertools.chain(*owned.values()))
-            return {*owned} == {*agents} and all(owned.values()) and numbers == [*range(PARTITIONS)]
-
-        wait_until(is_shared, f"the partitions to be shared by {agents}")
-
-    def nodes(self, path: str = paths.CONSUMERS) -> list[str]:
-        return [path, *itertools.chain(*(self.nodes(f"{path}/{name}") for name in self.children(path)))]
-
-    def departures(self) -> list[str]:
-        """Return why members left, by the coordinator's events."""
-        lines = [line for file in (self.folder / "events").glob("*.jsonl") for line in file.read_text().splitlines()]
-        events = map(json.loads, lines)
-        return [event["reason"] for event in events if event["kind"] == "member_left" and "member" in event]
 
 
 @pytest.fixture
 def company(cluster: LocalCluster, shared_cluster: LocalCluster, tmp_path: Path) -> Iterator[Company]:
     """Start a coordinator in an open tree with one topic."""
-    admin = AdminClient({"bootstrap.servers": shared_cluster.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
-    topic = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(PARTITIONS)}}).encode()
-    brokers = (Create("/brokers"), Create("/brokers/topics"), Create("/brokers/ids"), Create(paths.topic(TOPIC), topic))
-    with BlockingZk(over_tls(cluster.zookeeper), security=security_of("coordinator", tls=True)) as connected:
-        assert isinstance(connected.perform(Multi(brokers)), Done)
-        one = Company(over_tls(cluster.zookeeper), shared_cluster.bootstrap, tmp_path, connected)
-        one.begin("zkrebalancer", "coordinator", *one.login("coordinator"), "--broker-id", 1)
-        try:
-            yield one
-        finally:
-            for process in one.running:
-                process.kill()
-                process.communicate()
-            admin.delete_topics([TOPIC])[TOPIC].result(60)
+    with begun(over_tls(cluster.zookeeper), shared_cluster.bootstrap, tmp_path, TOPIC) as one:
+        yield one
 
 
 def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: Company) -> None:
@@ -246,6 +166,8 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
         "orders=sasl:orders",
         "--group",
         "payments=sasl:payments",
+        "--gateway",
+        "sasl:gateway",
     )
     for expected in (True, False):
         code, done = company.security("coordinator", *secure)
@@ -257,47 +179,126 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
     company.wait_for("second")
     first = company.begin_agent("first")
     company.wait_for("first", "second")
+    gateway = f"{HOST}:{free_ports(1)[0]}"
+    reader = Reader("confluent", company.begin_gateway("--http", gateway, "--metrics-per-group"), GROUP, TOPIC)
+    company.wait_for("first", "second", CLIENT)
+    assert f'zkrebalancer_gateway_group_members{{group="{GROUP}"}} 1.0' in page(gateway, "metrics")
+    require_flow(company, reader)
     assert company.security("operator", "check")[0] == 0
 
     before = company.owned()
     for user in (None, "payments", "orders"):
-        done_by_rogue = attempts(company, user)
+        done_by_rogue = attempts(company, user, company.zookeeper)
         allowed = set() if user != "orders" else CREATES_BELOW
         assert done_by_rogue == {("create", kind) for kind in allowed}
     assert company.owned() == before
     assert company.departures() == ["closed"]
+    require_flow(company, reader)
+    reader.close()
+    company.wait_for("first", "second")
     company.stop(second)
     company.wait_for("first")
-    for process in [first, *company.running[:1]]:
+    for process in [*company.running]:
+        process.send_signal(signal.SIGUSR1)
         company.stop(process)
     assert {*company.departures()} == {"closed"}
-    texts = [*company.printed, *(file.read_text() for file in (company.folder / "events").iterdir())]
-    assert any("orders" in text for text in texts)
-    for text in texts:
-        assert not [word for word in PASSWORDS.values() if word in text]
-        assert re.search("member:[0-9a-f]{40}", text) is None
+    require_no_secret(company)
 
 
-def attempts(company: Company, user: str | None) -> set[tuple[str, str]]:
-    """Try everything at every node; return what succeeded, as the attempt and the last part of the node's path."""
-    options = {"mechanism": "DIGEST-MD5", "username": user, "password": PASSWORDS[user]} if user is not None else None
-    client = KazooClient(company.zookeeper, sasl_options=options)
-    client.start()
-    client.add_auth("digest", "member:of-a-rogue")
-    succeeded = set()
+# ---- secrets that change, and a server that falls silent, while everything runs
+
+SESSION = ("--session-timeout-ms", 60_000)  # only what a change has caused may end one
+
+
+@dataclass
+class Changing:
+    """A secured company behind a forwarder, with a server whose secrets are in files of its own."""
+
+    server: LocalCluster
+    forwarder: Forwarder
+    company: Company
+    pages: dict[str, str]  # program -> where it serves pages
+    folder: Path
+    listen: str = ""
+
+    def change_secrets(self) -> None:
+        """Replace what clients read, then what the server reads, which it does when it starts."""
+        company = self.company
+        authorities = self.folder / "ca.pem"
+        authorities.write_text(
+            Path(CA).read_text() + Path(RENEWED).read_text().partition("-----END PRIVATE KEY-----")[2]
+        )
+        company.passwords = {user: f"new-{word}" for user, word in PASSWORDS.items()}
+        for user in ("coordinator", "gateway", GROUP):
+            company.login(user)
+        shutil.copy(RENEWED, self.folder / "server.pem")
+        write_users(self.folder / "jaas.conf", company.passwords)
+        (server,) = self.server.zookeeper_servers
+        faults.restart_zookeeper(server)
+
+    def wait_ready(self, *programs: str) -> None:
+        for program in programs:
+            wait_until(partial(is_ready, self.pages[program]), f"{program} to be ready")
+
+
+@pytest.fixture
+def changing(shared_cluster: LocalCluster, tmp_path: Path) -> Iterator[Changing]:
+    """Secure the tree for a group and gateways; a coordinator runs."""
+    shutil.copy(CERTIFICATE, tmp_path / "server.pem")
+    shutil.copy(CA, tmp_path / "ca.pem")
+    numbers = free_ports(3)
+    pages = {
+        name: f"{HOST}:{number}" for name, number in zip(("coordinator", "gateway", "agent"), numbers, strict=True)
+    }
+    more = {"ssl.keyStore.location": str(tmp_path / "server.pem")}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(secured_zookeeper("/changing", more, tmp_path / "jaas.conf"))
+        address, slash, chroot = server.zookeeper.partition("/")
+        forwarder = Forwarder(address)
+        stack.callback(forwarder.close)
+        place = f"localhost:{forwarder.port}{slash}{chroot}"
+        options = (*SESSION, "--http", pages["coordinator"])
+        one = begun(place, shared_cluster.bootstrap, tmp_path, "changing", *options, ca=str(tmp_path / "ca.pem"))
+        company = stack.enter_context(one)
+        secure = ("init", "--group", "orders=sasl:orders", "--gateway", "sasl:gateway", "--operator", "sasl:operator")
+        assert company.security("coordinator", *secure)[0] == 0
+        yield Changing(server, forwarder, company, pages, tmp_path)
+
+
+@pytest.mark.long
+def test_nobody_loses_a_partition_while_secrets_change_and_a_server_is_silent(changing: Changing) -> None:
+    """Coordinator, agent, gateway and its client; passwords change, and the certificate gets another authority."""
+    company, pages = changing.company, changing.pages
+    company.begin_agent("first", *SESSION, "--http", pages["agent"])
+    reader = Reader("confluent", company.begin_gateway(*SESSION, "--http", pages["gateway"]), GROUP, company.topic)
     try:
-        for path in company.nodes():
-            if path.startswith(paths.group("payments")) or (user == GROUP and "/offsets" in path):
-                continue  # nobody's victims; and offsets are trusted to the group
-            for name, attempt in ATTEMPTS.items():
-                try:
-                    attempt(client, path)
-                except (NoAuthError, NotEmptyError):
-                    continue
-                succeeded.add((name, path.rpartition("/")[2]))
-                if name == "create":
-                    company.zk.perform(Multi((Delete(f"{path}/by-a-rogue"),)))
+        company.wait_for("first", CLIENT)
+        require_flow(company, reader)
+        before = company.owned()
+        changing.change_secrets()
+        changing.wait_ready(*pages)
+        require_flow(company, reader)
+        assert "session_losses_total 0.0" in page(pages["gateway"], "metrics")
+
+        changing.forwarder.fall_silent()
+        wait_until(lambda: changing.forwarder.held >= len(pages), "everybody to shake hands with a silent server")
+        for program, http in pages.items():
+            assert json.loads(page(http, "liveness"))["alive"], program
+        changing.forwarder.speak()
+        changing.wait_ready(*pages)
+        for program in ("coordinator", "gateway"):
+            shown = page(pages[program], "metrics")
+            late = re.findall(r'loop_lag_seconds_(?:bucket\{le="1.0"\}|count) (\d+)', shown)
+            assert late[0] == late[1], f"the loop of the {program} was blocked"
+        with BlockingZk(over_tls(changing.server.zookeeper), PATIENT_MS, company.new_login()) as zk:
+            company.zk = zk
+            assert company.owned() == before
+            assert company.departures() == []
+            require_flow(company, reader)
+            reader.close()
+            company.wait_for("first")
+        for process in company.running[::-1]:
+            company.stop(process)
     finally:
-        client.stop()
-        client.close()
-    return succeeded
+        reader.end()
+    require_no_secret(company)

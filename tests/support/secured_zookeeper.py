@@ -11,6 +11,7 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 
 TLS = Path(__file__).parent / "tls"
+RENEWED = str(TLS / "renewed.pem")  # of the same host, signed by itself
 CA = str(TLS / "ca.pem")
 CERTIFICATE = str(TLS / "localhost.pem")
 PASSWORDS = {
@@ -35,12 +36,13 @@ PROPERTIES = {
 
 
 @contextmanager
-def secured_zookeeper(chroot: str = "", properties: Mapping[str, str] | None = None) -> Iterator[LocalCluster]:
-    """Start one server that knows the users of PASSWORDS."""
+def secured_zookeeper(
+    chroot: str = "", properties: Mapping[str, str] | None = None, jaas: Path | None = None
+) -> Iterator[LocalCluster]:
+    """Start one server that knows the users of PASSWORDS; `jaas`: a file that has to remain, to change passwords."""
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-jaas-") as folder:
-        jaas = Path(folder) / "jaas.conf"
-        users = "".join(f'  user_{name}="{word}"\n' for name, word in PASSWORDS.items())
-        jaas.write_text(f"Server {{\n  {_AUTH}.DigestLoginModule required\n{users};\n}};\n".replace('"\n;', '";'))
+        jaas = jaas or Path(folder) / "jaas.conf"
+        write_users(jaas, PASSWORDS)
         with LocalCluster(
             broker="none",
             chroot=chroot,
@@ -48,6 +50,12 @@ def secured_zookeeper(chroot: str = "", properties: Mapping[str, str] | None = N
             zookeeper_options=[f"-Djava.security.auth.login.config={jaas}"],
         ) as cluster:
             yield cluster
+
+
+def write_users(jaas: Path, passwords: Mapping[str, str]) -> None:
+    """Write the file with the users of a server, which reads it when it starts."""
+    users = "".join(f'  user_{name}="{word}"\n' for name, word in passwords.items())
+    jaas.write_text(f"Server {{\n  {_AUTH}.DigestLoginModule required\n{users};\n}};\n".replace('"\n;', '";'))
 
 
 def over_tls(hosts: str) -> str:

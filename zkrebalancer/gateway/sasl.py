@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -64,7 +63,7 @@ def scram(credentials: Credentials, nonce: str) -> Exchange:
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
     try:
         proven = base64.b64decode(answer.get("v", ""), validate=True)
-    except binascii.Error:
+    except ValueError:  # also for characters beyond ASCII
         proven = b""
     if not hmac.compare_digest(proven, expected):
         raise LoginError("the broker does not know the password")

@@ -117,7 +117,7 @@ class EventFiles:
             for number, line in enumerate(file, 1):
                 try:
                     event = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     if line.endswith(b"\n"):
                         self._problems.add(f"{path.name}, line {number}: not JSON: {line[:80]!r}")
                     else:
@@ -137,7 +137,7 @@ def find_flaw(event: object) -> str | None:
     for key, kind in {**_COMMON, **KEYS.get(str(event.get("kind")), {})}.items():
         value = event.get(key)
         if type(value) is not kind:
-            return f"event {event.get('kind')!r}: {key} is {value!r}, not of type {kind.__name__}"
+            return f"event {event.get('kind')!r:.80}: {key} is {value!r:.80}, not of type {kind.__name__}"
     if abs(event["mono_us"]) > MAX_NUMBER:
         return f"event {event['kind']!r}: mono_us {event['mono_us']} is out of range"
     if "positions" in event and "partitions" in event:

@@ -7,7 +7,6 @@ and the SHA-256 of all lines before it.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -97,7 +96,7 @@ def read(file: Path) -> Iterator[Node]:
 def _document(file: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         document = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise BackupFileError(f"{file}: line {number} is not JSON")
@@ -106,12 +105,19 @@ def _document(file: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _node(file: Path, number: int, document: dict[str, Any]) -> Node:
     path, content = document.get("path"), document.get("content")
-    if isinstance(path, str) and isinstance(content, str) and (path + "/").startswith(paths.CONSUMERS + "/"):
+    if isinstance(path, str) and isinstance(content, str) and _is_path(path):
         try:
             return Node(path, base64.b64decode(content, validate=True))
-        except binascii.Error:
+        except ValueError:  # also for characters beyond ASCII
             pass
     raise BackupFileError(f"{file}: line {number} is not a node below {paths.CONSUMERS}")
+
+
+def _is_path(path: str) -> bool:
+    """Whether ZooKeeper accepts the path, and it belongs to the tree."""
+    is_encodable = path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
+    is_below = (path + "/").startswith(paths.CONSUMERS + "/")
+    return is_below and is_encodable and "\0" not in path and {"", ".", ".."}.isdisjoint(path[1:].split("/"))
 
 
 def _require(is_so: bool, file: Path, number: int, fault: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import urllib.request
@@ -73,6 +74,29 @@ def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pyt
         server.stop(timeout=0)
         for one in (*slow, probe):
             one.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        *((f"{method} /liveness HTTP/1.0\r\n\r\n", "405") for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS")),
+        ("HEAD /liveness HTTP/1.0\r\n\r\n", "200"),
+        ("GET /" + "a" * 10_000 + " HTTP/1.0\r\n\r\n", "414"),
+        ("GET /liveness HTTP/1.0\r\n" + "".join(f"H{number}: x\r\n" for number in range(200)) + "\r\n", "400"),
+        ("GET /liveness HTTP/1.0\r\nH: " + "x" * 100_000 + "\r\n\r\n", "400"),
+        ("POST /liveness HTTP/1.0\r\nContent-Length: 1000000000000\r\n\r\n", "405"),
+        ("GET /../../etc/passwd HTTP/1.0\r\n\r\n", "404"),
+    ],
+)
+def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: str) -> None:
+    server = serve(("127.0.0.1", 0), pages())
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            with contextlib.suppress(ConnectionError):  # the server may answer before it has read everything
+                client.sendall(request_.encode())
+            assert client.recv(100).split()[1].decode() == status
+    finally:
+        server.stop(timeout=0)
 
 
 def test_pages_in_a_thread_can_only_be_read() -> None:
