@@ -8,7 +8,7 @@ from typing import Any
 from kazoo.security import Permissions
 
 from tests.integration.commands import run
-from tests.integration.rights import denied
+from tests.integration.rights import denied, full
 from tests.integration.scenario import PARTITIONS, Scenario
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
@@ -44,6 +44,25 @@ def test_a_right_that_is_missing_is_named_and_withdrawn(scenario: Scenario) -> N
         assert f"refused: ZooKeeper refuses {paths.channel(group, member)}/" in shown(scenario, group)
     scenario.settle()
     scenario.lab.wait_for("nothing in its way", lambda: not described(scenario, group))
+    scenario.verify()
+
+
+def test_a_group_over_its_quota_is_named_and_the_others_go_on(scenario: Scenario) -> None:
+    """In `zk_answers`, treat an exceeded quota as a lost connection; in `Scheduler.note_refused`, log each refusal."""
+    scenario.begin(members=1)
+    over, other = scenario.groups
+    with full(scenario.lab.cluster.zookeeper, paths.channel(over)):
+        scenario.grow_topic(scenario.topic("t"), PARTITIONS + 2)
+        scenario.settle(other)
+        scenario.lab.wait_for("the refusal", lambda: bool(described(scenario, over)))
+        (refused,) = described(scenario, over)
+        assert refused["kind"] == "refused"
+        assert "quota exceeded" in refused["text"]
+        assert len(scenario.report(over).owned()) == PARTITIONS
+        assert described(scenario, other) == []
+    scenario.settle()
+    scenario.lab.wait_for("nothing in its way", lambda: not described(scenario, over))
+    assert sum("quota exceeded" in line for line in scenario.log_lines(*scenario.coordinators)) == 1
     scenario.verify()
 
 

@@ -39,7 +39,7 @@ class WarmCluster(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
 
     def __init__(self, *, chroot: str, tick_ms: int) -> None:
-        super().__init__(chroot=chroot, tick_ms=tick_ms)
+        super().__init__(chroot=chroot, tick_ms=tick_ms, zookeeper_properties={"enforceQuota": "true"})
 
     def program(
         self,
