@@ -100,14 +100,18 @@ def _provoke(cluster: Cluster, draw: Random, group: str) -> None:
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-def _deny(cluster: Cluster, identity: str, path: str, right: Right) -> None:
+def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, right: Right) -> None:
+    """Take a right away, and often give it back while the run goes on; no watch event tells of either."""
     cluster.schedule.tell("FAULT", f"{identity} may not {right.value} {path}")
-    cluster.ensemble.zk.denied.add((identity, path, right))
+    denied = cluster.ensemble.zk.denied
+    denied.add((identity, path, right))
+    _provoke(cluster, draw, group)
+    if draw.random() < 0.5:
+        cluster.schedule.after(draw.randrange(*REFUSED_US), denied.discard, (identity, path, right))
 
 
 def _deny_topic(cluster: Cluster, draw: Random, target: Target) -> None:
-    _deny(cluster, "coordinator", paths.topic(target.topic), Right.READ)
-    _provoke(cluster, draw, target.group)
+    _deny(cluster, draw, target.group, "coordinator", paths.topic(target.topic), Right.READ)
 
 
 def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -132,8 +136,7 @@ def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
             *_rights_at_a_member(cluster, target),
         ]
     )
-    _deny(cluster, "coordinator", path, right)
-    _provoke(cluster, draw, name)
+    _deny(cluster, draw, name, "coordinator", path, right)
 
 
 def _rights_at_a_member(cluster: Cluster, target: Target) -> list[tuple[str, Right]]:
@@ -163,8 +166,7 @@ def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
             (paths.offsets(name, target.topic), Right.READ),
         ]
     )
-    _deny(cluster, name, path, right)
-    _provoke(cluster, draw, name)
+    _deny(cluster, draw, name, name, path, right)
 
 
 def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.central_world import CentralWorld
 from tests.support.group_coordinator import GROUP, REBALANCE_MS
 from tests.support.kip848_group import Client
+from zkrebalancer.group_protocol.effects import Targeted
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Delete, Multi
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -104,6 +105,24 @@ def test_a_frozen_group_moves_nothing() -> None:
     world.pass_time(2_000)
     assert len(world.read_by(a)) == 6
     world.world.configure(settings.encode(GroupSettings()))
+    world.pass_time(2_000)
+    world.assert_shared()
+
+
+def test_a_stop_is_over_only_once_the_group_has_heard_of_it() -> None:
+    """In `MemberAgent._has_let_go`, look only at what the client has: it may be about to get what is stopped."""
+    world, unheard = CentralWorld(), list[Targeted]()
+    world.add("a")
+    world.agents.give = unheard.append
+    world.pass_time(1_500)
+    assert [len(targeted.partitions) for targeted in unheard] == [6]
+    world.world.add_agent("agent")
+    world.pass_time(1_500)
+    assert sorted(len(share) for share in world.shares()) == [0, 0]
+    world.agents.give = world.groups.step
+    for targeted in unheard:
+        world.groups.step(targeted)
+        world.run()
     world.pass_time(2_000)
     world.assert_shared()
 

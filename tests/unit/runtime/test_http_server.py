@@ -9,6 +9,7 @@ import urllib.request
 
 import gevent
 import pytest
+from gevent.event import Event
 from gevent.socket import create_connection
 from prometheus_client import CollectorRegistry, Histogram
 
@@ -97,6 +98,35 @@ def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: s
             assert client.recv(100).split()[1].decode() == status
     finally:
         server.stop(timeout=0)
+
+
+def test_only_so_many_clients_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `serve`, limit nothing."""
+    monkeypatch.setattr(http_server, "MAX_CLIENTS", 2)
+    begun, may_end = list[int](), Event()
+
+    def page() -> tuple[bool, dict[str, object]]:
+        begun.append(1)
+        may_end.wait(WITHIN_S)
+        return True, {}
+
+    server = serve(("127.0.0.1", 0), Pages(lambda: WELL, CollectorRegistry(), {"/slow": page}))
+    clients = [create_connection(("127.0.0.1", server.server_port)) for _ in range(3)]
+    try:
+        with gevent.Timeout(WITHIN_S):
+            for client in clients:
+                client.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+            while len(begun) < 2:
+                gevent.sleep(0)
+            for _ in range(20):  # turns of the loop, in which the third would begin
+                gevent.sleep(0)
+            assert len(begun) == 2
+            may_end.set()
+            assert all(client.recv(100).startswith(b"HTTP/1.1 200 OK") for client in clients)
+    finally:
+        server.stop(timeout=0)
+        for client in clients:
+            client.close()
 
 
 def test_pages_in_a_thread_can_only_be_read() -> None:
