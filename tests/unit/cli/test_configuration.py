@@ -88,6 +88,10 @@ def test_librdkafkas_settings_come_from_a_table_and_secrets_are_not_shown(file: 
     assert by_variable["kafka"]["sasl.username"] == "variable"
     by_flag = values("--config", path, "--kafka", "sasl.username=flag", ZKREBALANCER_KAFKA_SASL_USERNAME="variable")
     assert by_flag["kafka"]["sasl.username"] == "flag"
+    later = Path(path).with_name("later.toml")
+    later.write_text('[kafka]\n"sasl.username" = "later"\n')
+    by_two_files = values("--config", path, "--config", str(later))["kafka"]
+    assert by_two_files == {**values("--config", path)["kafka"], "sasl.username": "later"}
 
 
 @pytest.mark.parametrize(
@@ -155,4 +159,7 @@ def test_settings_that_can_change_do_and_others_are_warned_of(
     reload()
     assert changed == [7]
     assert caplog.messages == [f"the former settings stay in force: {path}: size_ms: 0 is not in the range 1<=x<=100."]
+    file('zookeeper = "z:1"\nsize_ms = 6\nshare = 0.25\n')
+    reload()
+    assert changed == [7, 6], "back to the first value, which is not the present one"
     logging.getLogger().setLevel(level)
