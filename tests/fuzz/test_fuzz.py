@@ -17,6 +17,8 @@ from tests.fuzz.targets import TARGETS
 FOUND: dict[str, list[bytes]] = {  # by earlier runs, or by reading
     "backups": [b"[" * 100_000, targets.backup_head() + b'{"path":"/consumers/a","content":"\xc3\xa9"}\n'],
     "events": [
+        b'{"mono_us":1,"kind":"other","first_offset":1}\n',
+        b'{"mono_us":1,"kind":"other","partitions":1,"positions":2}\n',
         b"[" * 100_000 + b"\n",
         b'{"mono_us":1,"kind":"produced","topic":"' + b"t" * 9_000 + b'","partition":""}\n',
     ],

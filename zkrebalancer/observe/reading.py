@@ -134,16 +134,17 @@ def find_flaw(event: object) -> str | None:
     """Return what is wrong with a parsed line, None if it is a valid event."""
     if not isinstance(event, dict):
         return "not a JSON object"
-    for key, kind in {**_COMMON, **KEYS.get(str(event.get("kind")), {})}.items():
+    required = KEYS.get(str(event.get("kind")), {})
+    for key, kind in {**_COMMON, **required}.items():
         value = event.get(key)
         if type(value) is not kind:
             return f"event {event.get('kind')!r:.80}: {key} is {value!r:.80}, not of type {kind.__name__}"
     if abs(event["mono_us"]) > MAX_NUMBER:
         return f"event {event['kind']!r}: mono_us {event['mono_us']} is out of range"
-    if "positions" in event and "partitions" in event:
+    if "positions" in required:
         partitions, positions = event["partitions"], event["positions"]
         if len(partitions) != len(positions) or any(type(number) is not int for number in partitions + positions):
             return f"event {event['kind']!r}: partitions and positions must be equally many integers"
-    if "first_offset" in event and not 0 <= event["first_offset"] <= event["last_offset"] <= MAX_NUMBER:
+    if "first_offset" in required and not 0 <= event["first_offset"] <= event["last_offset"] <= MAX_NUMBER:
         return f"event {event['kind']!r}: offsets {event['first_offset']} to {event['last_offset']}"
     return None
