@@ -61,7 +61,7 @@ setup(
         "numpy>=1.23.2,<3",  # the first for Python 3.11
         "prometheus-client>=0.15.0,<1",
         "pure-sasl>=0.5.1,<1",  # kazoo's SASL
-        "rich>=12.0.0,<16",
+        "rich>=13.0.0,<16",  # 12.0 knows no progress without a total
     ],
     extras_require={
         "cluster": CLUSTER,
