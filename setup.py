@@ -3,6 +3,7 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
+DOCKER = ["docker>=7.1,<8"]
 DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 # From PySpark 4.2 on a Python source may bound its batches. The lower bounds of pandas and pyarrow are PySpark's; those
 # of extras are not tried by themselves.
@@ -67,9 +68,9 @@ setup(
         "cluster": CLUSTER,
         "spark": SPARK,
         "experiments": EXPERIMENTS,
-        "docker": ["docker"],
+        "docker": DOCKER,
         "docs": DOCS,
-        "dev": EXPERIMENTS + DEV,
+        "dev": EXPERIMENTS + DOCKER + DEV,
     },
     entry_points={
         "console_scripts": [

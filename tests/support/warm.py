@@ -25,6 +25,7 @@ from typing import cast
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.hosts import HostCluster
 from zkrebalancer.localcluster.server import Program, child_environment
 
 MAIN = "zkrebalancer.cli.main"
@@ -35,11 +36,8 @@ START_DEADLINE_S = WITHIN_S
 STATUS_BYTES = 8
 
 
-class WarmCluster(LocalCluster):
+class WarmPrograms(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
-
-    def __init__(self, *, chroot: str, tick_ms: int) -> None:
-        super().__init__(chroot=chroot, tick_ms=tick_ms, zookeeper_properties={"enforceQuota": "true"})
 
     def program(
         self,
@@ -56,6 +54,17 @@ class WarmCluster(LocalCluster):
         program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state)
         self._programs.append(program)
         return program
+
+
+class WarmCluster(WarmPrograms):
+    """A ZooKeeper and a broker."""
+
+    def __init__(self, *, chroot: str, tick_ms: int) -> None:
+        super().__init__(chroot=chroot, tick_ms=tick_ms, zookeeper_properties={"enforceQuota": "true"})
+
+
+class WarmHostCluster(WarmPrograms, HostCluster):
+    """Docker hosts; the programs on them are ordinary ones, those of the lab are forks."""
 
 
 class WarmProgram(Program):

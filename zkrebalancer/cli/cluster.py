@@ -1,4 +1,4 @@
-"""`zkrebalancer cluster up|status|down`: a local ZooKeeper and Kafka that run until `cluster down`."""
+"""`zkrebalancer cluster up|status|down`: local ZooKeeper and Kafka, or Docker hosts, until `cluster down`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.localcluster import processes, standing
-from zkrebalancer.localcluster.cluster import BROKER_KINDS, ENSEMBLE_SIZES, BrokerKind
+from zkrebalancer.localcluster.cluster import BROKER_KINDS, ENSEMBLE_SIZES, MAX_BROKERS, BrokerKind
+from zkrebalancer.localcluster.hosts import HOST_COUNTS, answering
 from zkrebalancer.localcluster.state import ClusterState
 
-PORT = click.IntRange(1, 65_533)  # an ensemble takes three in a row
+PORT = click.IntRange(1, 65_535 - MAX_BROKERS)  # an ensemble takes three in a row, and so do brokers
 _Folder = click.Path(file_okay=False, path_type=Path)
 
 
 @click.group()
 def cluster() -> None:
-    """Run ZooKeeper and a Kafka broker on this machine.
+    """Run ZooKeeper and Kafka on this machine, as processes or on Docker hosts.
 
     \b
     Example:
@@ -39,6 +41,18 @@ def cluster() -> None:
     show_default=True,
     help="kafka-3.9 keeps its metadata in ZooKeeper, kafka-4 runs in KRaft mode with a topic mirror.",
 )
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, MAX_BROKERS),
+    default=1,
+    show_default=True,
+    help="How many brokers; from three on, each partition has three replicas.",
+)
+@click.option(
+    "--hosts",
+    type=click.Choice([str(count) for count in HOST_COUNTS]),
+    help="Docker containers as hosts, each with a ZooKeeper server, a Kafka 3.9 broker and a coordinator.",
+)
 @click.option("--chroot", default="", metavar="PATH", help="Path in ZooKeeper below which everything lives.")
 @click.option(
     "--zookeeper-port",
@@ -46,7 +60,12 @@ def cluster() -> None:
     metavar="PORT",
     help="ZooKeeper's port; with three servers, the first of three.  [default: any free port]",
 )
-@click.option("--broker-port", type=PORT, metavar="PORT", help="The broker's port.  [default: any free port]")
+@click.option(
+    "--broker-port",
+    type=PORT,
+    metavar="PORT",
+    help="The broker's port; with several brokers, the first of as many.  [default: any free port]",
+)
 @click.option("--cache", type=_Folder, help="Folder for the servers' jars.  [default: the user's cache folder]")
 @click.option(
     "--kafka-home", type=_Folder, envvar="KAFKA_HOME", help="Use the jars of this Kafka installation's libs/ instead."
@@ -57,6 +76,8 @@ def up(
     *,
     zookeepers: str,
     broker: BrokerKind,
+    brokers: int,
+    hosts: str | None,
     chroot: str,
     zookeeper_port: int | None,
     broker_port: int | None,
@@ -68,13 +89,21 @@ def up(
 
     If the same cluster is running already, only print its addresses.
 
+    With --hosts, each host is a container with an address of its own. It needs a Docker engine on this machine.
+
     \b
     Example:
       zkrebalancer cluster up --zookeeper-port 2181 --broker-port 9092
+      zkrebalancer cluster up --hosts 3
     """
-    if broker == "none" and broker_port is not None:
-        raise click.UsageError("--broker-port has no meaning with --broker none")
-    wanted = standing.ClusterOptions(int(zookeepers), broker, chroot, cache, kafka_home, zookeeper_port, broker_port)
+    if broker == "none":
+        _refuse("--broker none", "broker_port", "brokers")
+    if hosts is not None:
+        _refuse("--hosts", "zookeepers", "broker", "brokers", "zookeeper_port", "broker_port")
+    count = None if hosts is None else int(hosts)
+    wanted = standing.ClusterOptions(
+        int(zookeepers), broker, brokers, chroot, cache, kafka_home, zookeeper_port, broker_port, count
+    )
     directory = standing.standing_directory()
     with _progress() as report:
         report("starting the cluster")
@@ -131,11 +160,30 @@ def down(as_json: bool) -> None:
         click.echo(f"The cluster is down ({stopped} processes stopped)." if stopped else "No cluster was running.")
 
 
+def _refuse(option: str, *parameters: str) -> None:
+    """Refuse parameters that have no meaning with an option."""
+    context = click.get_current_context()
+    for name in parameters:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no meaning with {option}")
+
+
 def _address(directory: Path, state: ClusterState) -> dict[str, str | None]:
     return {"zookeeper": state.zookeeper, "bootstrap": state.bootstrap or None, "directory": str(directory)}
 
 
 def _full_status(directory: Path, state: ClusterState) -> dict[str, object]:
+    states = standing.host_states(directory, state)
+    hosts = [
+        {
+            "name": host.name,
+            "address": host.address,
+            "state": states[host.name],
+            "answering": answering(host.address) if states[host.name] == "running" else [],
+            "logs": f"{host.logs}-*.log",
+        }
+        for host in state.hosts
+    ]
     servers = [
         {
             "name": server.name,
@@ -146,16 +194,32 @@ def _full_status(directory: Path, state: ClusterState) -> dict[str, object]:
         }
         for server in state.servers
     ]
-    return {"running": True, **_address(directory, state), "settings": state.settings, "servers": servers}
+    return {
+        "running": True,
+        **_address(directory, state),
+        "settings": state.settings,
+        "servers": servers,
+        "hosts": hosts,
+    }
 
 
 def _print_state(console: Console, directory: Path, state: ClusterState) -> None:
-    table = Table("server", "state", "pid", "port", "log")
-    for server in state.servers:
-        condition = "running" if processes.is_alive(server.process) else "dead"
-        port = "-" if server.port is None else str(server.port)
-        table.add_row(server.name, condition, str(server.process.pid), port, Path(server.log).name)
-    console.print(table)
+    if state.hosts:
+        hosts = Table("host", "state", "address", "answering", "logs")
+        states = standing.host_states(directory, state)
+        for host in state.hosts:
+            found = answering(host.address) if states[host.name] == "running" else []
+            hosts.add_row(
+                host.name, states[host.name], host.address, ", ".join(found) or "-", f"{Path(host.logs).name}-*.log"
+            )
+        console.print(hosts)
+    if state.servers:
+        servers = Table("server", "state", "pid", "port", "log")
+        for server in state.servers:
+            condition = "running" if processes.is_alive(server.process) else "dead"
+            port = "-" if server.port is None else str(server.port)
+            servers.add_row(server.name, condition, str(server.process.pid), port, Path(server.log).name)
+        console.print(servers)
     console.print(f"ZooKeeper:  {state.zookeeper}")
     console.print(f"Kafka:      {state.bootstrap or '-'}")
     console.print(f"Folder:     {directory}")

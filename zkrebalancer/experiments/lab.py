@@ -30,6 +30,7 @@ from zkrebalancer.localcluster.server import Program
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations.topics import BROKERS_DEFAULT
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import ABSENT, Children, Create, Get, ListChildren, Multi, Refusal, Refused, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
@@ -250,7 +251,7 @@ class Lab:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic and wait until producers can write to it and the coordinator can see it."""
-        self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
+        self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, BROKERS_DEFAULT)]))
         if self.cluster.has_topics_in_zookeeper:
             self.wait_for(f"topic {topic}", lambda: self._is_topic_there(topic))
         self._wait_served(topic, partitions)

@@ -1,4 +1,4 @@
-"""A ZooKeeper ensemble and a Kafka broker on this machine.
+"""A ZooKeeper ensemble and Kafka brokers on this machine.
 
     with LocalCluster(zookeepers=3) as cluster:
         use(cluster.zookeeper, cluster.bootstrap)
@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from zkrebalancer.localcluster import class_archives, jars, state
+from zkrebalancer.localcluster import class_archives, jars, kafka, state
 from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
-from zkrebalancer.localcluster.programs import MAX_PORTS, ProgramFactory, place_fixed
+from zkrebalancer.localcluster.programs import FIRST_PORTS, ProgramFactory, place_fixed
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Children, Create, ListChildren, Multi, Refusal, Refused
@@ -35,14 +35,15 @@ from zkrebalancer.runtime.zk import BlockingZk
 BrokerKind = Literal["kafka-3.9", "kafka-4", "none"]
 BROKER_KINDS: tuple[BrokerKind, ...] = get_args(BrokerKind)
 ENSEMBLE_SIZES = (1, 3)
+MAX_BROKERS = 9
 FORMAT_DEADLINE_S = 180.0
 
 
 class LocalCluster:
-    """ZooKeeper and optionally one Kafka broker; a context manager.
+    """ZooKeeper and optionally Kafka brokers; a context manager.
 
-    While the cluster runs, `zookeeper` is "HOST:PORT[,…][/CHROOT]", `bootstrap` is "HOST:PORT" ("" without a broker),
-    `directory` is the folder of all data and logs, and `zookeeper_servers` and `broker` are the servers.
+    While the cluster runs, `zookeeper` is "HOST:PORT[,…][/CHROOT]", `bootstrap` is "HOST:PORT[,…]" ("" without a
+    broker), `directory` is the folder of all data and logs, and `zookeeper_servers` and `brokers` are the servers.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LocalCluster:
         *,
         zookeepers: int = 1,
         broker: BrokerKind = "kafka-3.9",
+        brokers: int = 1,
         chroot: str = "",
         directory: Path | None = None,
         tick_ms: int = 200,
@@ -68,10 +70,11 @@ class LocalCluster:
         """Configure a cluster; `start` starts it.
 
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
-        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `directory` must not exist yet; the default is a
+        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `brokers`: how many; the first has the id 1, and
+        if there are three or more, each partition has three replicas. `directory` must not exist yet; the default is a
         temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add or override
-        properties of the servers; `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` (the
-        first of three in an ensemble) and `broker_port`: by default free ports. Jars come from `kafka_home` (default:
+        properties of the servers; `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` and
+        `broker_port`, the first ones of several in a row: by default free ports. Jars come from `kafka_home` (default:
         the environment's KAFKA_HOME), or else the folder `cache` (default: the user's). `report` receives progress
         lines.
 
@@ -79,28 +82,26 @@ class LocalCluster:
             ConfigurationError: a setting is out of range.
 
         """
-        if zookeepers not in ENSEMBLE_SIZES:
-            raise ConfigurationError(f"an ensemble has 1 or 3 ZooKeeper servers, not {zookeepers}")
-        if broker not in BROKER_KINDS:
-            raise ConfigurationError(f"broker {broker!r} is not one of {', '.join(BROKER_KINDS)}")
+        _check(zookeepers, broker, brokers)
         self.chroot = normal_chroot(chroot)
         self.zookeeper = ""
         self.bootstrap = ""
         self.zookeeper_servers: list[Server] = []
+        self.brokers: list[Server] = []
+        self._broker_count = brokers
         self._kind = broker
         self._ensemble_size = zookeepers
         self._wanted_directory = directory
         self._tick_ms = tick_ms
         self._zookeeper_properties = dict(zookeeper_properties or {})
         self._zookeeper_options = tuple(zookeeper_options)
-        self._kafka_properties = dict(kafka_properties or {})
+        self._kafka_properties = {**(kafka.replicated(brokers) if brokers > 1 else {}), **(kafka_properties or {})}
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
         self._mirror = mirror
-        self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port)
+        self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port, brokers)
         self._source = jars.JarSource.of(cache, kafka_home, report)
         self._directory: Path | None = None
-        self._broker: Server | None = None
         self._programs: list[Program] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._reserved: list[socket.socket] = []  # keep the ports for this cluster while a server is down
@@ -114,10 +115,10 @@ class LocalCluster:
 
     @property
     def broker(self) -> Server:
-        """The Kafka broker; raises LocalClusterError if there is none."""
-        if self._broker is None:
+        """The first Kafka broker; raises LocalClusterError if there is none."""
+        if not self.brokers:
             raise LocalClusterError("this cluster has no broker")
-        return self._broker
+        return self.brokers[0]
 
     @property
     def has_topics_in_zookeeper(self) -> bool:
@@ -130,8 +131,10 @@ class LocalCluster:
         settings = {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
         if self._ports.zookeepers:
             settings["zookeeper-port"] = str(self._ports.zookeepers[0])
-        if self._ports.broker is not None:
-            settings["broker-port"] = str(self._ports.broker)
+        if self._ports.brokers:
+            settings["broker-port"] = str(self._ports.brokers[0])
+        if self._broker_count > 1:
+            settings["brokers"] = str(self._broker_count)
         return settings
 
     def __enter__(self) -> Self:
@@ -162,13 +165,9 @@ class LocalCluster:
         archives = self._class_archives(java, class_paths[jars.KAFKA_3])
         self._directory = _make_directory(self._wanted_directory)
         try:
-            self._write_state()  # no processes yet, but marks the folder as ours for the guard
+            self._write_state()  # nothing runs yet, but it marks the folder as ours for the guard
             self._guard = _begin_guard(self._directory)
-            self._reserved = reserve_ports(MAX_PORTS, self._ports.all())
-            ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
-            self._start_servers(
-                ProgramFactory.in_folder(self._directory, java, class_paths, self._write_state, ports, archives)
-            )
+            self._start_servers(java, class_paths, archives)
         except BaseException:
             self.stop()
             raise
@@ -182,12 +181,15 @@ class LocalCluster:
             return
         for program in self._programs:
             program.kill()
-        if any(program.has_failed for program in self._programs):
+        if self._has_failed():
             state.clear(self._directory, keep=".log")
         else:
             state.clear(self._directory)
             self._directory.rmdir()
         self._forget(b"")
+
+    def _has_failed(self) -> bool:
+        return any(program.has_failed for program in self._programs)
 
     def program(
         self,
@@ -217,7 +219,10 @@ class LocalCluster:
                 return None
         return archives
 
-    def _start_servers(self, factory: ProgramFactory) -> None:
+    def _start_servers(self, java: str, class_paths: Mapping[str, str], archives: ClassArchives | None) -> None:
+        self._reserved = reserve_ports(FIRST_PORTS + self._broker_count - 1, self._ports.all())
+        ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
+        factory = ProgramFactory.in_folder(self.directory, java, class_paths, self._write_state, ports, archives)
         self.zookeeper_servers = factory.zookeepers(
             self._ensemble_size,
             self._tick_ms,
@@ -231,31 +236,38 @@ class LocalCluster:
         for server in self.zookeeper_servers:
             server.spawn()
         if self._kind == "kafka-4":
-            self._begin_kraft_broker(factory)
+            self._begin_kraft_brokers(factory)
         for server in self.zookeeper_servers:
             server.wait_ready()
-        _create_chroot(hosts, self.chroot)
+        create_chroot(hosts, self.chroot)
         if self._kind == "kafka-3.9":
-            broker = factory.zookeeper_mode_broker(self.zookeeper, self._kafka_heap_mb, self._kafka_properties)
-            self._begin_broker(broker)
-        if self._broker is not None:
-            self._broker.wait_ready()
+            settings = self.zookeeper, self._kafka_heap_mb, self._kafka_properties
+            self._begin_brokers([factory.zookeeper_mode_broker(n, *settings) for n in self._broker_numbers()])
+        for broker in self.brokers:
+            broker.wait_ready()
         if self._kind == "kafka-4" and self._mirror:
             self._start_mirror(factory)
 
-    def _begin_kraft_broker(self, factory: ProgramFactory) -> None:
-        storage_tool, broker = factory.kraft_broker(self._kafka_heap_mb, self._kafka_properties)
-        self._programs.append(storage_tool)
-        storage_tool.spawn()
-        storage_tool.wait_end(FORMAT_DEADLINE_S)
-        self._programs.remove(storage_tool)
-        self._begin_broker(broker)
+    def _broker_numbers(self) -> range:
+        return range(1, self._broker_count + 1)
 
-    def _begin_broker(self, broker: Server) -> None:
-        self._broker = broker
-        self.bootstrap = f"{HOST}:{broker.port}"
-        self._programs.append(broker)
-        broker.spawn()
+    def _begin_kraft_brokers(self, factory: ProgramFactory) -> None:
+        settings = kafka.new_cluster_id(), self._kafka_heap_mb, self._kafka_properties
+        pairs = [factory.kraft_broker(number, *settings) for number in self._broker_numbers()]
+        for storage_tool, _broker in pairs:
+            self._programs.append(storage_tool)
+            storage_tool.spawn()
+        for storage_tool, _broker in pairs:
+            storage_tool.wait_end(FORMAT_DEADLINE_S)
+            self._programs.remove(storage_tool)
+        self._begin_brokers([broker for _storage_tool, broker in pairs])
+
+    def _begin_brokers(self, brokers: list[Server]) -> None:
+        self.brokers = brokers
+        self.bootstrap = ",".join(f"{HOST}:{broker.port}" for broker in brokers)
+        self._programs += brokers
+        for broker in brokers:
+            broker.spawn()
 
     def _start_mirror(self, factory: ProgramFactory) -> None:
         mirror = factory.mirror(self.bootstrap, self.zookeeper)
@@ -274,7 +286,13 @@ class LocalCluster:
             for program in self._programs
             if program.process is not None
         )
-        state.write(self.directory, state.ClusterState(self.zookeeper, self.bootstrap, self.settings, servers))
+        hosts, engine = self._hosts_state()
+        written = state.ClusterState(self.zookeeper, self.bootstrap, self.settings, servers, hosts, engine)
+        state.write(self.directory, written)
+
+    def _hosts_state(self) -> tuple[tuple[state.HostState, ...], str]:
+        """Return the hosts and their Docker engine; `HostCluster` has some."""
+        return (), ""
 
     def _forget(self, message: bytes) -> None:
         """Send the guard a last message, which may be empty, wait for its end, and reset all state."""
@@ -283,8 +301,8 @@ class LocalCluster:
         for one in self._reserved:
             one.close()
         self._reserved = []
-        self._guard, self._directory, self._broker = None, None, None
-        self._programs, self.zookeeper_servers = [], []
+        self._guard, self._directory = None, None
+        self._programs, self.zookeeper_servers, self.brokers = [], [], []
         self.zookeeper, self.bootstrap = "", ""
 
 
@@ -305,12 +323,25 @@ class _Recorder(LocalCluster):
         return self._archives
 
 
-def _fixed_ports(first: int | None, zookeepers: int, broker: int | None) -> FixedPorts:
+def _check(zookeepers: int, broker: str, brokers: int) -> None:
+    if zookeepers not in ENSEMBLE_SIZES:
+        raise ConfigurationError(f"an ensemble has 1 or 3 ZooKeeper servers, not {zookeepers}")
+    if broker not in BROKER_KINDS:
+        raise ConfigurationError(f"broker {broker!r} is not one of {', '.join(BROKER_KINDS)}")
+    if not 1 <= brokers <= MAX_BROKERS:
+        raise ConfigurationError(f"a cluster has 1 to {MAX_BROKERS} brokers, not {brokers}")
+
+
+def _fixed_ports(zookeeper: int | None, zookeepers: int, broker: int | None, brokers: int) -> FixedPorts:
     """Return the chosen ports of the servers; raises ConfigurationError if two are the same."""
-    ports = FixedPorts(() if first is None else tuple(range(first, first + zookeepers)), broker)
-    if broker in ports.zookeepers:
-        raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {broker}")
+    ports = FixedPorts(_in_a_row(zookeeper, zookeepers), _in_a_row(broker, brokers))
+    for port in sorted({*ports.zookeepers} & {*ports.brokers}):
+        raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {port}")
     return ports
+
+
+def _in_a_row(first: int | None, count: int) -> tuple[int, ...]:
+    return () if first is None else tuple(range(first, first + count))
 
 
 def normal_chroot(chroot: str) -> str:
@@ -328,7 +359,8 @@ def normal_chroot(chroot: str) -> str:
     return chroot
 
 
-def _create_chroot(hosts: str, chroot: str) -> None:
+def create_chroot(hosts: str, chroot: str) -> None:
+    """Create the nodes of a chroot at "HOST:PORT[,…]", unless they exist."""
     if not chroot:
         return
     segments = chroot.split("/")

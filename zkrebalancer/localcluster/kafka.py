@@ -24,6 +24,7 @@ STORAGE_TOOL_CLASS = "kafka.tools.StorageTool"
 BROKER_ID = 1
 ZOOKEEPER_SESSION_TIMEOUT_MS = 6_000
 METADATA_TIMEOUT_S = 1.0
+MAX_REPLICAS = 3
 
 _ONE_BROKER = {
     "auto.create.topics.enable": "false",
@@ -67,6 +68,29 @@ def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mappin
     return render_properties({**properties, **_ONE_BROKER, **extra})
 
 
+def broker_without_controller(number: int, port: int) -> dict[str, str]:
+    """Return the properties in which a further broker in KRaft mode differs from the first one, the controller."""
+    return {"process.roles": "broker", "node.id": str(number), "listeners": f"PLAINTEXT://{HOST}:{port}"}
+
+
+def replicated(brokers: int) -> dict[str, str]:
+    """Return the properties with which `brokers` brokers keep replicas; with three, records outlive one broker."""
+    replicas = str(min(brokers, MAX_REPLICAS))
+    in_sync = str(max(1, min(brokers, MAX_REPLICAS) - 1))
+    return {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "transaction.state.log.min.isr": in_sync,
+    }
+
+
+def broker_name(number: int) -> str:
+    """Return the name of a broker's process: "kafka", "kafka-2", …."""
+    return "kafka" if number == 1 else f"kafka-{number}"
+
+
 def new_cluster_id() -> str:
     """Return a new cluster id in Kafka's format: a UUID in unpadded URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -75,13 +99,14 @@ def new_cluster_id() -> str:
 class BrokerProbe:
     """Checks whether one broker serves metadata; keeps its client between calls until the broker answers."""
 
-    def __init__(self, bootstrap: str) -> None:
-        """Prepare to probe the broker at "HOST:PORT"; sends nothing yet."""
+    def __init__(self, bootstrap: str, count: int = 1) -> None:
+        """Prepare to probe the broker at "HOST:PORT"; sends nothing yet. It must know `count` brokers."""
         self._bootstrap = bootstrap
+        self._count = count
         self._client: AdminClient | None = None
 
     def __call__(self) -> bool:
-        """Whether the broker answers within METADATA_TIMEOUT_S and lists itself."""
+        """Whether the broker answers within METADATA_TIMEOUT_S and lists enough brokers, itself included."""
         if self._client is None:
             self._client = AdminClient(
                 {
@@ -92,19 +117,24 @@ class BrokerProbe:
                 }
             )
         try:
-            answered = bool(self._client.list_topics(timeout=METADATA_TIMEOUT_S).brokers)
+            answered = len(self._client.list_topics(timeout=METADATA_TIMEOUT_S).brokers) >= self._count
         except KafkaException:
             return False
-        self._client = None
+        if answered:
+            self._client = None
         return answered
 
 
 class ZooKeeperModeBroker(Server):
     """A 3.9 broker; after a kill, it can start again only when its old ZooKeeper session has expired."""
 
-    def __init__(self, command: list[str], log: Path, on_spawn: Callable[[], None], port: int, zookeeper: str) -> None:
-        """Prepare the broker; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
-        super().__init__("kafka", command, log, on_spawn, port=port, is_ready=BrokerProbe(f"{HOST}:{port}"))
+    def __init__(
+        self, number: int, command: list[str], log: Path, on_spawn: Callable[[], None], port: int, zookeeper: str
+    ) -> None:
+        """Prepare the broker with the id `number`; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
+        probe = BrokerProbe(f"{HOST}:{port}")
+        super().__init__(broker_name(number), command, log, on_spawn, port=port, is_ready=probe)
+        self._registration = Get(f"{paths.BROKER_IDS}/{number}")
         self._zookeeper = zookeeper
 
     def spawn(self) -> None:
@@ -115,9 +145,8 @@ class ZooKeeperModeBroker(Server):
 
     def _wait_until_unregistered(self) -> None:
         give_up_at = time.monotonic() + START_DEADLINE_S
-        registration = Get(f"{paths.BROKER_IDS}/{BROKER_ID}")
         with BlockingZk(self._zookeeper) as client:
-            while isinstance(client.perform(registration, ABSENT), Content):
+            while isinstance(client.perform(self._registration, ABSENT), Content):
                 if time.monotonic() > give_up_at:
-                    raise LocalClusterError(f"{registration.path} still exists: does another broker own it?")
+                    raise LocalClusterError(f"{self._registration.path} still exists: does another broker own it?")
                 time.sleep(ASK_INTERVAL_S)

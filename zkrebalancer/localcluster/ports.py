@@ -23,14 +23,14 @@ _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @dataclass(frozen=True, slots=True)
 class FixedPorts:
-    """Ports chosen by the user: the client port of each ZooKeeper server, and the broker's; empty or None for any."""
+    """Ports chosen by the user: the client port of each ZooKeeper server, and of each broker; empty for any."""
 
     zookeepers: tuple[int, ...] = ()
-    broker: int | None = None
+    brokers: tuple[int, ...] = ()
 
     def all(self) -> tuple[int, ...]:
         """Return all chosen ports."""
-        return (*self.zookeepers, *(() if self.broker is None else (self.broker,)))
+        return (*self.zookeepers, *self.brokers)
 
 
 def reserve_ports(count: int, fixed: Collection[int] = ()) -> list[socket.socket]:

@@ -12,20 +12,36 @@ from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.ports import HOST, FixedPorts
 from zkrebalancer.localcluster.server import Program, Server
 
-MAX_PORTS = 3 * 3 + 2  # three for each ZooKeeper server, two for the broker
+FIRST_PORTS = 2 + 3 * 3  # two for the first broker, three for each ZooKeeper server; further brokers have one each
 TOOL_HEAP_MB = 256
 MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
-_LOGGING = Path(__file__).parent / "log4j.properties"
+LOGGING = Path(__file__).parent / "log4j.properties"
 
 
 def place_fixed(fixed: FixedPorts, ports: Sequence[int]) -> list[int]:
     """Return `ports` for a `ProgramFactory`, with the fixed ones in their places."""
     placed = [*ports]
-    if fixed.broker is not None:
-        placed[0] = fixed.broker
+    for index, port in enumerate(fixed.brokers):
+        placed[_broker_place(index + 1)] = port
     for index, port in enumerate(fixed.zookeepers):
         placed[2 + 3 * index] = port
     return placed
+
+
+def _broker_place(number: int) -> int:
+    return 0 if number == 1 else FIRST_PORTS + number - 2
+
+
+def java_command(
+    java: str, class_path: str, heap_mb: int, temporary: Path, archives: ClassArchives | None, *main: str
+) -> list[str]:
+    """Return the command of a server's JVM; `main` is the main class and its arguments."""
+    options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+    options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # cheap at startup, for short-lived servers
+    options += [f"-Djava.io.tmpdir={temporary}", f"-Dlog4j.configuration=file:{LOGGING}"]
+    if archives is not None:
+        options += archives.options(main[0])
+    return [java, *options, "-cp", class_path, *main]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +65,7 @@ class ProgramFactory:
         ports: Sequence[int],
         archives: ClassArchives | None,
     ) -> ProgramFactory:
-        """Prepare the folder; `ports` are MAX_PORTS free ports, enough for all servers."""
+        """Prepare the folder; `ports` are free ports: FIRST_PORTS, and one for each further broker."""
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
         return cls(directory, java, class_paths, on_spawn, ports, archives)
 
@@ -57,7 +73,8 @@ class ProgramFactory:
         self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str], options: Sequence[str] = ()
     ) -> list[Server]:
         """Return the servers of one ensemble; `options` are for their JVMs."""
-        members = [zookeeper.EnsembleMember(*self.ports[at : at + 3]) for at in range(2, 2 + 3 * count, 3)]
+        places = [self.ports[at : at + 3] for at in range(2, 2 + 3 * count, 3)]
+        members = [zookeeper.EnsembleMember(client, peer, election) for client, peer, election in places]
         servers = []
         for index, member in enumerate(members):
             name = f"zookeeper-{index + 1}"
@@ -70,24 +87,32 @@ class ProgramFactory:
             servers.append(self._server(name, command, member.client_port, zookeeper.ServingProbe(member.client_port)))
         return servers
 
-    def zookeeper_mode_broker(self, zookeeper_hosts: str, heap_mb: int, extra: Mapping[str, str]) -> Server:
-        """Return a Kafka 3.9 broker with its metadata in ZooKeeper."""
-        port = self.ports[0]
-        text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / "kafka-data", extra)
-        config = self._config("kafka", text)
-        command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, config)
-        return kafka.ZooKeeperModeBroker(command, self._log("kafka"), self.on_spawn, port, zookeeper_hosts)
+    def zookeeper_mode_broker(
+        self, number: int, zookeeper_hosts: str, heap_mb: int, extra: Mapping[str, str]
+    ) -> Server:
+        """Return a Kafka 3.9 broker with its metadata in ZooKeeper; `number` counts from 1 and is its id."""
+        name, port = kafka.broker_name(number), self.ports[_broker_place(number)]
+        properties = {"broker.id": str(number), **extra}
+        text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / f"{name}-data", properties)
+        command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, self._config(name, text))
+        return kafka.ZooKeeperModeBroker(number, command, self._log(name), self.on_spawn, port, zookeeper_hosts)
 
-    def kraft_broker(self, heap_mb: int, extra: Mapping[str, str]) -> tuple[Program, Server]:
-        """Return a Kafka 4 broker and the tool that formats its folder: (tool, broker). Run the tool first."""
-        port, controller_port = self.ports[:2]
-        text = kafka.render_kraft_mode(port, controller_port, self.directory / "kafka-data", extra)
-        config = self._config("kafka", text)
-        arguments = ["format", f"--cluster-id={kafka.new_cluster_id()}", "--config", config]
+    def kraft_broker(
+        self, number: int, cluster_id: str, heap_mb: int, extra: Mapping[str, str]
+    ) -> tuple[Program, Server]:
+        """Return a Kafka 4 broker and the tool that formats its folder: (tool, broker). Run the tool first.
+
+        The broker with number 1 is the controller, too.
+        """
+        name, port, controller_port = kafka.broker_name(number), self.ports[_broker_place(number)], self.ports[1]
+        own = {} if number == 1 else kafka.broker_without_controller(number, port)
+        text = kafka.render_kraft_mode(port, controller_port, self.directory / f"{name}-data", {**own, **extra})
+        config = self._config(name, text)
+        arguments = ["format", f"--cluster-id={cluster_id}", "--config", config]
         storage_tool = self._java_command(jars.KAFKA_4, TOOL_HEAP_MB, kafka.STORAGE_TOOL_CLASS, *arguments)
         command = self._java_command(jars.KAFKA_4, heap_mb, kafka.MAIN_CLASS, config)
-        broker = self._server("kafka", command, port, kafka.BrokerProbe(f"{HOST}:{port}"))
-        return self._program("kafka-format", storage_tool), broker
+        broker = self._server(name, command, port, kafka.BrokerProbe(f"{HOST}:{port}"))
+        return self._program(f"{name}-format", storage_tool), broker
 
     def mirror(self, bootstrap: str, zookeeper_hosts: str) -> Program:
         """Return the topic mirror."""
@@ -102,12 +127,8 @@ class ProgramFactory:
         return str(file)
 
     def _java_command(self, version: str, heap_mb: int, *main: str) -> list[str]:
-        options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
-        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # cheap at startup, for short-lived servers
-        options += [f"-Djava.io.tmpdir={self.directory / 'tmp'}", f"-Dlog4j.configuration=file:{_LOGGING}"]
-        if version == jars.KAFKA_3 and self.archives is not None:
-            options += self.archives.options(main[0])
-        return [self.java, *options, "-cp", self.class_paths[version], *main]
+        archives = self.archives if version == jars.KAFKA_3 else None
+        return java_command(self.java, self.class_paths[version], heap_mb, self.directory / "tmp", archives, *main)
 
     def _program(self, name: str, command: list[str]) -> Program:
         return Program(name, command, self._log(name), self.on_spawn)

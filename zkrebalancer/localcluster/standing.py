@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from zkrebalancer.localcluster import state
+from zkrebalancer.localcluster import containers, state
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.hosts import HostCluster
 from zkrebalancer.localcluster.jars import Report
 from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.localcluster.state import ClusterState
@@ -22,15 +24,17 @@ LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a standing cluster."""
+    """The options of a standing cluster; with `hosts`, only those of `HostCluster` count."""
 
     zookeepers: int
     broker: BrokerKind
+    brokers: int
     chroot: str
     cache: Path | None
     kafka_home: Path | None
     zookeeper_port: int | None = None
     broker_port: int | None = None
+    hosts: int | None = None
 
 
 def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -46,23 +50,14 @@ def begin(directory: Path, options: ClusterOptions, report: Report) -> tuple[Clu
         LocalClusterError: a cluster runs with dead servers, or the start failed (no process is left running).
 
     """
-    cluster = LocalCluster(
-        zookeepers=options.zookeepers,
-        broker=options.broker,
-        chroot=options.chroot,
-        directory=directory,
-        cache=options.cache,
-        kafka_home=options.kafka_home,
-        zookeeper_port=options.zookeeper_port,
-        broker_port=options.broker_port,
-        report=report,
-    )
+    cluster = _cluster(directory, options, report)
     with _only_one(directory, report):
         running = look(directory)
         if running is not None:
-            _check_same(running, cluster.settings)
+            _check_same(directory, running, cluster.settings)
             return running, False
-        shutil.rmtree(directory, ignore_errors=True)  # left by a failed start or a reboot
+        state.end_cluster(directory)  # left by a reboot
+        shutil.rmtree(directory, ignore_errors=True)  # left by a failed start
         cluster.start()
         cluster.release()
         started = state.read(directory)
@@ -72,34 +67,66 @@ def begin(directory: Path, options: ClusterOptions, report: Report) -> tuple[Clu
 
 
 def look(directory: Path) -> ClusterState | None:
-    """Return the state of the cluster, None unless at least one of its servers runs."""
+    """Return the state of the cluster, None unless at least one of its servers or hosts runs."""
     found = state.read(directory)
-    if found is None or len(state.dead_servers(found)) == len(found.servers):
-        return None
-    return found
+    return found if found is not None and _running_count(directory, found) else None
+
+
+def host_states(directory: Path, cluster: ClusterState) -> dict[str, str]:
+    """Return the state of each host, as Docker calls it: "running", "paused", "exited", "missing"."""
+    if not cluster.hosts:
+        return {}
+    found = containers.Engine(cluster.engine, str(directory.resolve())).states()
+    return {host.name: found.get(host.name, "missing") for host in cluster.hosts}
+
+
+def _running_count(directory: Path, cluster: ClusterState) -> int:
+    hosts = [one for one in host_states(directory, cluster).values() if one in containers.RUNNING]
+    return len(cluster.servers) - len(state.dead_servers(cluster)) + len(hosts)
 
 
 def finish(directory: Path, report: Report) -> int:
-    """Stop the cluster if there is one, remove its folder, and return how many servers were killed."""
+    """Stop the cluster if there is one, remove its folder, and return how many servers or hosts were killed."""
     if not directory.exists():
         return 0
     with _only_one(directory, report):
         running = look(directory)
-        count = 0 if running is None else len(running.servers) - len(state.dead_servers(running))
+        count = 0 if running is None else _running_count(directory, running)
         state.end_cluster(directory)
         shutil.rmtree(directory, ignore_errors=True)  # without a state file: the logs of a failed start
         return count
 
 
-def _check_same(running: ClusterState, wanted: dict[str, str]) -> None:
+def _cluster(directory: Path, options: ClusterOptions, report: Report) -> LocalCluster:
+    common: dict[str, Any] = {
+        "chroot": options.chroot,
+        "directory": directory,
+        "cache": options.cache,
+        "kafka_home": options.kafka_home,
+        "report": report,
+    }
+    if options.hosts is not None:
+        return HostCluster(hosts=options.hosts, **common)
+    return LocalCluster(
+        zookeepers=options.zookeepers,
+        broker=options.broker,
+        brokers=options.brokers,
+        zookeeper_port=options.zookeeper_port,
+        broker_port=options.broker_port,
+        **common,
+    )
+
+
+def _check_same(directory: Path, running: ClusterState, wanted: dict[str, str]) -> None:
     if running.settings != wanted:
         have = " ".join(f"--{name} {value or '/'}" for name, value in running.settings.items())
         raise ConfigurationError(
             f"a cluster with other settings runs already ({have}): stop it with `zkrebalancer cluster down` first"
         )
-    dead = state.dead_servers(running)
+    dead = [f"{server.name} (log: {server.log})" for server in state.dead_servers(running)]
+    dead += [f"{name} ({found})" for name, found in host_states(directory, running).items() if found != "running"]
     if dead:
-        names = ", ".join(f"{server.name} (log: {server.log})" for server in dead)
+        names = ", ".join(dead)
         raise LocalClusterError(f"the cluster runs, but not {names}: stop it with `zkrebalancer cluster down` first")
 
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zkrebalancer.localcluster import containers
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.processes import ProcessRecord, end, is_alive
 
@@ -24,13 +25,24 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True)
+class HostState:
+    """One Docker host of the cluster; `logs` is the beginning of its logs' paths."""
+
+    name: str
+    address: str
+    logs: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The cluster's addresses, settings and processes."""
+    """The cluster's addresses, settings and processes; with hosts, their Docker engine."""
 
     zookeeper: str
     bootstrap: str
     settings: dict[str, str]
     servers: tuple[ServerState, ...]
+    hosts: tuple[HostState, ...] = ()
+    engine: str = ""
 
 
 def write(directory: Path, state: ClusterState) -> None:
@@ -54,7 +66,9 @@ def read(directory: Path) -> ClusterState | None:
             ServerState(entry["name"], ProcessRecord(**entry["process"]), entry["port"], entry["log"])
             for entry in document["servers"]
         )
-        return ClusterState(document["zookeeper"], document["bootstrap"], document["settings"], servers)
+        hosts = tuple(HostState(**entry) for entry in document.get("hosts", ()))
+        addresses = document["zookeeper"], document["bootstrap"]
+        return ClusterState(*addresses, document["settings"], servers, hosts, document.get("engine", ""))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -67,15 +81,17 @@ def dead_servers(state: ClusterState) -> list[ServerState]:
 
 
 def end_cluster(directory: Path) -> None:
-    """Kill every process in the state file that still runs, and remove the folder.
+    """Kill every process in the state file that still runs, remove every host, and remove the folder.
 
-    Has no effect without a state file. Raises LocalClusterError if a process does not end.
+    Has no effect without a state file. Raises LocalClusterError if a process does not end or Docker does not answer.
     """
     state = read(directory)
     if state is None:
         return
     for server in state.servers:
         end(server.process)
+    if state.engine:
+        containers.Engine(state.engine, str(directory.resolve())).remove_all()
     clear(directory)
     directory.rmdir()
 

@@ -21,11 +21,12 @@ _ZXID = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class EnsembleMember:
-    """The ports of one server of an ensemble."""
+    """The address and the ports of one server of an ensemble."""
 
     client_port: int
     peer_port: int
     election_port: int
+    host: str = HOST
 
 
 def render_config(
@@ -35,7 +36,7 @@ def render_config(
     properties = {
         "dataDir": str(data),
         "clientPort": str(members[index].client_port),
-        "clientPortAddress": HOST,
+        "clientPortAddress": members[index].host,
         "tickTime": str(tick_ms),
         "minSessionTimeout": str(2 * tick_ms),
         "maxSessionTimeout": str(MAX_SESSION_TIMEOUT_MS),
@@ -47,7 +48,7 @@ def render_config(
         properties["initLimit"] = str(-(-INITIALIZE_MS // tick_ms))
         properties["syncLimit"] = str(-(-LAG_MS // tick_ms))
         for number, member in enumerate(members, start=1):
-            properties[f"server.{number}"] = f"{HOST}:{member.peer_port}:{member.election_port}"
+            properties[f"server.{number}"] = f"{member.host}:{member.peer_port}:{member.election_port}"
     return render_properties({**properties, **extra})
 
 
@@ -67,16 +68,16 @@ def ask(host: str, port: int, word: str) -> bytes:
 
 
 class ServingProbe:
-    """Checks whether one server on this machine serves clients."""
+    """Checks whether one server serves clients."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = HOST) -> None:
         """Prepare to probe the server with client port `port`."""
-        self._port = port
+        self._host, self._port = host, port
 
     def __call__(self) -> bool:
         """Whether the server serves clients, alone or as part of a quorum."""
         try:
-            return b"\nMode: " in ask(HOST, self._port, "srvr")
+            return b"\nMode: " in ask(self._host, self._port, "srvr")
         except OSError:
             return False
 

@@ -8,6 +8,7 @@ import pytest
 
 from zkrebalancer.localcluster import kafka, ports, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster, normal_chroot
+from zkrebalancer.localcluster.hosts import HostCluster
 from zkrebalancer.localcluster.ports import FixedPorts
 from zkrebalancer.localcluster.programs import place_fixed
 from zkrebalancer.localcluster.zookeeper import EnsembleMember
@@ -88,6 +89,33 @@ def test_invalid_chroots(chroot: str) -> None:
         normal_chroot(chroot)
 
 
+@pytest.mark.parametrize("count", [0, 10])
+def test_too_few_or_too_many_brokers_are_an_error(count: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"1 to 9 brokers, not {count}"):
+        LocalCluster(brokers=count)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
+)
+def test_partitions_have_up_to_three_replicas_and_outlive_one_broker(brokers: int, replicas: str, in_sync: str) -> None:
+    properties = kafka.replicated(brokers)
+    assert properties["default.replication.factor"] == replicas
+    assert properties["offsets.topic.replication.factor"] == replicas
+    assert properties["min.insync.replicas"] == in_sync
+
+
+def test_the_number_of_brokers_is_a_setting_unless_there_is_one() -> None:
+    assert LocalCluster(brokers=3, broker_port=9092).settings["brokers"] == "3"
+    assert "brokers" not in LocalCluster().settings
+
+
+def test_hosts_are_one_three_or_five() -> None:
+    assert HostCluster(hosts=5, chroot="/a").settings == {"hosts": "5", "chroot": "/a"}
+    with pytest.raises(ConfigurationError, match="1, 3, 5 hosts, not 2"):
+        HostCluster(hosts=2)
+
+
 def test_an_ensemble_of_two_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="1 or 3"):
         LocalCluster(zookeepers=2)
@@ -102,6 +130,8 @@ def test_fixed_ports_are_settings_of_the_cluster() -> None:
 def test_two_servers_cannot_share_a_port() -> None:
     with pytest.raises(ConfigurationError, match="cannot both listen on port 2183"):
         LocalCluster(zookeepers=3, zookeeper_port=2181, broker_port=2183)
+    with pytest.raises(ConfigurationError, match="cannot both listen on port 2181"):
+        LocalCluster(brokers=3, zookeeper_port=2181, broker_port=2179)
 
 
 def test_a_fixed_port_is_not_reserved_for_another_server() -> None:
@@ -113,4 +143,10 @@ def test_a_fixed_port_is_not_reserved_for_another_server() -> None:
         (other,) = ports.reserve_ports(1, (port,))
     assert other.getsockname()[1] > port
     other.close()
-    assert place_fixed(FixedPorts((1, 2), 9), range(100, 111)) == [9, 101, 1, 103, 104, 2, 106, 107, 108, 109, 110]
+    assert place_fixed(FixedPorts((1, 2), (9, 10)), range(100, 112)) == [
+        *(9, 101),
+        *(1, 103, 104),
+        *(2, 106, 107),
+        *(108, 109, 110),
+        10,
+    ]
