@@ -286,7 +286,9 @@ class Company:
 
     def _require_excuse(self, ended: str) -> None:
         if not is_excused(self._started_s[ended], self.no_start_s):
-            raise BrokenPromiseError(f"{ended} has ended by itself; its log is {self.lab.programs[ended].log}")
+            log = self.lab.programs[ended].log
+            end = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+            raise BrokenPromiseError(f"{ended} has ended by itself; the last line of {log.name}: {end}")
 
     @contextmanager
     def no_start(self) -> Iterator[None]:
