@@ -170,8 +170,7 @@ def _checked(ctx: click.Context, path: str, key: str, option: click.Option, valu
     is_one = isinstance(value, _TYPES[wanted]) and (wanted is bool or not isinstance(value, bool))
     if not is_one:
         name = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[wanted]
-        shown = "" if _is_secret(key) else f", not {value!r:.80}"
-        raise click.UsageError(f"{path}: {key}: must be {name}{shown}")
+        raise click.UsageError(f"{path}: {key}: must be {name}, not {value!r:.80}")
     try:
         option.type_cast_value(ctx, value)
     except click.BadParameter as error:
@@ -183,24 +182,20 @@ def _kind(option: click.Option) -> str:
     return option.type.name.removesuffix(" range")
 
 
-def _is_secret(key: str) -> bool:
-    from consumer_agent.config import is_secret  # noqa: PLC0415  # imports Kafka's client
-
-    return is_secret(key.replace("_", ".")) and not key.endswith("_file")
-
-
 # ---- showing
 
 
 def as_toml(command: ConfiguredCommand, ctx: click.Context) -> str:
-    """Format all settings as a file for `--config`; comments name the origins, secrets are masked."""
+    """Format all settings as a file for `--config`; comments name the origins, librdkafka's secrets are masked."""
+    from consumer_agent.config import is_secret  # noqa: PLC0415  # imports Kafka's client
+
     given, _, _ = command.make_parser(ctx).parse_args(list(ctx.meta[ARGUMENTS]))
     origins: Mapping[str, str] = ctx.meta.get(ORIGINS, {})
     lines = []
     for key, option in settings_of(command).items():
         value, source = option.consume_value(ctx, given)
         shown = option.type_cast_value(ctx, value) if isinstance(value, str | int | float) else None  # it is not set
-        text = json.dumps(MASK if _is_secret(key) else shown, default=str, ensure_ascii=False)
+        text = json.dumps(shown, default=str, ensure_ascii=False)
         origin = {
             ParameterSource.COMMANDLINE: max(option.opts, key=len),
             ParameterSource.ENVIRONMENT: str(option.envvar),
@@ -208,7 +203,7 @@ def as_toml(command: ConfiguredCommand, ctx: click.Context) -> str:
         }.get(source, "default")
         lines.append(f"# {key} = " if shown is None else f"{key} = {text}  # {origin}")
     kafka: Mapping[str, str] = ctx.params.get(TABLE) or {}
-    table = {name: MASK if _is_secret(name) else text for name, text in kafka.items() if name != BOOTSTRAP}
+    table = {name: MASK if is_secret(name) else text for name, text in kafka.items() if name != BOOTSTRAP}
     lines += ["", f"[{TABLE}]"] if table else []
     lines += [f"{json.dumps(name)} = {json.dumps(text, ensure_ascii=False)}" for name, text in table.items()]
     return "\n".join(lines)

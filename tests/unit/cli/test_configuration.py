@@ -12,10 +12,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from consumer_agent.config import is_secret
 from zkrebalancer.cli import options
-from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
+from zkrebalancer.cli.configuration import ConfiguredCommand, Reload, settings_of
 from zkrebalancer.cli.coordinator import coordinator
 from zkrebalancer.cli.group_coordinator import group_coordinator
+from zkrebalancer.cli.topics import mirror
 from zkrebalancer.protocol.errors import RebalancerError
 
 
@@ -117,6 +119,13 @@ def test_what_is_wrong_in_a_file_is_said_in_a_line_that_names_it(
     said = refusal("--config", path)
     assert said.startswith(expected.format(path))
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("command", [coordinator, group_coordinator, mirror])
+def test_no_option_takes_a_secret_only_a_file_with_one(command: click.Command) -> None:
+    """Errors and `--print-config` show the values of all options."""
+    named = [key for key in settings_of(command) if is_secret(key.replace("_", "."))]
+    assert all(key.endswith("_file") for key in named), named
 
 
 def test_a_missing_file_is_named() -> None:

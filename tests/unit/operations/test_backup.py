@@ -16,7 +16,7 @@ from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations.backup import GENERATION_STEP, Restored, RestoreLostError, RestoreRefusedError
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi
+from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi, SetContent
 from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 4
@@ -140,12 +140,27 @@ def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
     assert (offsets(world), generation(world) > later) == (OFFSETS, True)
 
 
+@pytest.mark.parametrize("present", [3, 9_000_000])
+def test_counters_of_the_tree_never_go_back(tmp_path: Path, present: int) -> None:
+    """In `_higher`, take what the file has: an epoch or a generation would be used twice."""
+    counters = (paths.COORDINATOR_EPOCH, paths.generation(GROUP), paths.given(GROUP))
+    above = (paths.CONSUMERS, paths.GROUPS, paths.group(GROUP))
+    world, file = empty_world(), tmp_path / "backup"
+    write(file, [*(Node(path, b"") for path in above), *(Node(path, b"5") for path in counters)], 1)
+    restored(world, file)
+    world.zk.perform(Multi(tuple(SetContent(path, str(present).encode()) for path in counters)))
+    restored(world, file, overwrite=True)
+    epoch, *others = (int(world.zk.nodes[path].content) for path in counters)
+    assert (epoch, set(others)) == (max(present, 5), {max(present, 5 + GENERATION_STEP)})
+
+
 def test_a_restore_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "MAX_WRITES", 2)
     monkeypatch.setattr(operation, "MAX_READS", 3)
     file = backed_up(tmp_path)
     whole = empty_world()
-    restored(whole, file)
+    done = restored(whole, file)
+    assert done.created + done.replaced + done.unchanged == check(file)  # each node once
     expected = {path: node.content for path, node in whole.zk.nodes.items()}
     for calls in range(10, 38, 7):
         world = empty_world()
