@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gevent
 from gevent.event import AsyncResult
 
 from zkrebalancer.gateway import translation
@@ -13,7 +14,7 @@ from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.offsets import HIGHEST
+from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -24,6 +25,8 @@ from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 NO_OFFSET = -1
+# How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
+LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
 COMMITS = ("OffsetCommit", "TxnOffsetCommit")
 MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
     "JoinGroup": requests.JoinGroupRequest,
@@ -136,7 +139,11 @@ class GroupRequests:
     def _send_if_allowed(
         self, check: requests.Request, header: Header, client_host: str, upstream: tuple[str, Fields]
     ) -> Outcome:
-        """Send a request to the brokers if the machine allows it; requests keep the order of the decisions."""
+        """Send a request to the brokers if the machine allows it; requests keep the order of the decisions.
+
+        If there is no answer in time, the client gets an error. As with a broker, a commit may be stored nevertheless,
+        but before all later ones of its group.
+        """
         outcome: AsyncResult[Outcome] = AsyncResult()
         name, fields = upstream
 
@@ -152,7 +159,10 @@ class GroupRequests:
 
         check_group: str = getattr(check, "group_id", "")
         self._receive(check, header, client_host, decided)
-        found = outcome.get()
+        try:
+            found = outcome.get(timeout=LONGEST_HOLD_S)
+        except gevent.Timeout:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
 
     def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:

@@ -66,7 +66,8 @@ class UpstreamOffsets:
         highest: int | None = None,
     ) -> None:
         """Send a request for a group; `when_answered` gets the answer's fields, or the error for the client."""
-        ask = partial(self._ask_patiently, group, name, fields, highest, self._fence(group))
+        give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
+        ask = partial(self._ask_patiently, group, name, fields, highest, self._fence(group), give_up_us)
         self._lanes.send(group, ask, when_answered)
 
     def coordinator_error(self, group: str) -> ErrorCode:
@@ -134,14 +135,21 @@ class UpstreamOffsets:
         _log.warning("group %s has members at the brokers: nobody can join it here before they have left", group)
 
     def _ask_patiently(
-        self, group: str, name: str, fields: dict[str, Any], highest: int | None, allowed: Check | None
+        self,
+        group: str,
+        name: str,
+        fields: dict[str, Any],
+        highest: int | None,
+        allowed: Check | None,
+        give_up_us: int,
     ) -> dict[str, Any] | ErrorCode:
-        """Ask until Kafka's coordinator of the group, which may be moving, answers; at most for PATIENCE_S.
+        """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.
 
-        `allowed`: the group's fence when the request was allowed.
+        `allowed`: the group's fence when the request was allowed. While requests of a group wait one behind the other,
+        so do the heartbeats of their clients. Therefore the time counts from when a request arrived: once one has
+        failed, all that are older than PATIENCE_S fail with it, and do not wait for the brokers one after the other.
         """
-        give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
-        while True:
+        while clock.steady_us() <= give_up_us or group in self._coordinators:
             answer: dict[str, Any] | ErrorCode
             try:
                 answer = self._find(group)
@@ -160,9 +168,8 @@ class UpstreamOffsets:
             if MOVING.isdisjoint(errors):
                 return answer
             self._coordinators.pop(group, None)
-            if clock.steady_us() > give_up_us:
-                return answer
             gevent.sleep(PAUSE_S)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _failed(self, group: str, error: LinkError) -> None:
         self._metrics.errors["upstream"] += 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gevent
 import pytest
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.group_requests import GroupRequests, _refused_partitions
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
@@ -34,9 +36,15 @@ OURS: dict[str, Answer] = {
 
 
 def answered(
-    name: str, fields: dict[str, Any], decision: Answer, *, is_elsewhere: bool, since_us: int = SERVED_SINCE_US
+    name: str,
+    fields: dict[str, Any],
+    decision: Answer,
+    *,
+    is_elsewhere: bool,
+    since_us: int = SERVED_SINCE_US,
+    does_hang: bool = False,
 ) -> dict[str, Any]:
-    """Return the answer to a request about which the machine decides like this."""
+    """Return the answer to a request about which the machine decides like this; `does_hang`: the brokers."""
 
     def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
         when_answered(decision)
@@ -44,7 +52,8 @@ def answered(
     def send(_group: str, _name: str, fields: Any, when_answered: Any, _highest: int) -> None:
         """Store nothing if the group has members at the brokers, as they do."""
         error = ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
-        when_answered(_refused_partitions(fields, error))
+        if not does_hang:
+            when_answered(_refused_partitions(fields, error))
 
     def has_taken_over_since(since_us: int, _group: str) -> bool:
         return since_us < SERVED_SINCE_US
@@ -114,3 +123,14 @@ def test_a_commit_that_may_be_older_than_the_group_is_served_is_refused(since_us
     assert answer["topics"][0]["partitions"][0]["error_code"] == expected
     beat = answered("Heartbeat", {"member_id": "m"}, OURS["Heartbeat"], is_elsewhere=False, since_us=since_us)
     assert beat["error_code"] == ErrorCode.NONE
+
+
+def test_a_commit_does_not_hold_up_heartbeats_while_brokers_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait behind it on their connection."""
+    monkeypatch.setattr("zkrebalancer.gateway.group_requests.LONGEST_HOLD_S", 0.01)
+    offsets = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]}
+    with gevent.Timeout(WITHIN_S):
+        answer = answered(
+            "OffsetCommit", offsets, OffsetCheckAnswer(ErrorCode.NONE), is_elsewhere=False, does_hang=True
+        )
+    assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE

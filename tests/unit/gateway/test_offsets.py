@@ -122,6 +122,46 @@ def test_all_who_look_for_a_coordinator_at_once_share_one_question() -> None:
     assert brokers.questions == 3
 
 
+@pytest.mark.parametrize("does_hang", [False, True])
+def test_many_requests_wait_for_brokers_together(monkeypatch: pytest.MonkeyPatch, *, does_hang: bool) -> None:
+    """Not one after the other: a member's heartbeats wait behind its commit, and its session would end."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PATIENCE_S", 0.1)
+    tries: list[str] = []
+
+    class Away(Brokers):
+        def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:
+            if not does_hang:
+                tries.append(name)
+            return super().ask_any(name, fields, highest)
+
+        def ask(self, name: str, _fields: object, _highest: object, _timeout_s: float) -> Brokers:
+            tries.append(name)
+            gevent.sleep(0.15)
+            raise LinkError("no answer")
+
+    brokers = Away()
+    brokers.are_back = does_hang
+    offsets = offsets_at(brokers)
+    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(20)]
+    for one in answered:
+        offsets.send("g", "OffsetCommit", {}, one.set)
+    assert {one.get(timeout=WAIT_S) for one in answered} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert 0 < len(tries) < len(answered)  # those of the first one
+
+
+def test_requests_that_wait_only_for_others_are_sent_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers answer, so nobody's request is refused."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PATIENCE_S", 0.0)
+    brokers = Coordinator()
+    offsets = offsets_at(brokers)
+    assert offsets.coordinator_error("g") == ErrorCode.NONE
+    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(5)]
+    for one in answered:
+        offsets.send("g", "OffsetCommit", {}, one.set)
+    assert all(isinstance(one.get(timeout=WAIT_S), dict) for one in answered)
+    assert len(brokers.reached) == len(answered)
+
+
 def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zkrebalancer.gateway.offsets.PAUSE_S", 0.0)
     asked: list[object] = []
