@@ -102,3 +102,20 @@ def test_only_an_agent_that_is_due_first_wakes_the_timers() -> None:
     assert not agents._sooner.is_set()
     agents.note_timer(mock.Mock(wake_at_ms=40))
     assert agents._sooner.is_set()
+
+
+def test_an_agent_is_queued_once_for_a_time_and_not_woken_by_what_is_out_of_date() -> None:
+    """In `Agents.note_timer`, queue it again: the queue grows by one with every step. In `wake_due`, wake it always."""
+    clock = mock.Mock(return_value=0)
+    agents = Agents(BrokenSession([]), mock.Mock(), lambda _: None, clock)
+    agent = mock.Mock(wake_at_ms=50, is_over=False)
+    for _ in range(3):
+        agents.note_timer(agent)
+    assert len(agents._queue) == 1
+    woken = []
+    for now_ms, agent.wake_at_ms in ((0, 40), (40, 60), (50, 60), (60, 70)):
+        clock.return_value = now_ms
+        agents.wake_due()
+        woken.append(agent.step.call_count)
+        agents.note_timer(agent)
+    assert woken == [0, 1, 1, 2]

@@ -39,6 +39,7 @@ from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, Refused, SetContent
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
 WAIT_S = WITHIN_S
@@ -283,6 +284,25 @@ def test_a_failed_group_that_is_read_while_its_bucket_goes_to_another_gateway_is
     monkeypatch.setattr(Buckets, "read", read_slowly)
     groups._load_again("g")
     assert len(loaded) == 1
+
+
+def test_a_failed_group_that_cannot_be_read_is_read_later(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Groups._load_again`, give up after the first try: the group would not be served until a restart."""
+    groups, read, errors = served(session), Buckets.read, [ZooKeeperUnavailableError("broken")]
+    loaded: AsyncResult[object] = AsyncResult()
+
+    def read_at_times(self: Buckets, claim: Claim, names: Sequence[str]) -> object:
+        if errors:
+            raise errors.pop()
+        return read(self, claim, names)
+
+    monkeypatch.setattr("zkrebalancer.gateway.groups.CLAIM_RETRY_S", 0)
+    monkeypatch.setattr(groups, "step", loaded.set)
+    monkeypatch.setattr(Buckets, "read", read_at_times)
+    groups._load_again("g")
+    assert loaded.get(timeout=WAIT_S) == GroupLoaded("g", None)
 
 
 def test_a_claim_that_is_no_longer_wanted_ends(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:

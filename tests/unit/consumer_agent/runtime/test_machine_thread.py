@@ -21,7 +21,7 @@ from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.unit.consumer_agent.messages import ROOMY
-from zkrebalancer.protocol.calls import Done, Refusal, Refused, Replied
+from zkrebalancer.protocol.calls import Done, Lost, Refusal, Refused, Replied
 from zkrebalancer.protocol.fields import TopicPartition
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -119,3 +119,31 @@ def test_a_dropped_consumer_leaves_and_is_abandoned_if_that_takes_too_long(monke
         setting.machine_thread._look_after_members()
     gave_up = GaveUp("the consumer was dropped without close()")
     assert step.call_args_list == [mock.call(gave_up, 1_000), mock.call(Abandoned(), 1_000 + DROPPED_TIMEOUT_MS)]
+
+
+def test_what_a_round_leaves_over_is_handled_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._round`, wait as if nothing was left: the next event would be late by a look's interval."""
+    thread, flag = Setting({}).machine_thread, mock.Mock()
+    monkeypatch.setattr(machine_thread, "EVENTS_PER_ROUND", 2)
+    monkeypatch.setattr(thread, "_flag", flag, raising=False)
+    monkeypatch.setattr(thread, "_fetcher", mock.Mock())
+    cast("mock.Mock", thread._machine).wake_at_ms = None
+    thread._events.extend(Replied(number, Done()) for number in range(3))
+    waits = []
+    for _ in range(2):
+        thread._round()
+        waits.append((len(thread._events), flag.wait.call_count))
+    assert waits == [(1, 0), (0, 1)]
+
+
+def test_a_session_that_was_replaced_tells_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._open_session`, take all events: the end of the former session would end the present one."""
+    thread, clients = Setting({}).machine_thread, mock.Mock(side_effect=[mock.Mock(), mock.Mock()])
+    monkeypatch.setattr(thread, "_flag", mock.Mock(), raising=False)
+    monkeypatch.setattr(machine_thread, "ZkClient", clients)
+    thread._open_session()
+    thread._open_session()
+    for opened in clients.call_args_list:
+        take = opened.args[2]
+        take(Lost())
+    assert list(thread._events) == [Lost()]
