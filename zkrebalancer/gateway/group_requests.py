@@ -162,7 +162,7 @@ class GroupRequests:
         try:
             found = outcome.get(timeout=LONGEST_HOLD_S)
         except gevent.Timeout:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
 
     def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:

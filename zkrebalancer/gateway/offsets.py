@@ -169,7 +169,9 @@ class UpstreamOffsets:
                 return answer
             self._coordinators.pop(group, None)
             gevent.sleep(PAUSE_S)
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # With another error, clients would look for a coordinator, maybe on a connection that a hanging broker holds,
+        # and send no heartbeat until they have found it.
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _failed(self, group: str, error: LinkError) -> None:
         self._metrics.errors["upstream"] += 1
