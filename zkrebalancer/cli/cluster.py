@@ -157,7 +157,7 @@ def down(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"stopped": stopped}))
     else:
-        click.echo(f"The cluster is down ({stopped} processes stopped)." if stopped else "No cluster was running.")
+        click.echo("The cluster is down." if stopped else "No cluster was running.")
 
 
 def _refuse(option: str, *parameters: str) -> None:
@@ -205,13 +205,11 @@ def _full_status(directory: Path, state: ClusterState) -> dict[str, object]:
 
 def _print_state(console: Console, directory: Path, state: ClusterState) -> None:
     if state.hosts:
-        hosts = Table("host", "state", "address", "answering", "logs")
+        hosts = Table("host", "state", "address", "answering")
         states = standing.host_states(directory, state)
         for host in state.hosts:
             found = answering(host.address) if states[host.name] == "running" else []
-            hosts.add_row(
-                host.name, states[host.name], host.address, ", ".join(found) or "-", f"{Path(host.logs).name}-*.log"
-            )
+            hosts.add_row(host.name, states[host.name], host.address, ", ".join(found) or "-")
         console.print(hosts)
     if state.servers:
         servers = Table("server", "state", "pid", "port", "log")

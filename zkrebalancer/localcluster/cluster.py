@@ -245,6 +245,8 @@ class LocalCluster:
             self._begin_brokers([factory.zookeeper_mode_broker(n, *settings) for n in self._broker_numbers()])
         for broker in self.brokers:
             broker.wait_ready()
+        if self._broker_count > 1:  # else a topic created now may find too few brokers for its replicas
+            self.broker.wait_until(kafka.BrokerProbe(self.bootstrap, self._broker_count))
         if self._kind == "kafka-4" and self._mirror:
             self._start_mirror(factory)
 

@@ -228,11 +228,13 @@ def visible_folders(needed: list[str]) -> list[str]:
     return sorted(top for top in tops if Path(top).is_dir() and not Path(top).is_symlink())
 
 
-def _unreachable(address: str, error: Exception) -> LocalClusterError:
+def _unreachable(address: str, error: BaseException) -> LocalClusterError:
     if "Permission denied" in str(error):
         text = f"no right to use the Docker engine at {address}: run as root, or as a member of the group docker"
         return LocalClusterError(text)
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    while error.__context__ is not None:  # the library puts the system's words in those of three others
+        error = error.__context__
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return MissingToolError(
         f"no Docker engine answers at {address} ({reason}): install and start one (Debian: apt-get install docker.io),"
         " or set DOCKER_HOST"

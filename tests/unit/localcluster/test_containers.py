@@ -69,6 +69,15 @@ def test_an_engine_whose_containers_are_out_of_reach(
         engine_that_says(info, monkeypatch)
 
 
+def test_an_engine_that_is_missing_is_refused_in_the_words_of_the_system(tmp_path: Path) -> None:
+    pytest.importorskip("docker")
+    address = f"unix://{tmp_path}/x.sock"
+    with pytest.raises(
+        MissingToolError, match=rf"no Docker engine answers at {address} \(No such file or directory\):"
+    ):
+        Engine(address, "c")
+
+
 def test_a_host_sees_the_system_and_the_folders_at_the_top_of_what_it_needs(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/usr/bin")
