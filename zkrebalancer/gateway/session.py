@@ -58,13 +58,18 @@ class Session:
         self._timeout_ms = session_timeout_ms
         self._connected = Event()
         self.session_id = 0  # 0: not connected
+        self._is_closed = False
 
     def start(self) -> None:
         """Begin to connect."""
         self._client.start()
 
     def close(self) -> None:
-        """End the session."""
+        """End the session. Calls get no reply from now on: it would say that the connection is lost, at once.
+
+        Who expects to hear of a lost connection first would ask again without a pause, for ever.
+        """
+        self._is_closed = True
         self._client.close()
 
     @property
@@ -117,6 +122,8 @@ class Session:
         return [answer.get() or Refused(Refusal.CONNECTION_LOST) for answer in answers]
 
     def _handle(self, event: ZooKeeperEvent) -> None:
+        if self._is_closed:
+            return
         if isinstance(event, Replied):
             self._waiting.pop(event.call_id)(event.reply)
         elif isinstance(event, Watched):

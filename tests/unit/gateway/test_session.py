@@ -9,7 +9,7 @@ import gevent
 import pytest
 
 from zkrebalancer.gateway.session import RENEWALS_PER_LEASE, Session
-from zkrebalancer.protocol.calls import Connected, Done, Refusal, Refused, Replied, Reply, Suspended
+from zkrebalancer.protocol.calls import Connected, Done, Get, Refusal, Refused, Replied, Reply, Suspended
 from zkrebalancer.protocol.registration import lease_ms
 
 TIMEOUT_MS = 6_000
@@ -89,3 +89,18 @@ def test_a_lease_that_zookeeper_refuses_is_reported_once(
 def test_a_lease_ends_before_its_session() -> None:
     """In `lease_ms`, return more: agents and gateways would act on what others already have."""
     assert lease_ms(6_000) == 4_000
+
+
+def test_a_closed_session_answers_nothing_so_that_nobody_asks_again_for_ever() -> None:
+    session = Session("127.0.0.1:1", TIMEOUT_MS, lambda _: None, lambda _: None)  # it never connects
+    asked: list[Reply] = []
+
+    def again(reply: Reply) -> None:
+        asked.append(reply)
+        if len(asked) == 1:
+            session.close()
+        assert len(asked) < 10, "asked again for ever"
+        session.request(Get("/"), again)
+
+    session.request(Get("/"), again)
+    assert asked == [Refused(Refusal.CONNECTION_LOST)]
