@@ -23,7 +23,7 @@ from zkrebalancer.protocol.suggestions import unknown
 from zkrebalancer.runtime.kafka import BOOTSTRAP
 
 TABLE = "kafka"  # of librdkafka's settings
-CONFIG, PRINT = "config_files", "prints_config"
+CONFIG, PRINT = "config_files", options.PRINTS_CONFIG
 MASK = "********"
 ARGUMENTS, ORIGINS = f"{__name__}.arguments", f"{__name__}.origins"  # under which click keeps them
 _TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
@@ -51,7 +51,10 @@ class ConfiguredCommand(click.Command):
             help="Settings in TOML, which the environment and flags override; repeatable, the last one counts.",
         )
         shows = click.Option(
-            ["--print-config", PRINT], is_flag=True, help="Print the effective settings with their origins, and exit."
+            ["--print-config", PRINT],
+            is_flag=True,
+            is_eager=True,
+            help="Print the effective settings with their origins, and exit.",
         )
         self.params = [config, shows, *self.params]
 

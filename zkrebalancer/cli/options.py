@@ -42,6 +42,7 @@ KAFKA = Address("HOST:PORT[,…]", addresses.servers_fault)
 KAFKA_PAIRS = f"{__name__}.kafka"  # the key under which click keeps the values of `--kafka` for `--bootstrap`
 KAFKA_FILE = f"{__name__}.kafka_file"  # and those of the table `kafka` of a file
 KAFKA_PARAMETER = "kafka_pairs"
+PRINTS_CONFIG = "prints_config"
 SERVER = Address("HOST:PORT", addresses.server_fault)
 
 
@@ -267,8 +268,8 @@ def _kafka_settings(
     return settings
 
 
-def _make_directory(_ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None:
+def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and not ctx.params.get(PRINTS_CONFIG):  # who prints may be root, unlike who runs
         make_folder(value, param.opts[0])
     return value
 

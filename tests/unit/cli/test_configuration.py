@@ -149,6 +149,14 @@ def test_what_is_printed_is_a_file_for_the_same_settings(file: Callable[[str], s
         assert tomllib.loads(again.output) == tomllib.loads(done.output)
 
 
+def test_printing_creates_no_folder(file: Callable[[str], str], tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    path = file(f'zookeeper = "z:1"\nbroker_id = 1\nevents = "{folder}"\n')
+    assert values("--config", path, command=coordinator)["events"] == str(folder)
+    assert values("--config", path, "--events", str(folder), command=coordinator)["events"] == str(folder)
+    assert not folder.exists()
+
+
 def test_settings_that_can_change_do_and_others_are_warned_of(
     file: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
