@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kazoo.client import KazooClient
@@ -158,6 +159,37 @@ def test_up_that_is_interrupted_leaves_nothing(standing: StandingCluster, ending
         command.send_signal(ending)
         assert command.wait(WAIT_S) != 0
     wait_until(lambda: all_dead(servers) and not standing.directory.exists(), "the guard to clean up")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["kafka-3.9", "kafka-4"])
+def test_records_of_three_brokers_outlive_one(standing: StandingCluster, kind: str) -> None:
+    up = standing.run("up", "--broker", kind, "--brokers", "3", "--json")
+    assert up.returncode == 0, up.stderr
+    address = json.loads(up.stdout)
+    servers = {server.name: server for server in servers_of(standing.directory)}
+    ports = [servers[name].port for name in ("kafka", "kafka-2", "kafka-3")]
+    assert address["bootstrap"] == ",".join(f"127.0.0.1:{port}" for port in ports)
+    client = connect(address["zookeeper"])
+    assert sorted(client.get_children("/brokers/ids")) == ["1", "2", "3"]
+    client.stop()
+    client.close()
+    admin = AdminClient({"bootstrap.servers": address["bootstrap"]})
+    admin.create_topics([NewTopic("kept", 3)])["kept"].result(WAIT_S)
+    faults.kill(servers["kafka-3"].process.pid)
+    producer = Producer({"bootstrap.servers": address["bootstrap"], "acks": "all"})
+    refused: list[object] = []
+    for partition in range(3):
+        producer.produce(
+            "kept", b"value", partition=partition, on_delivery=lambda error, _record: refused.append(error)
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert refused == [None] * 3
+    other = standing.run("up", "--broker", kind, "--brokers", "3")
+    assert (other.returncode, "not kafka-3" in other.stderr) == (1, True), other.stderr
+    assert standing.run("down").returncode == 0
+    assert all_dead([*servers.values()])
+    assert not standing.directory.exists()
 
 
 def test_nothing_survives_a_holder_that_is_killed(tmp_path: Path) -> None:
