@@ -24,7 +24,7 @@ _Folder = click.Path(file_okay=False, path_type=Path)
 
 @click.group()
 def cluster() -> None:
-    """Run ZooKeeper and Kafka on this machine, as processes or on Docker hosts.
+    """Run ZooKeeper and Kafka, as processes or on Docker hosts.
 
     \b
     Example:

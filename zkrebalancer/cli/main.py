@@ -18,7 +18,7 @@ INTERRUPTED = 130  # the shell convention for a program that Ctrl-C has ended
 COMMANDS = {
     "assign": "Run one assignment strategy on a JSON document.",
     "backup": "Keep the tree in ZooKeeper in a file.",
-    "cluster": "Run ZooKeeper and Kafka on this machine, as processes or on Docker hosts.",
+    "cluster": "Run ZooKeeper and Kafka, as processes or on Docker hosts.",
     "coordinator": "Run one coordinator process.",
     "demo": "Watch groups being rebalanced, with a verdict at the end.",
     "experiment": "Compare with client-side protocols on real servers.",
