@@ -109,28 +109,17 @@ class Batch(Sequence[Record]):
 
 def _records(run: Run) -> Iterator[Record]:
     record, (topic, partition, generation, messages) = _Fetched, run
-    for message in messages:
-        try:
-            headers = message.headers()
-        except UNREADABLE:
-            headers = _without_headers(message)
+    for message, headers in zip(messages, readable_headers(messages), strict=False):
         kind, at_ms = message.timestamp()
-        yield record(
-            (
-                topic,
-                partition,
-                message.offset(),
-                message.key(),
-                message.value(),
-                tuple(headers) if headers else (),
-                at_ms if kind else None,
-                generation,
-            )
-        )
+        at = at_ms if kind else None
+        yield record((topic, partition, message.offset(), message.key(), message.value(), headers, at, generation))
 
 
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
-    """Return the headers of each message; an empty list if the name of one is not UTF-8."""
+    """Return the headers of each message; none if the name of one is not UTF-8.
+
+    confluent-kafka returns such headers with an error set, for which `map` looks, but not the bytecode of a loop.
+    """
     column = map(Message.headers, messages)
     found: list[Any] = []
     while len(found) < len(messages):

@@ -38,11 +38,13 @@ def test_without_a_fault_no_process_may_end() -> None:
 @pytest.mark.parametrize("excuse", [True, False])
 def test_an_agent_that_ended_before_it_is_stopped_needs_an_excuse(excuse: bool, tmp_path: Path) -> None:
     agent = "named-eager-1"
-    program = SimpleNamespace(is_running=False, pid=0, log=tmp_path)
+    log = tmp_path / f"{agent}.log"
+    log.write_text("agent starts\nError: no such topic\n")
+    program = SimpleNamespace(is_running=False, pid=0, log=log)
     lab = SimpleNamespace(programs={agent: program}, wait_for=lambda _what, is_so: is_so(), stop=lambda *_names: None)
     company = Company(cast("ProxiedLab", lab), Watcher(tmp_path), max_agents=1)
     company._started_s[agent] = 0.0
     company.no_start_s = [(0.0, 1.0)] if excuse else []
-    with nullcontext() if excuse else pytest.raises(BrokenPromiseError, match=agent):
+    with nullcontext() if excuse else pytest.raises(BrokenPromiseError, match=f"{agent}.log: Error: no such topic$"):
         company.stop(agent)
     assert (agent in company.missing) is excuse
