@@ -51,8 +51,7 @@ class Group:
         scheduler = leadership.scheduler.part(name, group=name)
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
-        self.name = name
-        self.view = view
+        self.name, self.view = name, view
         self._scheduler = scheduler
         self._subscriptions = subscriptions
         self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
@@ -210,14 +209,12 @@ class Group:
 
     def _go_on_adopting(self) -> None:
         """Do as much as one step allows; until all is done, the group counts as being loaded."""
-        adopting = self._adopting
-        for work in adopting:
+        for work in self._adopting:
             self._scheduler.spend(work)
             if not self._scheduler.has_time:
                 self._scheduler.wake_soon("adopt", self._go_on_adopting)
                 return
-        if self._adopting is adopting:
-            self._adopting = iter(())  # a group at rest can be copied, as tests do, but no generator can
+        self._adopting = iter(())  # a group at rest can be copied, as tests do, but no generator can
 
     def _adopt(self, reader: GroupReader) -> Iterator[int]:
         """Adopt what was read, in pieces, then request a rebalance; yield the work of each piece."""
@@ -233,8 +230,8 @@ class Group:
         self._pause.look()
         self.request(self._load_trigger)
         self._queue()
-        missed, self._missed = sorted(self._missed), set()
-        for path in missed:
+        missed, self._missed = self._missed, set()
+        for path in sorted(missed):
             self.watched(path)
         self._membership.ask_again()
 
