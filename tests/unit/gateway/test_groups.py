@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gevent
 import pytest
@@ -23,7 +23,7 @@ from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
-from zkrebalancer.group_protocol.effects import GroupLoaded, Received
+from zkrebalancer.group_protocol.effects import GroupLoaded, Received, Store
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
@@ -264,6 +264,28 @@ def test_a_bucket_that_another_gateway_has_claimed_is_no_longer_served(session: 
     assert lost == [True]
 
 
+def test_a_late_refusal_of_an_earlier_claim_does_not_end_the_later_one(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Groups._store`, do not look whose write was refused: the bucket would be lost, and its members join again."""
+    lost, late = list[bool](), list[Callable[[ErrorCode], None]]()
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: lost.append(True), lambda: None)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    monkeypatch.setattr(Buckets, "store", lambda *arguments: late.append(arguments[-1]))
+    groups._store(Store(1, "g", GROUP))
+    for alive in ([1], [0]):
+        groups.serve(0, alive)
+        gevent.sleep(0)
+    assert groups.served_buckets == BUCKET_COUNT
+    for stored_with in late:
+        stored_with(ErrorCode.NOT_COORDINATOR)
+    assert (groups.served_buckets, lost) == (BUCKET_COUNT, [])
+    groups._store(Store(2, "g", GROUP))
+    late[-1](ErrorCode.NOT_COORDINATOR)
+    assert (groups.served_buckets, lost) == (BUCKET_COUNT - 1, [True])
+
+
 @pytest.mark.parametrize("is_claimed_again", [False, True])
 def test_a_failed_group_that_is_read_while_its_bucket_goes_to_another_gateway_is_not_served(
     session: ModelSession, monkeypatch: pytest.MonkeyPatch, *, is_claimed_again: bool
@@ -273,10 +295,12 @@ def test_a_failed_group_that_is_read_while_its_bucket_goes_to_another_gateway_is
     monkeypatch.setattr(groups, "step", lambda event: loaded.append(event) if isinstance(event, GroupLoaded) else None)
 
     def read_slowly(self: Buckets, claim: Claim, names: Sequence[str]) -> object:
+        monkeypatch.setattr(Buckets, "read", read)  # a bucket that is claimed again is read too
         groups.serve(0, [1])
         if is_claimed_again:
             groups.serve(0, [0])
             gevent.sleep(0)
+            assert groups.served_buckets == BUCKET_COUNT
         return read(self, claim, names)
 
     groups._load_again("g")

@@ -34,6 +34,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.returned: dict[tuple[str, int], int] = {}
         self.finished: dict[tuple[str, int], int] = {}
         self.next_offset: dict[tuple[str, int], int] = {}
+        self.again: set[tuple[str, int]] = set()  # partitions of which nothing is put until they are fetched again
         self.waited: dict[tuple[str, int], int] = {}  # calls that returned nothing of a partition that has records
 
     @initialize(fairness=st.sampled_from(Fairness), prefetch=st.sampled_from(Prefetch), begins_paused=st.booleans())
@@ -60,7 +61,7 @@ class BufferMachine(RuleBasedStateMachine):
         offsets = [offset + sum(steps[:index]) for index in range(len(steps))]
         offsets = [offset for offset in offsets if offset >= 0][: self.buffer.room]
         put(self.buffer, partition, offsets)
-        if partition in self.emitting - self.paused:
+        if partition in self.emitting - self.paused - self.again:
             fresh = [offset for offset in offsets if offset >= self.next_offset[partition]]
             self.expected[partition] += fresh
             if fresh:
@@ -77,6 +78,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.admit(partition, 0)
         self.resume({partition})
         self.unpause({partition})
+        self.fetch_again()
         self.put(partition, steps, 0)
         for count in counts:
             self.take(count)
@@ -99,6 +101,23 @@ class BufferMachine(RuleBasedStateMachine):
         self.waited = {partition: self.waited.get(partition, 0) + 1 for partition in held if partition not in taken}
         assert all(waited < len(PARTITIONS) for waited in self.waited.values())
         assert all(run.generation == GENERATION for run in runs)
+
+    @rule()
+    def interrupt(self) -> None:
+        """A signal's exception in the middle of a change: what is buffered is dropped, and fetched again."""
+        self.buffer.begin_again()
+        self.again = self.emitting - self.paused
+        for partition in self.returned:
+            self.expected[partition] = []
+            self.next_offset[partition] = self.returned[partition]
+
+    @rule()
+    def fetch_again(self) -> None:
+        assert self.buffer.has_again == bool(self.again)
+        fetched = self.again & (self.emitting - self.paused)
+        assert self.buffer.again() == {partition: self.next_offset[partition] for partition in fetched}
+        assert not self.buffer.has_again
+        self.again = set()
 
     def check_shares(self, held: dict[tuple[str, int], int], taken: dict[tuple[str, int], int]) -> None:
         """Nobody whose records are left gets less than anybody else, but for one record."""
@@ -311,6 +330,19 @@ def test_what_an_interrupt_dropped_takes_no_room() -> None:
     buffer.begin_again()
     assert (buffer.room, buffer.record_count) == (MAX_RECORDS, 0)
     assert buffer.again() == dict.fromkeys(PARTITIONS, 0)
+
+
+def test_only_what_is_still_fetched_is_fetched_again() -> None:
+    """In `RecordBuffer.again`, return partitions that were forgotten, stopped or paused after the interrupt."""
+    buffer = RecordBuffer(BufferSettings(LIMIT, MAX_RECORDS, MAX_BYTES))
+    partitions = [("t", number) for number in range(4)]
+    for partition in partitions:
+        buffer.admit(partition, GENERATION, 5)
+    buffer.begin_again()
+    buffer.forget([partitions[0]])
+    buffer.stop([partitions[1]])
+    buffer.pause([partitions[2]])
+    assert buffer.again() == {partitions[3]: 5}
 
 
 def test_what_was_taken_under_a_former_start_is_not_undone() -> None:
