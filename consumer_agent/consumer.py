@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -22,12 +22,13 @@ from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Wait
-from consumer_agent.runtime.workers import Handler, Workers
 from zkrebalancer.protocol.fields import TopicPartition
 
 ITERATION_TIMEOUT_S = 1.0
 COMMIT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
+
+Handler = Callable[[Batch], object]
 
 
 class Consumer(ConsumerBase):
@@ -112,6 +113,8 @@ class Consumer(ConsumerBase):
             ConsumerStateError: not subscribed, closed, or called from within a callback or a handler.
 
         """
+        from consumer_agent.runtime.workers import Workers  # noqa: PLC0415  # imports a pool of threads
+
         arguments.check_run(handler, threads)
         self._frontend.require_usable("run")
         self._frontend.set_threads(threads)

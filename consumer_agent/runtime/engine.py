@@ -20,7 +20,7 @@ from consumer_agent.kafka.client import store_settings
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.membership.events import Abandoned
+from consumer_agent.membership.events import Abandoned, Resubscribed
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
 from consumer_agent.membership.state_machine import MachineSettings, StateMachine
@@ -54,6 +54,7 @@ class Engine:
 
         """
         self._process = os.getpid()
+        self._config = config
         self._telemetry = telemetry
         storage = Storage(config.offsets_storage)
         if config.events_directory is not None:
@@ -74,7 +75,7 @@ class Engine:
             max_poll_interval_ms=config.max_poll_interval_ms,
             request_limit=request_limit(config.zookeeper, config.zookeeper_security),
         )
-        machine = StateMachine(MachineSettings(member, registration(config, wanted), config.zookeeper))
+        machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store)
 
     def start(self) -> None:
@@ -91,6 +92,10 @@ class Engine:
             self.end(0.0)
             self.fetcher.current.discard()
             raise ConsumerError(f"the consumer's threads could not be started: {error}") from error
+
+    def resubscribe(self, wanted: Subscription, *, asks_to_revoke: bool) -> None:
+        """Change what the consumer is registered for."""
+        self.machine_thread.send(Resubscribed(_registration(self._config, wanted), asks_to_revoke))
 
     def end(self, deadline_s: float) -> None:
         """End the threads, whether or not the group was left."""
@@ -111,7 +116,7 @@ class Engine:
             warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
-def registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
+def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
     """Return what a consumer registers; `timestamp` and the granted session timeout are filled in later."""
     return Registration(
         pattern=wanted.kind,

@@ -16,29 +16,31 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
-from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.membership.events import (
     CloseRequested,
     CommitRequested,
     Polled,
-    Resubscribed,
     Revoked,
     StoredRequested,
 )
 from consumer_agent.records import Batch, Record
-from consumer_agent.runtime.engine import Engine, registration
-from consumer_agent.runtime.machine_thread import MachineThread, now_ms
+from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_agent.kafka.watchdog import WatchedFetcher
+    from consumer_agent.runtime.engine import Engine
+    from consumer_agent.runtime.machine_thread import MachineThread
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
@@ -108,9 +110,8 @@ class Frontend:
         self.require_process("subscribe")
         self._subscription = wanted
         self._callbacks = dict(callbacks)
-        if self.machine_thread is not None:
-            asks = self._callbacks[Tell.REVOKE] is not None
-            self.machine_thread.send(Resubscribed(registration(self.config, wanted), asks))
+        if self._engine is not None:
+            self._engine.resubscribe(wanted, asks_to_revoke=self._callbacks[Tell.REVOKE] is not None)
 
     def unsubscribe(self) -> None:
         """Forget the subscription, after `end`; the application may subscribe again."""
@@ -130,6 +131,8 @@ class Frontend:
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
+        from consumer_agent.runtime.engine import Engine  # noqa: PLC0415  # takes longer to import than Kafka's client
+
         engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks)
         try:
             engine.start()

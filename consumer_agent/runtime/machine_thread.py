@@ -26,6 +26,7 @@ from consumer_agent.membership.events import Event
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.membership.state_machine import StateMachine
 from consumer_agent.runtime import failpoints
+from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
@@ -43,12 +44,6 @@ EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSIO
 DROPPED_TIMEOUT_MS = 10_000  # for leaving the group of a dropped consumer
 
 _log = logging.getLogger(__name__)
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps, as the lease does
-
-
-def now_ms() -> int:
-    """Read the clock of leases, in milliseconds."""
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 class MachineThread:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consumer_agent.membership import effects
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Messages, Run
-from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
+
+if TYPE_CHECKING:  # takes long to import
+    from consumer_agent.membership import effects
+    from zkrebalancer.observe.events import EventLog
 
 
 class Telemetry:

@@ -6,19 +6,26 @@ greenlet waits, other greenlets of its thread run.
 
 from __future__ import annotations
 
+import _thread
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-import gevent
-from gevent import monkey
-from gevent.event import Event as Flag
-from gevent.hub import Hub
 
-new_lock: Callable[[], threading.Lock] = monkey.get_original("_thread", "allocate_lock")
-new_reentrant_lock: Callable[[], threading._RLock] = monkey.get_original("_thread", "RLock")
-_start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = monkey.get_original("_thread", "start_new_thread")
+def _original(name: str) -> Any:  # noqa: ANN401  # of any type
+    """Return a function of `_thread` as it was before gevent patched it.
+
+    gevent itself is imported with the first poll: it takes as long to import as Kafka's client.
+    """
+    patching = sys.modules.get("gevent.monkey")
+    return getattr(_thread, name) if patching is None else patching.get_original("_thread", name)
+
+
+new_lock: Callable[[], threading.Lock] = _original("allocate_lock")
+new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
+_start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
 
 
 class Condition:
@@ -82,7 +89,7 @@ class Thread:
         """Prepare; nothing runs before `start`."""
         self._target = target
         self._python_thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._is_patched = monkey.is_module_patched("threading")  # then the thread above would be a greenlet
+        self._is_patched = _is_patched()  # then the thread above would be a greenlet
         self._ended = Condition(new_lock())
         self.is_alive = False
 
@@ -140,8 +147,11 @@ class _ThreadWaiter:
 
 class _GreenletWaiter:
     def __init__(self) -> None:
-        self._flag = Flag()
-        self._watcher = gevent.get_hub().loop.async_()
+        from gevent.event import Event  # noqa: PLC0415
+        from gevent.hub import get_hub  # noqa: PLC0415
+
+        self._flag = Event()
+        self._watcher = get_hub().loop.async_()
         self._watcher.start(self._flag.set)
         self.wake = self._watcher.send
 
@@ -153,6 +163,14 @@ class _GreenletWaiter:
         self._watcher.close()
 
 
+def _is_patched() -> bool:
+    from gevent import monkey  # noqa: PLC0415  # see `_original`
+
+    return monkey.is_module_patched("threading")
+
+
 def _is_cooperative() -> bool:
     """Whether other greenlets of this thread expect to run while this one waits."""
-    return monkey.is_module_patched("threading") or isinstance(gevent.getcurrent().parent, Hub)
+    from gevent.hub import Hub, getcurrent  # noqa: PLC0415
+
+    return _is_patched() or isinstance(getcurrent().parent, Hub)

@@ -12,8 +12,9 @@ from tests.style.code_rules import impure_calls
 from tests.style.import_rules import IMPURE_LIBRARIES, breaches, import_circle, impure_imports, pure_sources
 from tests.style.sources import PRODUCT, Source, python_sources
 
-SHOW_MODULES = "import consumer_agent, json, sys; print(json.dumps(sorted(sys.modules)))"
-HEAVY = frozenset({"click", "numpy", "prometheus_client", "pyspark", "rich"})
+SHOW_MODULES = "import {}, json, sys; print(json.dumps(sorted(sys.modules)))"
+HEAVY = frozenset({"click", "numpy", "prometheus_client", "pyspark", "re2", "rich"})
+LATER = frozenset({"gevent", "greenlet", "kazoo", "msgpack"})  # imported by the first poll, as ZooKeeper's client is
 
 
 def test_every_import_is_allowed() -> None:
@@ -117,11 +118,25 @@ def test_impurity_behind_an_import_is_found() -> None:
     ]
 
 
+def modules_of(imported: str) -> set[str]:
+    """Return what Python has loaded after an import."""
+    command = [sys.executable, "-c", SHOW_MODULES.format(imported)]
+    return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout))
+
+
 def test_the_consumer_is_light() -> None:
-    shown = subprocess.run([sys.executable, "-c", SHOW_MODULES], capture_output=True, text=True, check=True, timeout=60)
-    modules = set(json.loads(shown.stdout))
+    modules = modules_of("consumer_agent.runtime.engine")
     assert {name.split(".")[0] for name in modules} & HEAVY == set()
     ours = {name for name in modules if name.startswith("zkrebalancer.") and name.count(".") >= 2}
     allowed = ("zkrebalancer.protocol.", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events")
     assert ours, "no module of zkrebalancer was loaded, so the test proves nothing"
     assert [name for name in sorted(ours) if not name.startswith(allowed)] == []
+
+
+def test_importing_the_consumer_loads_hardly_more_than_the_client_of_kafka() -> None:
+    modules = modules_of("consumer_agent")
+    assert "confluent_kafka" in modules
+    assert {name.split(".")[0] for name in modules} & (HEAVY | LATER) == set()
+    ours = {name for name in modules if name.startswith(("consumer_agent.kafka.", "zkrebalancer."))}
+    assert [name for name in sorted(ours) if not name.startswith("zkrebalancer.protocol")] == []
+    assert "confluent_kafka.admin" not in modules
