@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
@@ -33,8 +34,8 @@ class AsyncConsumer(ConsumerBase):
     _loop: asyncio.AbstractEventLoop | None = None
     _turn_ends_s = 0.0
 
-    async def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
-        """Return records as soon as there are any, or none after `timeout_s` seconds; as `Consumer.poll`."""
+    async def poll(self, timeout_s: float | None = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
+        """Return records as soon as there are any, or none after `timeout_s` seconds (None: no limit)."""
         batch = await self._do(steps.poll_batch(self._frontend, timeout_s, max_records))
         if batch is None:
             self._turn_ends_s = 0.0
@@ -46,6 +47,7 @@ class AsyncConsumer(ConsumerBase):
         while not self._frontend.is_closed:
             batch = await self.poll(ITERATION_TIMEOUT_S)
             if batch:
+                self._frontend.is_iterated = True
                 yield batch
 
     async def records(self) -> AsyncIterator[Record]:
@@ -53,6 +55,7 @@ class AsyncConsumer(ConsumerBase):
         while not self._frontend.is_closed:
             record = await self._do(steps.poll_record(self._frontend, ITERATION_TIMEOUT_S))
             if record is not None:
+                self._frontend.is_iterated = True
                 yield record
 
     async def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
@@ -69,9 +72,9 @@ class AsyncConsumer(ConsumerBase):
         """Leave the group; `subscribe` may follow; as `Consumer.unsubscribe`."""
         await self._do(steps.unsubscribe(self._frontend, timeout_s))
 
-    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the group; as `Consumer.close`."""
-        await self._do(steps.close(self._frontend, timeout_s))
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S, *, finish: bool | None = None) -> None:
+        """Leave the group; as `Consumer.close`, with tasks instead of threads."""
+        await self._do(steps.close(self._frontend, timeout_s, finish=finish))
 
     async def __aenter__(self) -> Self:
         """Return the consumer."""
@@ -80,10 +83,14 @@ class AsyncConsumer(ConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception the last batch stays unfinished."""
-        await self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, is_finished=error is None))
+        """Close; after an exception or a `break` the last batch stays unfinished."""
+        await self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, finish=None if error is None else False))
 
     # ---- what these methods consist of
+
+    @staticmethod
+    def _who() -> object:
+        return asyncio.current_task() or asyncio.get_running_loop()
 
     async def _do(self, generator: Steps[T]) -> T:
         """Do the steps of a method in this task."""
@@ -136,7 +143,7 @@ class AsyncConsumer(ConsumerBase):
             if changed.changes != changes:
                 return
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+            async with asyncio.timeout(None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())):
                 await self._changed.wait()
         self._turn_ends_s = time.monotonic() + MAX_TURN_S
 

@@ -22,12 +22,22 @@ def check_config(config: object) -> None:
         raise ConfigurationError(text)
 
 
-def check_timeout(method: str, timeout_s: object) -> None:
-    """Require a number of seconds."""
+def check_timeout(method: str, timeout_s: object, *, may_be_none: bool = False) -> None:
+    """Require a number of seconds, or None where that is allowed."""
+    if timeout_s is None and may_be_none:
+        return
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     if not is_number or not 0 <= timeout_s <= MAX_TIMEOUT_S:  # type: ignore[operator]  # it is a number
-        limits = f"a number of seconds, 0 to {MAX_TIMEOUT_S:.0f}"
+        limits = f"a number of seconds, 0 to {MAX_TIMEOUT_S:.0f}{', or None' if may_be_none else ''}"
         raise ConfigurationError(f"{method}: timeout_s must be {limits}, not {timeout_s!r:.80}")
+
+
+def check_finish(finish: object, config: ConsumerConfig) -> None:
+    """Require a choice for the last records, or None; only automatic commits store them at the end."""
+    if finish is not None and not isinstance(finish, bool):
+        raise ConfigurationError(f"close: finish must be True, False or None, not {finish!r:.80}")
+    if finish and not config.enable_auto_commit:
+        raise ConfigurationError("close: finish=True needs enable_auto_commit; call commit() before close() instead")
 
 
 def check_max_records(max_records: object) -> None:

@@ -9,6 +9,7 @@ decisions, `runtime/machine_thread.py`) and the fetcher's (`kafka/fetcher.py`). 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -44,14 +45,16 @@ class Consumer(ConsumerBase):
 
     # ---- reading
 
-    def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
+    def poll(self, timeout_s: float | None = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds.
 
-        At most `max_records` are returned (default: `max_poll_records`; -1: no limit). 0 only runs callbacks, and shows
-        that the application is alive. Records fetched beyond the limit stay for the next call; positions and commits
-        follow the returned records.
+        None waits without limit, until there are records or the consumer is closed; Ctrl-C interrupts it.
 
-        With `enable_auto_commit`, this call finishes the records of earlier polls.
+        At most `max_records` are returned (default: `max_poll_records`; -1: no limit). Records fetched beyond the limit
+        stay for the next call; positions and commits follow the returned records.
+
+        With `enable_auto_commit`, this call finishes the records of earlier polls, unless `max_records` is 0: that only
+        runs callbacks and shows that the application is alive.
 
         Raises:
             ConfigurationError: `max_records` is not allowed.
@@ -62,10 +65,11 @@ class Consumer(ConsumerBase):
         return self._do(steps.poll(self._frontend, timeout_s, max_records))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return batches of records, until the consumer is closed."""
+        """Return batches of records, until the consumer is closed; a batch is finished when the next is requested."""
         while not self._frontend.is_closed:
             batch = self._do(steps.poll_batch(self._frontend, ITERATION_TIMEOUT_S))
             if batch is not None:
+                self._frontend.is_iterated = True
                 yield batch
 
     def records(self) -> Iterator[Record]:
@@ -73,6 +77,7 @@ class Consumer(ConsumerBase):
         while not self._frontend.is_closed:
             record = self._do(steps.poll_record(self._frontend, ITERATION_TIMEOUT_S))
             if record is not None:
+                self._frontend.is_iterated = True
                 yield record
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
@@ -126,17 +131,20 @@ class Consumer(ConsumerBase):
 
     # ---- leaving
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S, *, finish: bool | None = None) -> None:
         """Leave the group within `timeout_s` seconds: `on_revoke`, a final commit; then the partitions are free.
 
-        With `enable_auto_commit`, all returned records are finished. Closing again does nothing. If a callback raises,
-        the consumer still leaves its group, then raises the error.
+        With `enable_auto_commit`, the last batch is finished (and committed) with `finish=True`, and not with False. By
+        default it is, if this thread or greenlet has polled it and is no longer working on it: not after a `break` out
+        of a loop over the consumer, nor if another thread polls. Closing again does nothing. If a callback raises, the
+        consumer still leaves its group, then raises the error.
 
         Raises:
+            ConfigurationError: `finish=True` without `enable_auto_commit`.
             ConsumerStateError: called from within a callback, or during `run`.
 
         """
-        self._do(steps.close(self._frontend, timeout_s))
+        self._do(steps.close(self._frontend, timeout_s, finish=finish))
 
     def __enter__(self) -> Self:
         """Return the consumer."""
@@ -145,8 +153,8 @@ class Consumer(ConsumerBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception the last batch stays unfinished."""
-        self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, is_finished=error is None))
+        """Close; after an exception or a `break` the last batch stays unfinished."""
+        self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, finish=None if error is None else False))
 
     # ---- what these methods consist of
 
@@ -182,7 +190,7 @@ class Consumer(ConsumerBase):
     def _perform(self, step: Step) -> None:
         match step:
             case Wait(changes, deadline_s):
-                left_s = max(0.0, deadline_s - time.monotonic())
+                left_s = None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())
                 self._frontend.shared.changed.wait_for_change(changes, left_s)
             case Callback(call) | Block(call):
                 call()

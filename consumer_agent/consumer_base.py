@@ -8,6 +8,7 @@ from typing import ClassVar, Unpack
 from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
+from consumer_agent.runtime import threads
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend, log_failed_commit
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
@@ -26,7 +27,12 @@ class ConsumerBase:
             ConfigurationError: settings are unknown, missing or not allowed; all are named.
 
         """
-        self._frontend = Frontend(config, settings, begins_paused=self._begins_paused)
+        self._frontend = Frontend(config, settings, self._who, begins_paused=self._begins_paused)
+
+    @staticmethod
+    def _who() -> object:
+        """Return what uses the consumer now: a greenlet, of which each thread has at least one."""
+        return threads.current_greenlet()
 
     # ---- what to read
 

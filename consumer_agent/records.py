@@ -16,13 +16,18 @@ from confluent_kafka import Message
 from consumer_agent.runtime.record_buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
 
+TIMESTAMP_TYPES = (None, "CreateTime", "LogAppendTime")  # in the order of librdkafka's numbers
 UNREADABLE = (SystemError, UnicodeDecodeError)  # what confluent-kafka raises for a header whose name is not UTF-8
 
 _log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-    """One record of a topic; `generation`, that of its partition's start, is a fencing token for sinks."""
+    """One record of a topic; `generation`, that of its partition's start, is a fencing token for sinks.
+
+    `timestamp_ms` is milliseconds since the epoch. `timestamp_type` says whose clock: `CreateTime` (the producer's) or
+    `LogAppendTime` (the broker's). Both are None in records of the oldest format.
+    """
 
     topic: str
     partition: int
@@ -32,6 +37,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None
     generation: int
+    timestamp_type: str | None = None
 
 
 class _Row(tuple[Any, ...]):
@@ -57,7 +63,11 @@ _Fetched.__name__ = _Fetched.__qualname__ = Record.__name__
 
 
 class Batch(Sequence[Record]):
-    """Records in offset order per partition. An empty batch is false. `list(batch)` is a copy that can be pickled."""
+    """Records in offset order per partition. An empty batch is false. `list(batch)` is a copy that can be pickled.
+
+    It is also a mapping from partitions to batches: `keys()`, `items()`, `batch["orders", 0]`. But
+    `values()` are the values of the records.
+    """
 
     __slots__ = ("_length", "_runs")
 
@@ -78,10 +88,14 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: int) -> Record: ...
     @overload
     def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        """Return a record, or a list of some."""
+    @overload
+    def __getitem__(self, index: TopicPartition) -> Batch: ...
+    def __getitem__(self, index: int | slice | TopicPartition) -> Record | list[Record] | Batch:
+        """Return a record, a list of some, or the batch of a partition; KeyError if that has no records."""
         if isinstance(index, slice):
             return list(self)[index]
+        if isinstance(index, tuple):
+            return self.by_partition()[index]
         position = index + self._length if index < 0 else index
         if not 0 <= position < self._length:
             raise IndexError(f"there are {self._length} records, and none at {index}")
@@ -94,6 +108,20 @@ class Batch(Sequence[Record]):
     def __repr__(self) -> str:
         """Show the numbers of records and partitions."""
         return f"<Batch: {self._length} records of {len(self.by_partition())} partitions>"
+
+    def __contains__(self, what: object) -> bool:
+        """Whether it has this record, or records of this partition."""
+        if isinstance(what, tuple) and len(what) == 2:
+            return what in self.by_partition()
+        return super().__contains__(what)
+
+    def keys(self) -> list[TopicPartition]:
+        """Return the partitions that have records, in the order of the records."""
+        return [(run.topic, run.partition) for run in self._runs]
+
+    def items(self) -> list[tuple[TopicPartition, Batch]]:
+        """Return the partitions that have records, each with its batch."""
+        return list(self.by_partition().items())
 
     def values(self) -> list[bytes | None]:
         """Return only the values, in the order of the records: the fastest way to read them."""
@@ -108,11 +136,13 @@ class Batch(Sequence[Record]):
 
 
 def _records(run: Run) -> Iterator[Record]:
-    record, (topic, partition, generation, messages) = _Fetched, run
+    record, types, (topic, partition, generation, messages) = _Fetched, TIMESTAMP_TYPES, run
     for message, headers in zip(messages, readable_headers(messages), strict=False):
-        kind, at_ms = message.timestamp()
-        at = at_ms if kind else None
-        yield record((topic, partition, message.offset(), message.key(), message.value(), headers, at, generation))
+        kind, at = message.timestamp()
+        at = at if kind else None
+        yield record(
+            (topic, partition, message.offset(), message.key(), message.value(), headers, at, generation, types[kind])
+        )
 
 
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
@@ -34,13 +32,9 @@ from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from consumer_agent.runtime.usage import Usage
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
-
-if TYPE_CHECKING:
-    from consumer_agent.kafka.watchdog import WatchedFetcher
-    from consumer_agent.runtime.engine import Engine
-    from consumer_agent.runtime.machine_thread import MachineThread
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
@@ -54,13 +48,18 @@ CommitCallback = Callable[[CommitFailedError | None], object]
 Committable = Record | Mapping[TopicPartition, int] | None  # what to commit; None: everything returned
 
 
-class Frontend:
+class Frontend(Usage):
     """A consumer as its application sees it. Its other threads live from the first poll to `end`."""
 
     def __init__(
-        self, config: ConsumerConfig | None, settings: Mapping[str, Any], *, begins_paused: bool = False
+        self,
+        config: ConsumerConfig | None,
+        settings: Mapping[str, Any],
+        who: Callable[[], object],
+        *,
+        begins_paused: bool = False,
     ) -> None:
-        """Check the configuration; nothing is connected before the first poll.
+        """Check the configuration; nothing is connected before the first poll. `who`: see `Usage`.
 
         Raises:
             ConfigurationError: settings are unknown, missing or not allowed; the text names all of them.
@@ -73,32 +72,17 @@ class Frontend:
         self._begins_paused = begins_paused
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
         self._telemetry = Telemetry(None, self.config.group)
-        self.shared = self._new_shared()
-        self._engine: Engine | None = None
+        super().__init__(self._new_shared(), who)
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
-        self.is_closed = False
         self._is_ended = self._is_leaving = False
         self.outer: object | None = None  # the outermost running call that may run callbacks; see `undo`
         self._polling: object | None = None  # the same, if it is a poll
         self._new_member = ""  # the name for the next registration
-        self.in_callback = False
-        self.runner: int | None = None  # the thread that is in `Consumer.run`
-        self._in_poll = False
         self._is_handled = False  # the last records were for handlers
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._tokens = itertools.count(1)
         self._commit_callbacks: dict[int, CommitCallback] = {}
-        self._process = os.getpid()
-
-    @property
-    def machine_thread(self) -> MachineThread | None:
-        """The machine thread, from the first poll on."""
-        return None if self._engine is None else self._engine.machine_thread
-
-    @property
-    def _fetcher(self) -> WatchedFetcher | None:
-        return None if self._engine is None else self._engine.fetcher
 
     # ---- before the first poll
 
@@ -145,13 +129,16 @@ class Frontend:
 
     # ---- reading
 
-    def begin_poll(self, *, is_handled: bool = False) -> None:
+    def begin_poll(self, *, is_handled: bool = False, is_look: bool = False) -> None:
         """Begin a poll. With automatic commits, this finishes the records of earlier polls.
 
-        With `is_handled` the records go to handlers, which finish them one batch at a time.
+        With `is_handled` the records go to handlers, which finish them one batch at a time. A mere look asks for no
+        records, so the application may still work on earlier ones.
         """
         self._in_poll, self._polling = True, self.outer
-        self.shared.come(finishes=self._finishes)
+        self.shared.come(finishes=self._finishes and not is_look)
+        if not is_look:
+            self._note_poller()
         self._is_handled = is_handled
         if self.machine_thread is None:
             self._start()
@@ -337,21 +324,6 @@ class Frontend:
         machine_thread.send(StoredRequested(token, checked))
         return token
 
-    def _require_commits(self, method: str) -> MachineThread:
-        if self.machine_thread is None or (self.is_closed and not self.in_callback):
-            raise ConsumerStateError(f"{method} is possible between the first poll and close")
-        if self.runner not in {None, threading.get_ident()}:
-            text = "may not be called from within a handler; a batch is stored once its handler has returned"
-            raise ConsumerStateError(f"{method} {text}")
-        self.require_process(method)
-        self._require_no_poll(method)
-        return self.machine_thread
-
-    @property
-    def is_own_process(self) -> bool:
-        """Whether this is the process that made the consumer. A forked process does not have its threads."""
-        return os.getpid() == self._process
-
     def begin_closing(self) -> bool:
         """Close for good; return whether there is a group to leave. A forked process has none.
 
@@ -373,9 +345,12 @@ class Frontend:
         self._is_leaving = True  # another thread's `close` does nothing; after an interrupt, the next one continues
         return True
 
-    def begin_leaving(self, *, is_finished: bool) -> None:
-        """Leave the group. With `is_finished` and automatic commits, all returned records count as finished."""
-        if is_finished and self._finishes:
+    def begin_leaving(self, *, finish: bool | None) -> None:
+        """Leave the group; with `finish`, all returned records are finished first.
+
+        None: if polls finish them, and the caller `is_done`.
+        """
+        if finish or (finish is None and self._finishes and self.is_done):
             self.shared.finish()
         if self.machine_thread is not None:
             self.machine_thread.send(CloseRequested())
@@ -392,46 +367,6 @@ class Frontend:
         self._is_leaving = False
         if self._is_ended:
             self.listeners.clear()
-
-    # ---- what is allowed
-
-    def require_usable(self, method: str) -> None:
-        """Raise if a method may not be called now.
-
-        Raises:
-            ConsumerStateError: the consumer is closed, in a callback or another poll, or the process was forked.
-
-        """
-        self.require_process(method)
-        if self.is_closed:
-            raise ConsumerStateError(f"{method}: the consumer is closed")
-        if self.in_callback:
-            raise ConsumerStateError(f"{method} may not be called from within a callback")
-        self._require_no_poll(method)
-
-    def _require_no_poll(self, method: str) -> None:
-        """Raise if another thread or task polls: both would run callbacks or finish records at the same time."""
-        if self._in_poll and not self.in_callback:
-            raise ConsumerStateError(
-                f"{method}: another poll is under way; only one thread at a time may use a consumer"
-            )
-
-    def require_process(self, method: str) -> None:
-        """Raise in a process that was forked from the consumer's own."""
-        if not self.is_own_process:
-            raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
-
-    def require_machine_thread(self, method: str) -> MachineThread:
-        """Return the machine thread; raise before the first poll."""
-        if self.machine_thread is None:
-            raise ConsumerStateError(f"{method} is possible from the first poll on")
-        self.require_process(method)
-        return self.machine_thread
-
-    def own_state(self, method: str) -> SharedState:
-        """Return the shared state; raise in a forked process, where its lock may never be released."""
-        self.require_process(method)
-        return self.shared
 
     def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
         self._telemetry.delivered(self._telemetry.member, runs, mono_us)

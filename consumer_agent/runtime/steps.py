@@ -6,6 +6,7 @@ A generator yields the next step and returns the method's result. `Consumer` per
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, TypeVar
@@ -25,7 +26,7 @@ class Callback(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until `shared.changed` was notified more often than `changes` times, or until the deadline."""
+    """Wait until `shared.changed` was notified more often than `changes` times, or until the deadline; inf: none."""
 
     changes: int
     deadline_s: float
@@ -46,15 +47,15 @@ T = TypeVar("T")
 Steps = Generator[Step, None, T]
 
 
-def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps[Batch]:
-    """Return records as soon as there are any, or none after the timeout."""
-    arguments.check_timeout("poll", timeout_s)
+def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -> Steps[Batch]:
+    """Return records as soon as there are any, or none after the timeout (None: wait without limit)."""
+    arguments.check_timeout("poll", timeout_s, may_be_none=True)
     arguments.check_max_records(max_records)
     limit = frontend.config.max_poll_records if max_records is None else max_records
     frontend.require_usable("poll")
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
-        frontend.begin_poll()
+        frontend.begin_poll(is_look=limit == 0)
         changed = frontend.shared.changed
         yield Turn()
         while True:
@@ -71,7 +72,7 @@ def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps
         frontend.end_poll()
 
 
-def poll_batch(frontend: Frontend, timeout_s: float, max_records: int | None = None) -> Steps[Batch | None]:
+def poll_batch(frontend: Frontend, timeout_s: float | None, max_records: int | None = None) -> Steps[Batch | None]:
     """Return records as `poll`, None if there are none after the timeout."""
     batch = yield from poll(frontend, timeout_s, max_records)
     return batch or None  # tested here: an interrupt of the test after the return would lose the batch
@@ -118,19 +119,20 @@ def unsubscribe(frontend: Frontend, timeout_s: float) -> Steps[None]:
     frontend.require_usable("unsubscribe")
     try:
         if frontend.machine_thread is not None:
-            yield from _leave(frontend, time.monotonic() + timeout_s, is_finished=True)
+            yield from _leave(frontend, time.monotonic() + timeout_s, finish=None)
     finally:
         frontend.unsubscribe()
 
 
-def close(frontend: Frontend, timeout_s: float, *, is_finished: bool = True) -> Steps[None]:
+def close(frontend: Frontend, timeout_s: float, *, finish: bool | None = None) -> Steps[None]:
     """Leave the group for good."""
     arguments.check_timeout("close", timeout_s)
+    arguments.check_finish(finish, frontend.config)
     if frontend.begin_closing():
         deadline_s = time.monotonic() + timeout_s
         try:
             yield from _until(frontend, lambda: not frontend.in_callback, deadline_s)  # of another thread or task
-            yield from _leave(frontend, deadline_s, is_finished=is_finished)
+            yield from _leave(frontend, deadline_s, finish=finish)
         finally:
             frontend.end_leaving()
 
@@ -155,8 +157,8 @@ def _end_callback(frontend: Frontend, notice: Notice) -> None:
     frontend.called_back(notice)
 
 
-def _leave(frontend: Frontend, deadline_s: float, *, is_finished: bool) -> Steps[None]:
-    frontend.begin_leaving(is_finished=is_finished)
+def _leave(frontend: Frontend, deadline_s: float, *, finish: bool | None) -> Steps[None]:
+    frontend.begin_leaving(finish=finish)
     try:
         yield from _run_last_notices(frontend, deadline_s)
     finally:

@@ -62,7 +62,7 @@ class Condition:
                 self._waiting.remove(wake)
             waiter.close()
 
-    def wait_for_change(self, changes: int, timeout_s: float) -> None:
+    def wait_for_change(self, changes: int, timeout_s: float | None) -> None:
         """Wait until `notify` was called more often than `changes` times; the lock must not be held.
 
         For the application's thread: a signal's exception leaves the lock as it was.
@@ -161,6 +161,13 @@ class _GreenletWaiter:
     def close(self) -> None:
         self._watcher.stop()
         self._watcher.close()
+
+
+def current_greenlet() -> object:
+    """Return the greenlet that runs; each thread has at least one."""
+    from greenlet import getcurrent  # noqa: PLC0415  # see `_original`
+
+    return getcurrent()
 
 
 def _is_patched() -> bool:

@@ -20,5 +20,5 @@ with (
     consumer.subscribe([os.environ["TOPIC"]])
     while True:
         batch = consumer.poll(1.0)
-        for (topic, partition), records in batch.by_partition().items():
+        for (topic, partition), records in batch.items():
             print(f"{topic}/{partition}: {len(records)} of {len(batch)}, {records.values()}", flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateError, Record, TopicPartition
+from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateError, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.observe.checker import check
 
@@ -126,15 +126,53 @@ def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Cons
 
 
 def test_one_by_one_a_record_is_finished_when_the_next_is_asked_for(stage: Stage) -> None:
+    """The last one is not: nobody knows whether the loop was left after it or in the middle of it."""
     stage.produce([0], 10)
     with new_consumer(stage, auto_commit_interval_ms=10) as consumer:
         consumer.subscribe([stage.topic])
         joined(stage, consumer, 0)
-        records = consumer.records()
-        taken: list[Record] = [next(records) for _ in range(4)]
-        assert [record.offset for record in taken] == [0, 1, 2, 3]
+        taken: list[int] = []
+        for record in consumer.records():
+            taken.append(record.offset)
+            if len(taken) == 4:
+                break
+        assert taken == [0, 1, 2, 3]
         wait_until(lambda: stage.offset(0) == 3, "three records to be committed, not the fourth")
-    assert stage.offset(0) == 4
+        assert not consumer.poll(0, max_records=0)
+    assert stage.offset(0) == 3
+
+
+def test_another_thread_closes_but_does_not_finish_the_batch_in_hand(stage: Stage) -> None:
+    """Nor does a poll without records; whoever closes may say that the batch is finished."""
+    stage.produce([0], 20)
+    stored: list[int | None] = []
+    for finish in (None, True):
+        consumer = new_consumer(stage, max_poll_records=5, auto_commit_interval_ms=10)
+        consumer.subscribe([stage.topic])
+        joined(stage, consumer, 0)
+        begin = stage.offset(0) or 0
+        assert read(consumer, 5) == {0: list(range(begin, begin + 5))}
+        assert not consumer.poll(0, max_records=0)
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(consumer.close, WAIT_S, finish=finish).result(2 * WAIT_S)
+        stored.append(stage.offset(0))
+        assert stage.members() == ()
+    assert stored[0] in {None, 0}
+    assert stored[1] == 5
+
+
+def test_a_poll_without_a_limit_ends_with_a_record_or_with_the_consumer(stage: Stage) -> None:
+    consumer = new_consumer(stage, auto_commit_interval_ms=10)
+    consumer.subscribe([stage.topic])
+    joined(stage, consumer, 0)
+    with ThreadPoolExecutor(1) as executor:
+        polling = executor.submit(consumer.poll, None)
+        stage.produce([0], 1)
+        assert [record.timestamp_type for record in polling.result(WAIT_S)] == ["CreateTime"]
+        polling = executor.submit(consumer.poll, None)
+        wait_until(lambda: stage.offset(0) == 1, "the second poll to finish the record")
+        consumer.close(WAIT_S)
+        assert polling.result(WAIT_S).keys() == []
 
 
 def test_unsubscribing_leaves_the_group_and_another_subscription_begins_anew(stage: Stage, consumer: Consumer) -> None:

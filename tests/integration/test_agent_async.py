@@ -177,6 +177,22 @@ def test_a_callback_that_raises_at_the_end_does_not_keep_what_is_finished_from_b
     assert stage.members() == ()
 
 
+def test_a_loop_that_is_left_leaves_its_last_record_unfinished(stage: Stage, executor: ThreadPoolExecutor) -> None:
+    stage.produce([0], 5)
+
+    async def consume() -> None:
+        async with new_consumer(stage, auto_commit_interval_ms=60_000) as consumer:
+            consumer.subscribe([stage.topic])
+            async for record in consumer.records():
+                if record.offset == 3:
+                    break
+
+    consuming = executor.submit(in_a_loop, consume())
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    consuming.result(WAIT_S)
+    assert stage.offset(0) == 3
+
+
 def test_each_call_may_have_an_event_loop_of_its_own(stage: Stage) -> None:
     stage.produce([0], 5)
     consumer = new_consumer(stage)

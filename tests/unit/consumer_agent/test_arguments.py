@@ -28,8 +28,11 @@ def new_consumer() -> Consumer:
 @pytest.mark.parametrize("method", ["poll", "commit", "committed", "close", "unsubscribe"])
 @pytest.mark.parametrize("timeout_s", [-1, math.nan, math.inf, "1", None, True, 1e10, 10**400])
 def test_a_timeout_is_a_number_of_seconds(method: str, timeout_s: Any) -> None:
+    if method == "poll" and timeout_s is None:
+        pytest.skip("a poll may wait without limit")
+    or_none = ", or None" if method == "poll" else ""
     with pytest.raises(
-        ConfigurationError, match=rf"^{method}: timeout_s must be a number of seconds, 0 to 1000000000, not "
+        ConfigurationError, match=rf"^{method}: timeout_s must be a number of seconds, 0 to 1000000000{or_none}, not "
     ):
         getattr(new_consumer(), method)(timeout_s=timeout_s)
 
@@ -38,6 +41,19 @@ def test_a_timeout_is_a_number_of_seconds(method: str, timeout_s: Any) -> None:
 def test_a_limit_of_records_is_a_number_in_its_range(max_records: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^poll: max_records must be 1 to 100000, not .*, or -1 for no"):
         new_consumer().poll(0, max_records=max_records)
+
+
+@pytest.mark.parametrize("finish", [1, 0, "yes"])
+def test_whether_to_finish_is_yes_or_no(finish: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^close: finish must be True, False or None, not "):
+        new_consumer().close(finish=finish)
+
+
+def test_only_automatic_commits_can_store_what_close_finishes() -> None:
+    consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", enable_auto_commit=False)
+    with pytest.raises(ConfigurationError, match=r"^close: finish=True needs enable_auto_commit; call commit\(\)"):
+        consumer.close(finish=True)
+    consumer.close(finish=False)
 
 
 @pytest.mark.parametrize("topics", [[["orders"]], [b"orders"], {1: 1}, [None]])

@@ -6,7 +6,7 @@ import copy
 import pickle
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime.record_buffer import Run
@@ -22,7 +22,7 @@ FULL = Message(
     timestamp=(TIMESTAMP_CREATE_TIME, 1_700_000_000_000),
 )
 EMPTY = Message(topic="t", partition=0, offset=7)
-FIRST = Record("t", 0, 5, b"k", b"v", (("h", b"1"), ("h", None)), 1_700_000_000_000, 3)
+FIRST = Record("t", 0, 5, b"k", b"v", (("h", b"1"), ("h", None)), 1_700_000_000_000, 3, "CreateTime")
 SECOND = Record("t", 0, 7, None, None, (), None, 3)
 BATCH = Batch([Run("t", 0, 3, [FULL, EMPTY]), Run("u", 1, 4, messages(("u", 1), [0]))])
 THIRD = Record("u", 1, 0, None, b"v", (), None, 4)
@@ -52,6 +52,35 @@ def test_values_alone_and_partitions_apart() -> None:
         ("t", 0): [FIRST, SECOND],
         ("u", 1): [THIRD],
     }
+
+
+def test_it_is_a_mapping_of_partitions_too() -> None:
+    assert BATCH.keys() == [("t", 0), ("u", 1)]
+    assert [(partition, list(records)) for partition, records in BATCH.items()] == [
+        (("t", 0), [FIRST, SECOND]),
+        (("u", 1), [THIRD]),
+    ]
+    assert list(BATCH["u", 1]) == [THIRD]
+    assert {partition: len(records) for partition, records in BATCH.items()} == {("t", 0): 2, ("u", 1): 1}
+    assert ("t", 0) in BATCH  # type: ignore[comparison-overlap]  # of a sequence; it is a mapping too
+    assert ("t", 1) not in BATCH  # type: ignore[comparison-overlap]
+    with pytest.raises(KeyError):
+        BATCH["t", 1]
+    assert (Batch().keys(), Batch().items()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_ms", "shown"),
+    [
+        (TIMESTAMP_CREATE_TIME, 5, (5, "CreateTime")),
+        (TIMESTAMP_LOG_APPEND_TIME, 6, (6, "LogAppendTime")),
+        (TIMESTAMP_NOT_AVAILABLE, 0, (None, None)),
+    ],
+)
+def test_whose_clock_gave_the_time(kind: int, at_ms: int, shown: tuple[int | None, str | None]) -> None:
+    message = Message(topic="t", partition=0, offset=5, timestamp=(kind, at_ms))
+    (record,) = Batch([Run("t", 0, 3, [message])])
+    assert (record.timestamp_ms, record.timestamp_type) == shown
 
 
 def test_a_copy_can_be_sent_to_another_process() -> None:

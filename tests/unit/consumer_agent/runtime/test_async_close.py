@@ -53,9 +53,9 @@ def test_close_waits_for_the_callback_of_another_task_and_is_refused_within_it()
         leaves_within: list[bool] = []
         leave = frontend.begin_leaving
 
-        def begin_leaving(*, is_finished: bool) -> None:
+        def begin_leaving(*, finish: bool | None) -> None:
             leaves_within.append(frontend.in_callback)
-            leave(is_finished=is_finished)
+            leave(finish=finish)
 
         frontend.begin_leaving = begin_leaving  # type: ignore[method-assign]
         closing = asyncio.create_task(setting.consumer.close(DEADLINE_S))

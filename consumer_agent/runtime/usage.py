@@ -1,0 +1,108 @@
+"""What the application may do with a consumer at the moment, and what it does."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.runtime.shared_state import SharedState
+
+if TYPE_CHECKING:
+    from consumer_agent.kafka.watchdog import WatchedFetcher
+    from consumer_agent.runtime.engine import Engine
+    from consumer_agent.runtime.machine_thread import MachineThread
+
+
+class Usage:
+    """The state of a consumer's use: in a poll, in a callback, in `run`, closed."""
+
+    def __init__(self, shared: SharedState, who: Callable[[], object]) -> None:
+        """Begin unused, in this process. `who` returns the greenlet or task that calls it."""
+        self.shared = shared
+        self._who = who
+        self._poller: Callable[[], object] = lambda: None  # a reference to who polled last
+        self.is_iterated = False  # an iterator returned the last records, and was not asked for more
+        self._engine: Engine | None = None
+        self.is_closed = False
+        self.in_callback = False
+        self.runner: int | None = None  # the thread that is in `Consumer.run`
+        self._in_poll = False
+        self._process = os.getpid()
+
+    def _note_poller(self) -> None:
+        """Remember who polls."""
+        who = self._who()
+        if self._poller() is not who:
+            self._poller = weakref.ref(who)
+        self.is_iterated = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the caller must have worked on the last records: it polled them itself, in no loop that it left."""
+        return self._poller() is self._who() and not self.is_iterated
+
+    @property
+    def machine_thread(self) -> MachineThread | None:
+        """The machine thread, from the first poll on."""
+        return None if self._engine is None else self._engine.machine_thread
+
+    @property
+    def _fetcher(self) -> WatchedFetcher | None:
+        return None if self._engine is None else self._engine.fetcher
+
+    def _require_commits(self, method: str) -> MachineThread:
+        if self.machine_thread is None or (self.is_closed and not self.in_callback):
+            raise ConsumerStateError(f"{method} is possible between the first poll and close")
+        if self.runner not in {None, threading.get_ident()}:
+            text = "may not be called from within a handler; a batch is stored once its handler has returned"
+            raise ConsumerStateError(f"{method} {text}")
+        self.require_process(method)
+        self._require_no_poll(method)
+        return self.machine_thread
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that made the consumer. A forked process does not have its threads."""
+        return os.getpid() == self._process
+
+    def require_usable(self, method: str) -> None:
+        """Raise if a method may not be called now.
+
+        Raises:
+            ConsumerStateError: the consumer is closed, in a callback or another poll, or the process was forked.
+
+        """
+        self.require_process(method)
+        if self.is_closed:
+            raise ConsumerStateError(f"{method}: the consumer is closed")
+        if self.in_callback:
+            raise ConsumerStateError(f"{method} may not be called from within a callback")
+        self._require_no_poll(method)
+
+    def _require_no_poll(self, method: str) -> None:
+        """Raise if another thread or task polls: both would run callbacks or finish records at the same time."""
+        if self._in_poll and not self.in_callback:
+            raise ConsumerStateError(
+                f"{method}: another poll is under way; only one thread at a time may use a consumer"
+            )
+
+    def require_process(self, method: str) -> None:
+        """Raise in a process that was forked from the consumer's own."""
+        if not self.is_own_process:
+            raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
+
+    def require_machine_thread(self, method: str) -> MachineThread:
+        """Return the machine thread; raise before the first poll."""
+        if self.machine_thread is None:
+            raise ConsumerStateError(f"{method} is possible from the first poll on")
+        self.require_process(method)
+        return self.machine_thread
+
+    def own_state(self, method: str) -> SharedState:
+        """Return the shared state; raise in a forked process, where its lock may never be released."""
+        self.require_process(method)
+        return self.shared
