@@ -8,6 +8,7 @@ from typing import ClassVar, Unpack
 from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
+from consumer_agent.errors import ConsumerStateError
 from consumer_agent.runtime import threads
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend, log_failed_commit
 from consumer_agent.runtime.notices import Tell
@@ -28,6 +29,21 @@ class ConsumerBase:
 
         """
         self._frontend = Frontend(config, settings, self._who, begins_paused=self._begins_paused)
+        self._subscribed: tuple[configuration.Subscription, dict[Tell, Callback | None]] | None = None
+        self._hooks: Mapping[Tell, Callback] = {}  # of a region, called before the application's callbacks
+
+    def _join_region(self, config: ConsumerConfig, hooks: Mapping[Tell, Callback]) -> None:
+        """Become a part of a `ConsistentRegion`, with another configuration, before the first poll."""
+        if self._hooks or self._frontend.machine_thread is not None:
+            raise ConsumerStateError("a region needs a consumer that has not polled, and is in no region")
+        self._frontend.config, self._hooks, self._frontend.in_region = config, hooks, True
+        if self._subscribed is not None:
+            self._subscribe(*self._subscribed)
+
+    def _subscribe(self, wanted: configuration.Subscription, callbacks: dict[Tell, Callback | None]) -> None:
+        both = {tell: _one_after_the_other(self._hooks.get(tell), callback) for tell, callback in callbacks.items()}
+        self._frontend.subscribe(wanted, both)
+        self._subscribed = wanted, callbacks
 
     @staticmethod
     def _who() -> object:
@@ -62,7 +78,8 @@ class ConsumerBase:
         """
         wanted = configuration.subscription(topics, pattern, pattern_type)
         callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
-        self._frontend.subscribe(wanted, callbacks)
+        arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        self._subscribe(wanted, callbacks)
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned partitions, paused ones included, sorted."""
@@ -150,3 +167,15 @@ class ConsumerBase:
         """
         arguments.check_callbacks("commit_async", {"on_commit": on_commit})
         self._frontend.begin_commit(what, log_failed_commit if on_commit is None else on_commit)
+
+
+def _one_after_the_other(first: Callback | None, then: Callback | None) -> Callback | None:
+    """Return one callback for both."""
+    if first is None or then is None:
+        return first or then
+
+    def both(partitions: list[TopicPartition]) -> object:
+        first(partitions)
+        return then(partitions)
+
+    return both

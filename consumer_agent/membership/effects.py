@@ -132,6 +132,13 @@ class TellAssigned(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class TellIdentities(Effect):
+    """Tell the region which incarnations of their topics new partitions belong to ("": unknown), before `on_assign`."""
+
+    identities: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class AskRevoke(Effect):
     """Run `on_revoke` in the application's thread; `Revoked` follows."""
 

@@ -69,6 +69,7 @@ class MemberSettings:
     begins_anywhere: bool = True  # False: a partition without a stored offset waits for a seek of the application
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
+    in_region: bool = False  # its region needs the identities of topics
 
 
 class Ending(Enum):
@@ -300,8 +301,8 @@ class Member:
             self._refuse_command(name, content, str(error))
             return
         if isinstance(decoded, StartFetcher):
-            anywhere = self._settings.begins_anywhere
-            self.work = Start(self._effects, self.lane, self._settings.group, self.name, name, decoded, anywhere)
+            options = self._settings.begins_anywhere, self._settings.in_region
+            self.work = Start(self._effects, self.lane, self._settings.group, self.name, name, decoded, *options)
         else:
             self.work = Stop(self._effects, self.lane, self.name, self._settings.ask_application, name, decoded)
         self.work.begin()

@@ -17,6 +17,7 @@ from consumer_agent.membership.effects import (
     ResolveOffsets,
     StartFetching,
     TellAssigned,
+    TellIdentities,
     Warn,
 )
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
@@ -46,12 +47,13 @@ class Start:
     name: str
     command: StartFetcher
     begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
+    in_region: bool = False  # its region needs the identities of topics
     stage: Stage = Stage.READING
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
     reading: set[TopicPartition] = field(default_factory=set)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka
+    unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka or a region
     odd_marks: dict[str, str] = field(default_factory=dict)  # of these topics, marks that no coordinator has written
     awaits_kafka: bool = False
     kafka_token: int = 0
@@ -74,9 +76,10 @@ class Start:
         self.partitions = frozenset(self.command.partitions) - frozenset(self.lane.record.partitions)
         if self.lane.storage.in_zookeeper:
             self.unread = sorted(self.partitions, reverse=True)
-        if self.lane.storage.in_kafka and self.partitions:
+        if self.lane.storage.in_kafka or self.in_region:
             self.unmarked = {topic for topic, _number in self.partitions}
             self._read_marks()
+        if self.lane.storage.in_kafka and self.partitions:
             self._read_kafka()
         self._read()
 
@@ -179,6 +182,9 @@ class Start:
             self.handle_cancelled()
             return
         self.stage = Stage.OVER
+        if self.partitions and self.in_region:
+            topics = {topic for topic, _number in self.partitions}
+            self.effects.add(TellIdentities({topic: self.lane.kafka_book.marks.get(topic, "") for topic in topics}))
         if self.partitions:
             self.effects.add(
                 RecordFetcher(

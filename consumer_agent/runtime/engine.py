@@ -46,6 +46,7 @@ class Engine:
         telemetry: Telemetry,
         *,
         asks_to_revoke: bool,
+        in_region: bool,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -74,6 +75,7 @@ class Engine:
             begins_anywhere=config.auto_offset_reset != "none",
             max_poll_interval_ms=config.max_poll_interval_ms,
             request_limit=request_limit(config.zookeeper, config.zookeeper_security),
+            in_region=in_region,
         )
         machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store)

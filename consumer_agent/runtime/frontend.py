@@ -70,6 +70,7 @@ class Frontend(Usage):
         arguments.check_config(config)
         self.config = config or ConsumerConfig.from_settings(settings)
         self._begins_paused = begins_paused
+        self.in_region = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
         self._telemetry = Telemetry(None, self.config.group)
         super().__init__(self._new_shared(), who)
@@ -88,7 +89,6 @@ class Frontend(Usage):
 
     def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
         """Set what to read and the callbacks."""
-        arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
         if self.is_closed:
             raise ConsumerStateError("subscribe: the consumer is closed")
         self.require_process("subscribe")
@@ -117,7 +117,7 @@ class Frontend(Usage):
         asks = self._callbacks[Tell.REVOKE] is not None
         from consumer_agent.runtime.engine import Engine  # noqa: PLC0415  # takes longer to import than Kafka's client
 
-        engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks)
+        engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks, in_region=self.in_region)
         try:
             engine.start()
             dropped = weakref.finalize(self, engine.drop)

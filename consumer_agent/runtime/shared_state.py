@@ -64,6 +64,7 @@ class SharedState:
         self._away_since_ms: int | None = None  # None: the application polls, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
+        self.identities: dict[str, str] = {}  # of topics, as their last start found them; for a region
         self.is_awaited = True  # the fetcher's thread has to fetch, as the application finds no records
         self.is_out = True
         self.is_closed = False

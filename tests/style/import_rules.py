@@ -104,6 +104,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.runtime.threads",
         "zkrebalancer.protocol",
     ),
+    "consumer_agent.region": (*AGENT_SURFACE, "consumer_agent.runtime", "zkrebalancer.protocol"),
     "consumer_agent.sidecar": (
         *AGENT_SURFACE,
         "consumer_agent.kafka.client",  # dead letters go to a topic with the same settings

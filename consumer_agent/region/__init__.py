@@ -1,0 +1,6 @@
+"""The consistent region: results of a group exactly once. `ConsistentRegion` is the public API."""
+
+from consumer_agent.region.consistent_region import ConsistentRegion
+from consumer_agent.region.sink import Advance, Claim, Sink
+
+__all__ = ["Advance", "Claim", "ConsistentRegion", "Sink"]

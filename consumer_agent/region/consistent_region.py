@@ -1,0 +1,253 @@
+"""A consistent region: the results of a group's records, each exactly once, by transactions of a sink.
+
+The sink's own offsets say what is stored, and its generations fence out a consumer that was suspended. Why that is
+enough: `docs/decisions/0033-consistent-region.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from consumer_agent.consumer import ITERATION_TIMEOUT_S, Consumer
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.records import Batch
+from consumer_agent.region.progress import Extent, Progress
+from consumer_agent.region.sink import Advance, Claim, Sink
+from consumer_agent.region.sinks import as_sink
+from consumer_agent.runtime.notices import Tell
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+
+MIN_EVERY_S, MAX_EVERY_S = 0.01, 86_400.0
+
+_log = logging.getLogger(__name__)
+
+
+class ConsistentRegion:
+    """Reads a consumer's batches, and stores their results in transactions that also advance their partitions.
+
+    Make it before the consumer's first poll; closing it closes the consumer. Use it from the consumer's thread.
+    `every_s`: how often the group's offsets, by which tools show lag, follow those of the sink.
+    """
+
+    def __init__(self, consumer: Consumer, *, name: str, every_s: float = 10.0) -> None:
+        """Make the consumer a member of the region `name`.
+
+        Raises:
+            ConfigurationError, InvalidNameError: an argument is not allowed.
+            ConsumerStateError: the consumer has polled already, or is in a region.
+
+        """
+        if not isinstance(consumer, Consumer):
+            raise ConfigurationError(f"consumer: a Consumer is expected, not {type(consumer).__name__}")
+        self.name = paths.validate_name("region", name)
+        self._consumer = consumer
+        self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
+        config = self._frontend.config
+        interval_ms = int(1_000 * _checked_every(every_s))
+        self.group = config.group
+        hooks = {Tell.ASSIGNED: self._assigned, Tell.LOST: self._lost}
+        consumer._join_region(  # noqa: SLF001
+            replace(config, enable_auto_commit=True, enable_auto_finish=False, auto_commit_interval_ms=interval_ms),
+            hooks,
+        )
+        self._progress = Progress()
+        self._sink: Sink | None = None  # that of the last transaction
+        self._database: Any = None  # which it was made for
+        self._batch: dict[TopicPartition, Extent] = {}  # in hand, not yet in a transaction
+
+    # ---- reading
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return batches of records, until the consumer is closed."""
+        while not self._frontend.is_closed:
+            batch = self._consumer.poll(ITERATION_TIMEOUT_S)
+            if batch:
+                self._batch = _joined(self._without_transaction(), _extents(batch))
+                yield batch
+
+    def _without_transaction(self) -> dict[TopicPartition, Extent]:
+        """Return what the last batch had of partitions that are still owned, if nothing of it was stored."""
+        generations = self._consumer.generation() if self._batch else {}
+        return {tp: extent for tp, extent in self._batch.items() if extent.generation == generations.get(tp)}
+
+    def transaction(self, database: Any) -> Transaction:  # noqa: ANN401  # a connection of any known database, or a sink
+        """Return a context manager: what it yields writes rows, and leaving it commits them with the batch's offsets.
+
+        Use it once for each batch; the next transaction also advances the partitions of a batch without one. If an
+        exception leaves it, nothing is stored, and the batch is returned again. The same happens, without an
+        exception, if the sink shows that another consumer has claimed a partition, or continues elsewhere.
+
+        Raises:
+            ConfigurationError: no sink for such a database is known.
+            ConsumerStateError: there is no batch, or it is stored already.
+
+        """
+        if not self._batch:
+            raise ConsumerStateError("transaction: there is no batch that is not stored already; use it once for each")
+        return Transaction(self, self._sink_of(database))
+
+    def _sink_of(self, database: Any) -> Sink:  # noqa: ANN401
+        if self._sink is None or database is not self._database:
+            self._sink, self._database, self._progress = as_sink(database), database, Progress()
+        return self._sink
+
+    def close(self) -> None:
+        """Close the consumer: it leaves its group."""
+        self._consumer.close()
+
+    def __enter__(self) -> Self:
+        """Return the region."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ---- the consumer's callbacks
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        """Claim new partitions, if the sink is known, and continue where it says."""
+        if self._sink is not None:
+            generations, positions = self._consumer.generation(), self._consumer.position()
+            there = [tp for tp in partitions if tp in generations and tp in positions]
+            self._claim(self._sink, {tp: generations[tp] for tp in there}, positions)
+
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._progress.forget(partitions)
+
+    # ---- what a transaction consists of
+
+    def begin(self, sink: Sink) -> dict[TopicPartition, Advance]:
+        """Begin a transaction for the batch in hand; return what it stores, nothing if it has to be rolled back."""
+        batch, self._batch = self._batch, {}
+        try:
+            return self._begin(sink, batch)
+        except BaseException:  # of the sink: nothing is stored
+            self._progress.forget(batch)
+            self._consumer.seek({partition: extent.first for partition, extent in batch.items()})
+            raise
+
+    def _begin(self, sink: Sink, batch: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Advance]:
+        generations = {tp: extent.generation for tp, extent in batch.items()}
+        moved = self._claim(sink, generations, {tp: extent.first for tp, extent in batch.items()})
+        advances = self._progress.advances(batch)
+        if moved or len(advances) < len(batch):
+            sink.begin(self.group, {})
+            self._return_again(advances)
+            return {}
+        refused = sink.begin(self.group, advances)
+        if refused:
+            self._refuse(refused)
+            self._return_again(advances.keys() - refused)
+            return {}
+        return advances
+
+    def stored(self, advances: Mapping[TopicPartition, Advance]) -> None:
+        """Note that a transaction is committed: its records are finished."""
+        self._progress.stored(advances)
+        self._consumer.finish({partition: advance.after for partition, advance in advances.items()})
+
+    def failed(self, advances: Mapping[TopicPartition, Advance], *, is_outcome_known: bool) -> None:
+        """After an exception, return the batch again; if it may be stored, claim again, which shows whether it is."""
+        self._return_again(advances)
+        if not is_outcome_known:
+            self._progress.forget(advances)
+
+    def _claim(
+        self, sink: Sink, generations: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int]
+    ) -> bool:
+        """Claim what is not claimed yet; return whether a partition continues elsewhere than at the expected offset."""
+        unclaimed = self._progress.unclaimed(generations)
+        if not unclaimed:
+            return False
+        identities = self._frontend.shared.identities
+        claims = [
+            Claim(tp, generations[tp], identities.get(tp[0], ""), life=0, offset=expected[tp]) for tp in unclaimed
+        ]
+        answer = sink.claim(self.group, claims)
+        elsewhere = self._progress.note_claims(claims, answer, expected)
+        self._refuse(set(unclaimed) - answer.keys())
+        if elsewhere:
+            self._consumer.seek(elsewhere)
+        return bool(elsewhere)
+
+    def _refuse(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no more records of partitions that a younger consumer has claimed, until they are assigned anew."""
+        refused = sorted(partitions)
+        if not refused:
+            return
+        self._progress.refuse(refused)
+        topic, number = refused[0]
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        _log.warning(
+            "%s/%s%s: a younger consumer has claimed it in the sink; its records are left to it", topic, number, more
+        )
+        self._consumer.pause(refused)
+
+    def _return_again(self, partitions: Iterable[TopicPartition]) -> None:
+        self._consumer.seek(self._progress.positions(partitions))
+
+
+class Transaction:
+    """A transaction of a sink for one batch."""
+
+    def __init__(self, region: ConsistentRegion, sink: Sink) -> None:
+        """Prepare; nothing is begun before `__enter__`."""
+        self._region = region
+        self._sink = sink
+        self._advances: dict[TopicPartition, Advance] = {}
+
+    def __enter__(self) -> Any:  # noqa: ANN401  # each database has its own type
+        """Begin; return what the application writes rows with."""
+        self._advances = self._region.begin(self._sink)
+        return self._sink.connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, or roll back after an exception and if the batch may not be stored."""
+        if error is not None:
+            self._region.failed(self._advances, is_outcome_known=True)
+            self._sink.rollback()
+        elif not self._advances:
+            self._sink.rollback()
+        else:
+            try:
+                self._sink.commit()
+            except BaseException:
+                self._region.failed(self._advances, is_outcome_known=False)
+                raise
+            self._region.stored(self._advances)
+
+
+def _checked_every(every_s: object) -> float:
+    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
+    if not is_number or not MIN_EVERY_S <= every_s <= MAX_EVERY_S:  # type: ignore[operator]  # it is a number
+        limits = f"{MIN_EVERY_S} to {MAX_EVERY_S:.0f}"
+        raise ConfigurationError(f"every_s must be a number of seconds, {limits}, not {every_s!r:.80}")
+    return float(every_s)  # type: ignore[arg-type]
+
+
+def _extents(batch: Batch) -> dict[TopicPartition, Extent]:
+    """Return the extent of each partition's records; a partition may have several runs in a batch."""
+    extents: dict[TopicPartition, Extent] = {}
+    for partition, records in batch.by_partition().items():
+        first, last = records[0], records[-1]
+        extents[partition] = Extent(first.offset, last.offset + 1, last.generation)
+    return extents
+
+
+def _joined(
+    earlier: Mapping[TopicPartition, Extent], later: Mapping[TopicPartition, Extent]
+) -> dict[TopicPartition, Extent]:
+    """Return the extents of two batches that one transaction stores."""
+    both = {**earlier, **later}
+    return {tp: replace(extent, first=earlier[tp].first) if tp in earlier else extent for tp, extent in both.items()}

@@ -1,0 +1,59 @@
+"""The interface of sinks: rows, next offsets and the fence of each partition, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A consumer's claim to write the results of a partition."""
+
+    partition: TopicPartition
+    generation: int  # of the partition's start: the fence
+    identity: str  # names of the topic's incarnation, as `cluster_nodes.is_same_topic` compares them; "": unknown
+    life: int  # how often an operator has set the group's offsets; only grows
+    offset: int  # where the group begins if the sink has no progress of this topic and life
+
+
+class Advance(NamedTuple):
+    """What one transaction adds to a partition's progress."""
+
+    before: int  # the next offset in the sink, as claimed or as left by the last transaction
+    after: int
+    generation: int
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where results are stored. One thread uses it; at most one transaction is open.
+
+    For each group and partition a sink keeps the topic's identity, the life, the generation, and the next offset.
+    """
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401  # each database has its own type
+        """What the application writes rows with, between `begin` and `commit` or `rollback`."""
+
+    def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
+        """Store the generations in one transaction, and return where each partition continues.
+
+        A partition that has a higher generation is left out. If its identity or life is another one (a higher life),
+        or nothing is stored, the offset of the claim is stored and returned. An empty identity equals every other.
+        """
+
+    def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
+        """Begin a transaction that advances these partitions; return those that are refused.
+
+        A partition is refused unless its generation and its next offset are as given. It stays locked until the end.
+        """
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+
+    def rollback(self) -> None:
+        """Roll the transaction back."""

@@ -1,0 +1,74 @@
+"""A sink in memory, for tests of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from consumer_agent.region import Advance, Claim
+from zkrebalancer.protocol.cluster_nodes import is_same_topic
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass
+class Row:
+    """A partition's progress."""
+
+    generation: int
+    next_offset: int
+    identity: str
+    life: int
+
+
+@dataclass
+class MemorySink:
+    """Stores results as a list; `fails_at` is the next call that raises."""
+
+    rows: dict[TopicPartition, Row] = field(default_factory=dict)
+    results: list[object] = field(default_factory=list)
+    connection: list[object] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    fails_at: str = ""
+    _pending: dict[TopicPartition, Advance] = field(default_factory=dict)
+
+    def claim(self, _group: str, claims: Sequence[Claim]) -> dict[TopicPartition, int]:
+        self._maybe_fail("claim")
+        self.claims += claims
+        answer = {}
+        for claim in claims:
+            row = self.rows.get(claim.partition)
+            if row is not None and row.generation > claim.generation:
+                continue
+            is_same = row is not None and row.life >= claim.life and _may_be_same(row.identity, claim.identity)
+            offset = row.next_offset if row is not None and is_same else claim.offset
+            self.rows[claim.partition] = Row(claim.generation, offset, claim.identity, claim.life)
+            answer[claim.partition] = offset
+        return answer
+
+    def begin(self, _group: str, advances: Mapping[TopicPartition, Advance]) -> set[TopicPartition]:
+        self._maybe_fail("begin")
+        self.connection, self._pending = [], dict(advances)
+        return {tp for tp, advance in advances.items() if not self._is_as_given(self.rows.get(tp), advance)}
+
+    def _is_as_given(self, row: Row | None, advance: Advance) -> bool:
+        return row is not None and (row.generation, row.next_offset) == (advance.generation, advance.before)
+
+    def commit(self) -> None:
+        self._maybe_fail("commit")
+        self.results += self.connection
+        for tp, advance in self._pending.items():
+            self.rows[tp].next_offset = advance.after
+        self.rollback()
+        self._maybe_fail("committed")
+
+    def rollback(self) -> None:
+        self.connection, self._pending = [], {}
+
+    def _maybe_fail(self, call: str) -> None:
+        if call == self.fails_at:
+            self.fails_at = ""
+            raise ConnectionError(f"the database is away at {call}")
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    return not one or not other or is_same_topic(one, other)

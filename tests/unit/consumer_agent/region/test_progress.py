@@ -1,0 +1,59 @@
+"""What a region knows about its partitions in a sink."""
+
+from consumer_agent.region.progress import Extent, Progress
+from consumer_agent.region.sink import Advance, Claim
+
+P0, P1 = ("orders", 0), ("orders", 1)
+
+
+def claims(generation: int, *partitions: tuple[str, int]) -> list[Claim]:
+    return [Claim(partition, generation, "", 0, 10) for partition in partitions]
+
+
+def test_a_claim_is_due_once_for_each_generation() -> None:
+    progress = Progress()
+    assert progress.unclaimed({P1: 3, P0: 3}) == [P0, P1]
+    progress.note_claims(claims(3, P0, P1), {P0: 10, P1: 10}, {P0: 10, P1: 10})
+    assert progress.unclaimed({P0: 3, P1: 3}) == []
+    assert progress.unclaimed({P0: 3, P1: 4}) == [P1]  # it was given up and assigned again
+    progress.forget([P0])
+    assert progress.unclaimed({P0: 3}) == [P0]
+
+
+def test_a_claim_says_what_continues_elsewhere() -> None:
+    progress = Progress()
+    assert progress.note_claims(claims(3, P0, P1), {P0: 10, P1: 25}, {P0: 10, P1: 10}) == {P1: 25}
+    assert progress.positions([P0, P1]) == {P0: 10, P1: 25}
+
+
+def test_a_claim_without_an_answer_is_refused_until_another_generation() -> None:
+    progress = Progress()
+    progress.note_claims(claims(3, P0), {}, {P0: 10})
+    assert progress.unclaimed({P0: 3}) == []
+    assert progress.advances({P0: Extent(10, 12, 3)}) == {}
+    assert progress.unclaimed({P0: 4}) == [P0]
+
+
+def test_a_transaction_continues_where_the_last_one_ended() -> None:
+    progress = Progress()
+    progress.note_claims(claims(3, P0), {P0: 10}, {P0: 10})
+    advances = progress.advances({P0: Extent(12, 15, 3)})  # offsets 10 and 11 were no records
+    assert advances == {P0: Advance(10, 15, 3)}
+    assert progress.positions([P0]) == {P0: 10}  # until it is committed
+    progress.stored(advances)
+    assert progress.advances({P0: Extent(15, 16, 3)}) == {P0: Advance(15, 16, 3)}
+
+
+def test_records_of_a_former_generation_are_not_stored() -> None:
+    progress = Progress()
+    progress.note_claims(claims(4, P0), {P0: 10}, {P0: 10})
+    assert progress.advances({P0: Extent(10, 12, 3)}) == {}
+
+
+def test_a_refused_partition_is_claimed_only_in_another_generation() -> None:
+    progress = Progress()
+    progress.note_claims(claims(3, P0, P1), {P0: 10, P1: 10}, {P0: 10, P1: 10})
+    progress.refuse([P0])
+    assert progress.positions([P0, P1]) == {P1: 10}
+    assert progress.unclaimed({P0: 3, P1: 3}) == []
+    assert progress.unclaimed({P0: 5}) == [P0]
