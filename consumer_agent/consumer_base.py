@@ -112,7 +112,7 @@ class ConsumerBase:
         self._frontend.seek(positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume`; they stay assigned and use no memory.
+        """Return no records of these partitions until `resume`; they stay assigned, and fetched records are kept.
 
         A partition that is given up and assigned again is not paused. Errors as with `seek`.
         """

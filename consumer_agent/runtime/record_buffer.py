@@ -10,18 +10,16 @@ Two heuristics of Kafka's KIP-41 decide which partitions' records a call returns
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.membership.events import Position
+from consumer_agent.runtime.buffered_partition import BufferedPartition, Chunk, Messages
 from consumer_agent.runtime.shares import equal_shares
 from zkrebalancer.protocol.fields import TopicPartition
-
-Messages = Sequence[Any]  # of Kafka's client; the buffer uses only their `offset()`
 
 
 class Run(NamedTuple):
@@ -73,40 +71,18 @@ class BufferSettings:
     begins_paused: bool = False  # until `unpause`, others read the partitions and report it with `advance`
 
 
-@dataclass(slots=True)
-class _Chunk:
-    messages: Messages
-    size_bytes: int  # of the messages that are not taken yet
-    taken: int = 0
-
-
-@dataclass(slots=True)
-class _Partition:
-    generation: int
-    returned: int
-    finished: int
-    next_offset: int  # the lowest offset that may still be put
-    thread: int = 0  # its consumer thread
-    emitting: bool = True
-    wanted: bool = True  # False: paused by the application
-    held_back: bool = False  # not fetched while it retains its share
-    let_go: bool = False  # given up by the application: nothing more can be finished
-    count: int = 0
-    chunks: deque[_Chunk] = field(default_factory=deque)
-
-
 class RecordBuffer:
     """Messages by partition, bounded in number and bytes."""
 
     def __init__(self, settings: BufferSettings) -> None:
         """Begin empty."""
         self._settings = settings
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, BufferedPartition] = {}
         self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
         self._again: set[TopicPartition] = set()  # nothing of these is put until Kafka's client fetches them again
         self._ready: deque[TopicPartition] = deque()  # partitions with records, in the order of taking
-        self._record_count = 0
-        self._byte_count = 0
+        self._record_count = self._byte_count = 0  # of what may be taken
+        self._aside_count = self._aside_bytes = 0  # of paused partitions
 
     # ---- fetching
 
@@ -136,7 +112,7 @@ class RecordBuffer:
         is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
         is_extreme = is_crowded and self._some_lack(share)
         for held in self._partitions.values():
-            held.held_back = held.count >= share and (held.held_back or is_extreme)
+            held.held_back = held.wanted and held.count >= share and (held.held_back or is_extreme)
         return frozenset(partition for partition, held in self._partitions.items() if held.held_back)
 
     def _share(self) -> int:
@@ -170,25 +146,29 @@ class RecordBuffer:
             self.begin_again()
             raise
 
-    def _put(self, partition: TopicPartition, held: _Partition, messages: Messages, size_bytes: int) -> None:
+    def _put(self, partition: TopicPartition, held: BufferedPartition, messages: Messages, size_bytes: int) -> None:
         if messages and messages[0].offset() < held.next_offset:
             messages = [message for message in messages if message.offset() >= held.next_offset]
         if not messages:
             return
         if not held.count:
             self._ready.append(partition)
-        held.chunks.append(_Chunk(messages, size_bytes))
+        held.chunks.append(Chunk(messages, size_bytes))
         held.count += len(messages)
         held.next_offset = messages[-1].offset() + 1
-        self._record_count += len(messages)
-        self._byte_count += size_bytes
+        self._count(len(messages), size_bytes)
 
     # ---- taking
 
     @property
     def record_count(self) -> int:
-        """How many records are retained."""
+        """How many records may be taken."""
         return self._record_count
+
+    @property
+    def retained_count(self) -> int:
+        """How many records are retained, those of paused partitions included."""
+        return self._record_count + self._aside_count
 
     def take(self, max_records: int | None, among: Collection[TopicPartition] | None = None) -> list[Run]:
         """Return at most `max_records` records (None: all) of all partitions, or `among` some.
@@ -213,7 +193,8 @@ class RecordBuffer:
         for count in self._shares(limit):
             partition = self._ready.popleft()
             held = self._partitions[partition]
-            messages = self._take_of(held, count)
+            messages, size_bytes = held.take(count)
+            self._count(-count, -size_bytes)
             returned = messages[-1].offset() + 1
             self._unfinished.add(partition)
             runs.append(Run(*partition, held.generation, messages))
@@ -230,10 +211,10 @@ class RecordBuffer:
             if held is not None and held.generation == run.generation:
                 held.returned = min(held.returned, run.messages[0].offset())
         self._ready.clear()
-        self._record_count = self._byte_count = 0
+        self._record_count = self._byte_count = self._aside_count = self._aside_bytes = 0
         for held in self._partitions.values():
-            held.chunks.clear()
-            held.count, held.next_offset = 0, held.returned
+            held.clear()
+            held.next_offset = held.returned
         self.fetch_again()
 
     def fetch_again(self) -> None:
@@ -262,26 +243,6 @@ class RecordBuffer:
             shares.append(min(count, limit))
             limit -= shares[-1]
         return shares
-
-    def _take_of(self, held: _Partition, count: int) -> Messages:
-        held.count -= count
-        self._record_count -= count
-        taken: list[Messages] = []
-        while count:
-            chunk = held.chunks[0]
-            left = len(chunk.messages) - chunk.taken
-            if count >= left:
-                part, part_bytes = chunk.messages[chunk.taken :] if chunk.taken else chunk.messages, chunk.size_bytes
-                held.chunks.popleft()
-            else:
-                part = chunk.messages[chunk.taken : chunk.taken + count]
-                part_bytes = chunk.size_bytes * count // left  # as if all sizes were equal
-                chunk.size_bytes -= part_bytes
-                chunk.taken += count
-            self._byte_count -= part_bytes
-            taken.append(part)
-            count -= len(part)
-        return taken[0] if len(taken) == 1 else list(chain.from_iterable(taken))
 
     def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
         """Set what is finished, possibly less than before; if one partition is refused, nothing changes.
@@ -326,7 +287,7 @@ class RecordBuffer:
         """Accept records of a partition from `position` on."""
         self.forget([partition])
         wanted = not self._settings.begins_paused
-        self._partitions[partition] = _Partition(generation, position, position, position, thread, wanted=wanted)
+        self._partitions[partition] = BufferedPartition(generation, position, position, position, thread, wanted=wanted)
 
     def reset(self, partition: TopicPartition, position: int) -> bool:
         """Continue from another position, possibly a lower one; False if the partition is not emitted."""
@@ -354,19 +315,42 @@ class RecordBuffer:
         return {partition: positions[partition] for partition in positions if self._is_fetched(partition)}
 
     def pause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Drop the records of these partitions and accept no more until `unpause`; return what to stop fetching."""
+        """Return and accept no records of these partitions until `unpause`; return what to stop fetching.
+
+        What is buffered of them is kept, beside the bounds for the others and up to the same bounds.
+        """
         for partition in partitions:
             held = self._partitions[partition]
-            self._drop_records(partition, held)
-            held.wanted, held.next_offset = False, held.returned
+            if held.wanted:
+                self._set_aside(partition, held)
+            held.wanted = False
         return dict.fromkeys(partitions)
 
+    def _set_aside(self, partition: TopicPartition, held: BufferedPartition) -> None:
+        count, size_bytes = held.count, held.size_bytes
+        is_much = self._aside_count + count > self._settings.max_records
+        if is_much or self._aside_bytes + size_bytes > self._settings.max_bytes:
+            self._drop_records(partition, held)
+            held.next_offset = held.returned
+        elif count:
+            self._ready.remove(partition)
+            self._count(-count, -size_bytes)
+            self._aside_count += count
+            self._aside_bytes += size_bytes
+
     def unpause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Accept records of paused partitions again; return from where to fetch them."""
+        """Return and accept records of paused partitions again; return from where to fetch them."""
         paused = [partition for partition in partitions if not self._partitions[partition].wanted]
         for partition in paused:
-            self._partitions[partition].wanted = True
-        return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
+            held = self._partitions[partition]
+            held.wanted = True
+            if held.count:
+                self._ready.append(partition)
+                size_bytes = held.size_bytes
+                self._aside_count -= held.count
+                self._aside_bytes -= size_bytes
+                self._count(held.count, size_bytes)
+        return {tp: self._partitions[tp].next_offset for tp in paused if self._is_fetched(tp)}
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count records of paused partitions below these offsets as returned; return the partitions that moved."""
@@ -374,6 +358,7 @@ class RecordBuffer:
         for partition, held in self._held(offsets):
             offset = offsets[partition]
             if held.emitting and not held.wanted and 0 <= held.returned <= offset:
+                self._drop_records(partition, held)
                 advances[partition] = Advance(held.returned, held.generation)
                 held.returned = held.next_offset = offset
                 self._unfinished.add(partition)
@@ -423,7 +408,7 @@ class RecordBuffer:
         """Return the partitions that the application has paused, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if not held.wanted)
 
-    def _held(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, _Partition]]:
+    def _held(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, BufferedPartition]]:
         """Return those that are admitted."""
         return [(partition, self._partitions[partition]) for partition in partitions if partition in self._partitions]
 
@@ -431,10 +416,15 @@ class RecordBuffer:
         held = self._partitions[partition]
         return held.emitting and held.wanted and held.returned >= 0  # NO_OFFSET: it has no position yet
 
-    def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
-        if held.count:
+    def _drop_records(self, partition: TopicPartition, held: BufferedPartition) -> None:
+        if held.count and held.wanted:
             self._ready.remove(partition)
-            self._record_count -= held.count
-            self._byte_count -= sum(chunk.size_bytes for chunk in held.chunks)
-            held.count = 0
-            held.chunks.clear()
+            self._count(-held.count, -held.size_bytes)
+        elif held.count:
+            self._aside_count -= held.count
+            self._aside_bytes -= held.size_bytes
+        held.clear()
+
+    def _count(self, records: int, size_bytes: int) -> None:
+        self._record_count += records
+        self._byte_count += size_bytes

@@ -426,7 +426,7 @@ class SharedState:
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),
-            "retained_records": self.buffer.record_count,
+            "retained_records": self.buffer.retained_count,
             "lease_ms": min(lease_ms, MAX_LEASE_MS),
             "since_poll_ms": away_ms,
             "longest_since_poll_ms": max(away_ms, self._longest_away_ms),

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from consumer_agent.runtime.buffered_partition import Messages
 from consumer_agent.runtime.out_of_range import OutOfRange
-from consumer_agent.runtime.record_buffer import Messages, Run
+from consumer_agent.runtime.record_buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
 
 if TYPE_CHECKING:  # takes long to import

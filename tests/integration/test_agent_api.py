@@ -15,6 +15,9 @@ from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
 from zkrebalancer.observe.checker import check
 
 
+BUFFERED = 50  # records of a full poll
+
+
 @pytest.fixture
 def consumer(stage: Stage) -> Iterator[Consumer]:
     """Make a consumer of the stage's group."""
@@ -105,6 +108,26 @@ def test_a_paused_partition_returns_nothing_until_it_is_resumed(stage: Stage, co
     consumer.resume([(stage.topic, 0)])
     assert read(consumer, 20) == {0: list(range(20))}
     assert consumer.paused() == []
+
+
+def test_a_pause_keeps_what_is_buffered_and_lets_others_be_fetched(stage: Stage) -> None:
+    """As many records of one partition as a consumer buffers, and it is paused; the other one is read to its end."""
+    stage.produce([0], 3 * BUFFERED)
+    with new_consumer(stage, max_poll_records=BUFFERED) as consumer:
+        consumer.subscribe([stage.topic])
+        joined(stage, consumer, 0, 1)
+        first = {0: [0, 1, 2]}
+        wait_until(lambda: consumer.metrics()["retained_records"] >= BUFFERED, "records to be buffered")
+        assert {0: [record.offset for record in consumer.poll(0, max_records=3)]} == first
+        kept = consumer.metrics()["retained_records"]
+        consumer.pause([(stage.topic, 0)])
+        assert consumer.metrics()["retained_records"] == kept > 0
+        stage.produce([1], 2 * BUFFERED)
+        assert read(consumer, 2 * BUFFERED) == {1: list(range(2 * BUFFERED))}
+        assert consumer.metrics()["retained_records"] == kept
+        consumer.resume([(stage.topic, 0)])
+        assert [record.offset for record in consumer.poll(0, max_records=1)] == [3]  # at once, without a fetch
+        assert read(consumer, 3 * BUFFERED - 4) == {0: list(range(4, 3 * BUFFERED))}
 
 
 def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Consumer) -> None:

@@ -85,7 +85,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 12) | st.none())
     def take(self, count: int | None) -> None:
-        held = {partition: len(offsets) for partition, offsets in self.expected.items() if offsets}
+        held = {tp: len(offsets) for tp, offsets in self.expected.items() if offsets and tp not in self.paused}
         total = sum(held.values())
         runs = self.buffer.take(count)
         taken = {(run.topic, run.partition): [message.offset() for message in run.messages] for run in runs}
@@ -94,7 +94,7 @@ class BufferMachine(RuleBasedStateMachine):
         if self.settings.fairness is Fairness.PROPORTIONAL:
             self.check_shares(held, {partition: len(taken.get(partition, [])) for partition in held})
         for partition, offsets in taken.items():
-            assert partition in self.emitting
+            assert partition in self.emitting - self.paused
             assert offsets == self.expected[partition][: len(offsets)]
             del self.expected[partition][: len(offsets)]
             self.returned[partition] = offsets[-1] + 1
@@ -174,18 +174,23 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS)))
     def pause(self, partitions: set[tuple[str, int]]) -> None:
-        known = partitions & self.returned.keys()
+        """What is buffered is kept, unless that is too much; then it is fetched again."""
+        known = sorted(partitions & self.returned.keys())
+        sizes = {partition: held.size_bytes for partition, held in self.buffer._partitions.items()}
         assert self.buffer.pause(known) == dict.fromkeys(known)
-        self.paused |= known
         for partition in known:
-            self.expected[partition] = []
-            self.next_offset[partition] = self.returned[partition]
+            aside = [tp for tp in self.paused if self.expected.get(tp)] + [partition]
+            count, size_bytes = sum(len(self.expected.get(tp, [])) for tp in aside), sum(map(sizes.__getitem__, aside))
+            if partition not in self.paused and (count > MAX_RECORDS or size_bytes > MAX_BYTES):
+                self.expected[partition] = []
+                self.next_offset[partition] = self.returned[partition]
+            self.paused.add(partition)
 
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS)))
     def unpause(self, partitions: set[tuple[str, int]]) -> None:
         known = partitions & self.returned.keys()
         fetched = known & self.paused & self.emitting
-        assert self.buffer.unpause(known) == {partition: self.returned[partition] for partition in fetched}
+        assert self.buffer.unpause(known) == {partition: self.next_offset[partition] for partition in fetched}
         self.paused -= known
 
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS)), offset=st.integers(0, 80))
@@ -197,6 +202,7 @@ class BufferMachine(RuleBasedStateMachine):
         assert {partition: advance.begin for partition, advance in advances.items()} == moved
         assert all(self.buffer.generation(tp) == advance.generation for tp, advance in advances.items())
         for partition in moved:
+            self.expected[partition] = []
             self.returned[partition] = self.next_offset[partition] = offset
 
     @precondition(lambda self: self.returned)
@@ -230,16 +236,19 @@ class BufferMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_counted_in_is_counted_out(self) -> None:
-        """In `_take_of` or `_drop_records`, forget the bytes of a chunk, or of what was taken of one."""
+        """In `take` or `_drop_records`, forget the bytes of a chunk, or of what was taken of one."""
         chunks = [chunk for held in self.buffer._partitions.values() for chunk in held.chunks]
-        assert self.buffer._byte_count == sum(chunk.size_bytes for chunk in chunks)
+        aside = [self.buffer._partitions[tp] for tp in self.paused]
+        assert self.buffer._aside_bytes == sum(held.size_bytes for held in aside) <= MAX_BYTES
+        assert self.buffer._aside_count == sum(held.count for held in aside) <= MAX_RECORDS
+        assert self.buffer._byte_count + self.buffer._aside_bytes == sum(chunk.size_bytes for chunk in chunks)
         assert all(chunk.size_bytes >= 0 and chunk.taken < len(chunk.messages) for chunk in chunks)
-        assert sum(len(chunk.messages) - chunk.taken for chunk in chunks) == self.buffer.record_count
+        assert sum(len(chunk.messages) - chunk.taken for chunk in chunks) == self.buffer.retained_count
 
     @invariant()
     def bounded(self) -> None:
-        held = sum(map(len, self.expected.values()))
-        assert held <= MAX_RECORDS
+        held = sum(len(offsets) for partition, offsets in self.expected.items() if partition not in self.paused)
+        assert held <= 2 * MAX_RECORDS  # a partition that is no longer paused brings what was kept of it
         assert self.buffer.record_count == held
         share = max(1, LIMIT // max(1, len(self.returned)))
         if self.settings.prefetch is not Prefetch.PER_PARTITION:
