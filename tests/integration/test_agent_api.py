@@ -14,7 +14,6 @@ from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateErro
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.observe.checker import check
 
-
 BUFFERED = 50  # records of a full poll
 
 

@@ -168,8 +168,9 @@ class Setting:
         buffer = self.shared.buffer
         held = list(buffer._partitions.values())
         in_chunks = sum(len(chunk.messages) - chunk.taken for one in held for chunk in one.chunks)
-        assert buffer.record_count == in_chunks == sum(one.count for one in held)
-        assert set(buffer._ready) == {tp for tp, one in buffer._partitions.items() if one.count}
+        assert buffer.retained_count == in_chunks == sum(one.count for one in held)
+        assert buffer.record_count == sum(one.count for one in held if one.wanted)
+        assert set(buffer._ready) == {tp for tp, one in buffer._partitions.items() if one.count and one.wanted}
 
 
 def interrupted_at_each_point(
