@@ -9,14 +9,15 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from consumer_agent.consumer import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, ITERATION_TIMEOUT_S
+from consumer_agent.consumer import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, ITERATION_TIMEOUT_S, QUESTION_TIMEOUT_S
 from consumer_agent.consumer_base import ConsumerBase
 from consumer_agent.records import Batch, Record
+from consumer_agent.runtime import question_steps as questions
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Turn, Wait
@@ -67,6 +68,46 @@ class AsyncConsumer(ConsumerBase):
     ) -> dict[TopicPartition, int | None]:
         """Return the stored offsets of assigned partitions (None: of all); as `Consumer.committed`."""
         return await self._do(steps.committed(self._frontend, partitions, timeout_s))
+
+    async def seek_to_beginning(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> None:
+        """Continue from the first records of these partitions (None: of all); as `Consumer.seek_to_beginning`."""
+        return await self._ask(
+            questions.seek_to(self._frontend, "seek_to_beginning", partitions, "earliest", timeout_s)
+        )
+
+    async def seek_to_end(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> None:
+        """Continue after the last records of these partitions (None: of all); as `Consumer.seek_to_end`."""
+        return await self._ask(questions.seek_to(self._frontend, "seek_to_end", partitions, "latest", timeout_s))
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of each partition; as `Consumer.beginning_offsets`."""
+        return await self._ask(questions.ends(self._frontend, "beginning_offsets", partitions, "earliest", timeout_s))
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition; as `Consumer.end_offsets`."""
+        return await self._ask(questions.ends(self._frontend, "end_offsets", partitions, "latest", timeout_s))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time; as `Consumer.offsets_for_times`."""
+        return await self._ask(questions.offsets_for_times(self._frontend, times, timeout_s))
+
+    async def lag(self, *, timeout_s: float = QUESTION_TIMEOUT_S) -> dict[TopicPartition, int]:
+        """Return how far the assigned partitions are behind; as `Consumer.lag`."""
+        return await self._ask(questions.lag(self._frontend, timeout_s))
+
+    async def partitions_for_topic(self, topic: str, *, timeout_s: float = QUESTION_TIMEOUT_S) -> set[int] | None:
+        """Return the numbers of a topic's partitions, None if it does not exist; as `Consumer.partitions_for_topic`."""
+        return await self._ask(questions.partitions_for_topic(self._frontend, topic, timeout_s))
 
     async def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group; `subscribe` may follow; as `Consumer.unsubscribe`."""
@@ -121,6 +162,17 @@ class AsyncConsumer(ConsumerBase):
             frontend.shared.taken = None
             frontend.outer = None
         return result
+
+    async def _ask(self, generator: Steps[T]) -> T:
+        """Do the steps of a question, also beside a method that another task is in: there is nothing to undo."""
+        self._listen()
+        while True:
+            try:
+                step = next(generator)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await self._perform(step)
 
     async def _perform(self, step: Step) -> None:
         match step:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from consumer_agent.config import ConsumerConfig, max_records_fault
 from consumer_agent.records import Record
 from consumer_agent.runtime.record_buffer import Finished
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS
@@ -86,6 +87,25 @@ def checked_positions(method: str, positions: Mapping[TopicPartition, int]) -> d
             text = f"the offset of {partition} must be 0 to {MAX_OFFSET}, not {offset!r:.80}"
             raise ConfigurationError(f"{method}: {text}")
     return dict(positions)
+
+
+def checked_times(method: str, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Require (topic, partition) -> milliseconds since the epoch."""
+    if not isinstance(times, Mapping):
+        raise ConfigurationError(f"{method}: times must map (topic, partition) to milliseconds, not {times!r:.80}")
+    checked_partitions(method, times)
+    for partition, at_ms in times.items():
+        if type(at_ms) is not int or not 0 <= at_ms <= MAX_OFFSET:
+            text = f"the time of {partition} must be in milliseconds since the epoch, not {at_ms!r:.80}"
+            raise ConfigurationError(f"{method}: {text}")
+    return dict(times)
+
+
+def check_topic(method: str, topic: object) -> None:
+    """Require the name of a topic; InvalidNameError if Kafka allows no such name."""
+    if not isinstance(topic, str):
+        raise ConfigurationError(f"{method}: a topic must be a text, not {topic!r:.80}")
+    paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
 
 
 def checked_commit(what: object) -> dict[TopicPartition, Finished] | None:

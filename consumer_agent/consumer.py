@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from consumer_agent import arguments
 from consumer_agent.consumer_base import ConsumerBase
 from consumer_agent.records import Batch, Record
+from consumer_agent.runtime import question_steps as questions
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.notices import Notice
@@ -28,6 +29,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 ITERATION_TIMEOUT_S = 1.0
 COMMIT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
+QUESTION_TIMEOUT_S = 10.0
 
 Handler = Callable[[Batch], object]
 
@@ -105,6 +107,76 @@ class Consumer(ConsumerBase):
 
         """
         return self._do(steps.committed(self._frontend, partitions, timeout_s))
+
+    # ---- asking Kafka
+
+    def seek_to_beginning(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> None:
+        """Continue from the first records of these partitions (default: of all assigned ones), as `seek` does.
+
+        Raises:
+            ConsumerStateError: before the first poll, or one of the partitions is not assigned to this consumer.
+            KafkaUnavailableError: no answer after `timeout_s` seconds; nothing was moved.
+
+        """
+        return self._ask(questions.seek_to(self._frontend, "seek_to_beginning", partitions, "earliest", timeout_s))
+
+    def seek_to_end(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> None:
+        """Continue after the last records of these partitions (default: of all); as `seek_to_beginning`."""
+        return self._ask(questions.seek_to(self._frontend, "seek_to_end", partitions, "latest", timeout_s))
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of each partition (default: of all assigned ones).
+
+        Any partition may be named, also before the first poll, and any thread may call this.
+
+        Raises:
+            ConsumerStateError: closed.
+            KafkaUnavailableError: no answer after `timeout_s` seconds, for example as a partition does not exist.
+
+        """
+        return self._ask(questions.ends(self._frontend, "beginning_offsets", partitions, "earliest", timeout_s))
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition; as `beginning_offsets`.
+
+        That is the last committed record, unless librdkafka's `isolation.level` is `read_uncommitted`.
+
+        """
+        return self._ask(questions.ends(self._frontend, "end_offsets", partitions, "latest", timeout_s))
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time: `{("orders", 0): 1_700_000_000_000}`, in ms.
+
+        Where no record is that young, it is the offset after the last one, so that the result can be passed to `seek`.
+        Otherwise as `beginning_offsets`.
+
+        """
+        return self._ask(questions.offsets_for_times(self._frontend, times, timeout_s))
+
+    def lag(self, *, timeout_s: float = QUESTION_TIMEOUT_S) -> dict[TopicPartition, int]:
+        """Return how many offsets each assigned partition has from its position to its end, as Kafka says now.
+
+        Offsets of compacted records and of transactions' marks count, too. Partitions without a position are left out.
+        `metrics()` has the sum, as of the last seconds, without waiting. Errors as with `beginning_offsets`.
+
+        """
+        return self._ask(questions.lag(self._frontend, timeout_s))
+
+    def partitions_for_topic(self, topic: str, *, timeout_s: float = QUESTION_TIMEOUT_S) -> set[int] | None:
+        """Return the numbers of a topic's partitions, None if it does not exist; errors as with `beginning_offsets`."""
+        return self._ask(questions.partitions_for_topic(self._frontend, topic, timeout_s))
+
+    # ---- handlers in threads
 
     def run(self, handler: Handler, *, threads: int = 1) -> None:
         """Call `handler(batch)` in `threads` new threads, each with its own partitions, until one raises.
@@ -186,6 +258,16 @@ class Consumer(ConsumerBase):
             frontend.shared.taken = None
             frontend.outer = None
         return result
+
+    def _ask(self, generator: Steps[T]) -> T:
+        """Do the steps of a question, also beside a method that another thread is in: there is nothing to undo."""
+        while True:
+            try:
+                step = next(generator)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            self._perform(step)
 
     def _perform(self, step: Step) -> None:
         match step:

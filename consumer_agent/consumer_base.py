@@ -83,9 +83,7 @@ class ConsumerBase:
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned partitions, paused ones included, sorted."""
-        shared = self._frontend.own_state("assignment")
-        with shared.lock:
-            return shared.buffer.emitting()
+        return self._frontend.assigned()
 
     def position(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition; partitions without a position (`NoOffsetError`) are left out."""

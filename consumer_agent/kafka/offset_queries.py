@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
 from consumer_agent.config import KafkaSetting
@@ -33,6 +33,7 @@ _SPECS: dict[str, Any] = {"earliest": OffsetSpec.earliest(), "latest": OffsetSpe
 Where = str | int  # an end ("earliest", "latest"), or the first record since a time (ms)
 Offsets = dict[fields.TopicPartition, int | None]  # None: no answer
 Answer = Callable[[Mapping[Where, Offsets]], None]
+Described = Callable[[frozenset[int] | None, str], None]  # partitions; None: no such topic, or why there is no answer
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +60,15 @@ class OffsetQueries:
         self._undescribed: set[str] = set()  # topics of partitions without an answer
         self._silent_since_s: float | None = None  # no query was answered since
         self._is_over = False
+        self.trouble = ""  # why the last answer is missing
 
     def ask(self, partitions: Collection[fields.TopicPartition], wheres: Iterable[Where], answer: Answer) -> None:
         """Ask for the offsets at each of `wheres`; `answer` is called once, in this thread or in librdkafka's."""
         asked = dict.fromkeys(wheres)
         if any(isinstance(where, int) for where in asked):
-            asked["latest"] = None  # the answer for a time after the last record
+            # The answer for a time after the last record. It is asked first: of records that come in between, it is
+            # before all, not after some.
+            asked = {"latest": None, **asked}
         left = {(where, partition) for where in asked for partition in partitions}
         query = _Query(answer, time.monotonic(), {where: dict.fromkeys(partitions) for where in asked}, left)
         with self._lock:
@@ -72,12 +76,32 @@ class OffsetQueries:
         try:
             futures = [] if self._is_over else self._send(partitions, asked)
         except KafkaException as error:  # no descriptors are left, for example
-            _log.info("Kafka cannot be asked for offsets: %s", error.args[0].str())
+            self.trouble = error.args[0].str()
+            _log.info("Kafka cannot be asked for offsets: %s", self.trouble)
             futures = []
         for where, partition, future in futures:
             future.add_done_callback(partial(self._note, query, where, partition))
         if not futures:
             self._finish(query)
+
+    def describe(self, topic: str, answer: Described) -> None:
+        """Ask for the partitions of a topic; `answer` is called once, in this thread or in librdkafka's."""
+
+        def answered(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is None:
+                answer(frozenset(partition.id for partition in future.result().partitions), "")
+            elif error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                answer(None, "")
+            else:
+                answer(None, error.args[0].str())
+
+        try:
+            client = self._ready_client()
+            (future,) = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
+            future.add_done_callback(answered)
+        except KafkaException as error:
+            answer(None, error.args[0].str())
 
     def is_overdue(self, awake_since_s: float) -> bool:
         """Whether the client hangs. Time before `awake_since_s` does not count: the process was suspended."""
@@ -93,23 +117,18 @@ class OffsetQueries:
             self._finish(query)
 
     def close(self) -> None:
-        """Close the connections; may hang if the client does."""
+        """Close the connections without waiting."""
         self.abandon()
-        self._client = None
+        if self._client is not None:
+            before, self._client = [self._client], None
+            close_aside(before)
 
     def _send(
         self, partitions: Collection[fields.TopicPartition], wheres: Collection[Where]
     ) -> list[tuple[Where, fields.TopicPartition, Future[Any]]]:
-        before: list[AdminClient] = []
+        client = self._ready_client()
         with self._lock:
-            is_silent = self._silent_since_s is not None and time.monotonic() - self._silent_since_s > SILENT_LIMIT_S
-            if self._client is None or is_silent:
-                new = self._new_client()
-                before += [] if self._client is None else [self._client]
-                self._client, self._silent_since_s = new, None
-            client, topics, self._undescribed = self._client, self._undescribed, set()
-        if before:  # after releasing the lock, for which its last answers may wait
-            close_aside(before)
+            topics, self._undescribed = self._undescribed, set()
         if topics:
             client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
         futures = []
@@ -120,10 +139,27 @@ class OffsetQueries:
             futures += [(where, (tp.topic, tp.partition), future) for tp, future in answers.items()]
         return futures
 
+    def _ready_client(self) -> AdminClient:
+        """Return the client, a new one if the former does not answer."""
+        before: list[AdminClient] = []
+        with self._lock:
+            is_silent = self._silent_since_s is not None and time.monotonic() - self._silent_since_s > SILENT_LIMIT_S
+            if self._client is None or is_silent:
+                new = self._new_client()
+                before += [] if self._client is None else [self._client]
+                self._client, self._silent_since_s = new, None
+            client = self._client
+        if before:  # after releasing the lock, for which its last answers may wait
+            close_aside(before)
+        return client
+
     def _note(self, query: _Query, where: Where, partition: fields.TopicPartition, future: Future[Any]) -> None:
         """Note the answer about one partition, in librdkafka's thread."""
+        error = future.exception()
         with self._lock:
-            if query in self._open and future.exception() is None:
+            if error is not None:
+                self.trouble = str(error.args[0].str() if isinstance(error, KafkaException) else error)
+            elif query in self._open:
                 offset: int = future.result().offset
                 is_known = offset >= 0 or (isinstance(where, int) and offset == AFTER_LAST_RECORD)
                 query.found[where][partition] = offset if is_known else None

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
 from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.kafka.offset_queries import Offsets, Where
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
@@ -79,6 +80,20 @@ class WatchedFetcher:
         elif now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
             self._replace(f"has not returned from a call for {STUCK_LIMIT_S:.0f} s")
+        self._ask_for_ends()
+
+    def _ask_for_ends(self) -> None:
+        """Ask Kafka for the ends of the assigned partitions, if the lag is wanted."""
+        shared = self._shared
+
+        def answer(found: Mapping[Where, Offsets]) -> None:
+            with shared.lock:
+                shared.ends.note(found["latest"], shared.buffer.emitting())
+
+        with shared.lock:
+            partitions = shared.buffer.emitting() if shared.ends.is_due(shared.now_ms()) else []
+        if partitions:
+            self.current.queries.ask(partitions, ["latest"], answer)
 
     def _replace(self, reason: str, cause: BaseException | None = None) -> None:
         now_s = time.monotonic()

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
@@ -35,6 +35,9 @@ from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.usage import Usage
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_agent.kafka.questions import Questions
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
@@ -72,6 +75,7 @@ class Frontend(Usage):
         self._begins_paused = begins_paused
         self.in_region = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
+        self._questions: Questions | None = None
         self._telemetry = Telemetry(None, self.config.group)
         super().__init__(self._new_shared(), who)
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
@@ -255,9 +259,9 @@ class Frontend(Usage):
         self._commit_callbacks.pop(notice.token, None)
         self.shared.in_hand = None
 
-    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    def seek(self, positions: Mapping[TopicPartition, int], method: str = "seek") -> None:
         """Continue from other offsets; buffered records of these partitions are dropped."""
-        checked = arguments.checked_positions("seek", positions)
+        checked = arguments.checked_positions(method, positions)
         shared, finishes = self.shared, self.config.enable_auto_commit
         moved: dict[TopicPartition, int] = {}
 
@@ -267,7 +271,7 @@ class Frontend(Usage):
             moved.update(wanted)
             return shared.buffer.seek(wanted, finishes)
 
-        self.change("seek", checked.keys(), move)
+        self.change(method, checked.keys(), move)
         self._telemetry.repositioned(self._telemetry.member, moved, "seek")
 
     def change(
@@ -281,9 +285,7 @@ class Frontend(Usage):
         fetcher, shared = self._fetcher, self.shared
 
         def checked_change() -> Mapping[TopicPartition, int | None]:
-            for topic, number in sorted(partitions):
-                if not shared.is_known((topic, number)) and not shared.was_known((topic, number)):
-                    raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
+            self._require_known(method, partitions)
             known = {partition for partition in partitions if shared.is_known(partition)}
             try:
                 return change(known)
@@ -294,6 +296,42 @@ class Frontend(Usage):
 
         if fetcher is not None:
             fetcher.change(checked_change)
+
+    def _require_known(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+        """Raise if the application has no reason to believe that it owns these; the lock must be held."""
+        for topic, number in sorted(partitions):
+            if not self.shared.is_known((topic, number)) and not self.shared.was_known((topic, number)):
+                raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
+
+    # ---- asking
+
+    def require_assigned(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+        """Raise ConsumerStateError if one of these is not assigned."""
+        with self.shared.lock:
+            self._require_known(method, partitions)
+
+    def assigned(self) -> list[TopicPartition]:
+        """Return the assigned partitions, sorted."""
+        with self.own_state("assignment").lock:
+            return self.shared.buffer.emitting()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each assigned partition that has one."""
+        with self.own_state("position").lock:
+            return self.shared.buffer.emitting_positions()
+
+    def questions(self, method: str) -> Questions:
+        """Return what asks Kafka for the application; raise ConsumerStateError if the consumer is closed."""
+        self.require_open(method)
+        if self._questions is None:
+            from consumer_agent.kafka.questions import Questions  # noqa: PLC0415  # imports the admin client
+
+            self._questions = Questions(self.config)
+        return self._questions
+
+    def _end_questions(self) -> None:
+        if self._questions is not None:
+            self._questions.close()
 
     # ---- committing and leaving
 
@@ -340,6 +378,8 @@ class Frontend(Usage):
         with self.shared.changed.lock:
             self.is_closed = True
             self.shared.changed.notify()  # ends a poll of another thread or task
+        if self._engine is None:
+            self._end_questions()
         if self._is_ended or self._is_leaving or self._engine is None:
             return False
         self._is_leaving = True  # another thread's `close` does nothing; after an interrupt, the next one continues
@@ -365,6 +405,7 @@ class Frontend(Usage):
     def end_leaving(self) -> None:
         """End a `close`, successful or not; after an interrupt it may be called again."""
         self._is_leaving = False
+        self._end_questions()
         if self._is_ended:
             self.listeners.clear()
 

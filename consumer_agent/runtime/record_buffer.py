@@ -400,6 +400,11 @@ class RecordBuffer:
         """Return the partitions whose records are returned, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if held.emitting)
 
+    def emitting_positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each partition whose records are returned, or are paused, and that has one."""
+        emitting = ((tp, held.returned) for tp, held in self._partitions.items() if held.emitting)
+        return {partition: returned for partition, returned in emitting if returned >= 0}
+
     def fetched(self) -> dict[TopicPartition, int]:
         """Return the partitions to fetch, and from where if nothing of them is retained."""
         return {tp: held.returned for tp, held in self._partitions.items() if self._is_fetched(tp)}

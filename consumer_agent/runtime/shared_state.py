@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
 from consumer_agent.membership.events import Position
+from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
@@ -24,7 +25,6 @@ MAX_ANNOUNCED_COMMITS = 10_000  # of whose end the application has not been told
 COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
 MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
 _log = logging.getLogger(__name__)
-
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 ResetRecorder = Callable[[OutOfRange], None]
@@ -43,6 +43,7 @@ class SharedState:
         self.fetcher_wake = Condition(lock)  # wakes the fetcher
         self.buffer = buffer
         self.now_ms = now_ms
+        self.ends = KnownEnds()
         self._record_reset = record_reset
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful, besides commits
@@ -418,16 +419,18 @@ class SharedState:
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
-        lease_ms = max(0, self._emit_until_ms - self.now_ms())
-        since_ms = self.away_since_ms
-        away_ms = 0 if since_ms is None else self.now_ms() - since_ms
+        now_ms, since_ms = self.now_ms(), self.away_since_ms
+        away_ms = 0 if since_ms is None else now_ms - since_ms
+        lag = self.ends.measure(self.buffer.emitting_positions(), now_ms)
         return {
             **{name: count for name, count in self._counts.items() if name != Tell.COMMITTED.counter},
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),
             "retained_records": self.buffer.retained_count,
-            "lease_ms": min(lease_ms, MAX_LEASE_MS),
+            "lag_records": lag.records,
+            "unmeasured_partitions": lag.unmeasured,
+            "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),
             "since_poll_ms": away_ms,
             "longest_since_poll_ms": max(away_ms, self._longest_away_ms),
         }

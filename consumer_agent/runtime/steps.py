@@ -89,7 +89,7 @@ def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[Non
     arguments.check_timeout("commit", timeout_s)
     token = frontend.begin_commit(what)
     shared = frontend.shared
-    is_over = yield from _until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
+    is_over = yield from until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
     if not frontend.in_callback:
         yield from _run_notices(frontend)
     if not is_over:
@@ -105,7 +105,7 @@ def committed(
     """Return the stored offsets."""
     arguments.check_timeout("committed", timeout_s)
     shared, token = frontend.shared, frontend.begin_to_ask(partitions)
-    if not (yield from _until(frontend, lambda: shared.has_stored(token), time.monotonic() + timeout_s)):
+    if not (yield from until(frontend, lambda: shared.has_stored(token), time.monotonic() + timeout_s)):
         raise CommitTimeoutError(f"the stored offsets are not known after {timeout_s:g} s")
     offsets, error = shared.take_stored(token)
     if error is not None:
@@ -131,7 +131,7 @@ def close(frontend: Frontend, timeout_s: float, *, finish: bool | None = None) -
     if frontend.begin_closing():
         deadline_s = time.monotonic() + timeout_s
         try:
-            yield from _until(frontend, lambda: not frontend.in_callback, deadline_s)  # of another thread or task
+            yield from until(frontend, lambda: not frontend.in_callback, deadline_s)  # of another thread or task
             yield from _leave(frontend, deadline_s, finish=finish)
         finally:
             frontend.end_leaving()
@@ -172,7 +172,7 @@ def _run_last_notices(frontend: Frontend, deadline_s: float) -> Steps[None]:
     try:
         while not shared.is_closed and time.monotonic() < deadline_s:
             yield from _run_notices(frontend)
-            yield from _until(frontend, lambda: shared.is_closed or shared.has_notice, deadline_s)
+            yield from until(frontend, lambda: shared.is_closed or shared.has_notice, deadline_s)
         yield from _run_notices(frontend)
     except Exception as first:
         try:
@@ -192,7 +192,7 @@ def _run_notices(frontend: Frontend) -> Steps[None]:
         yield from run_notice(frontend, notice)
 
 
-def _until(frontend: Frontend, is_so: Callable[[], bool], deadline_s: float) -> Steps[bool]:
+def until(frontend: Frontend, is_so: Callable[[], bool], deadline_s: float) -> Steps[bool]:
     """Wait until `is_so` holds, at most until the deadline; return whether it does."""
     changed = frontend.shared.changed
     while True:

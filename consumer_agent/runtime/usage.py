@@ -95,6 +95,12 @@ class Usage:
         if not self.is_own_process:
             raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
 
+    def require_open(self, method: str) -> None:
+        """Raise if the consumer is closed and this is none of its last callbacks, or in a forked process."""
+        self.require_process(method)
+        if self.is_closed and not self.in_callback:
+            raise ConsumerStateError(f"{method}: the consumer is closed")
+
     def require_machine_thread(self, method: str) -> MachineThread:
         """Return the machine thread; raise before the first poll."""
         if self.machine_thread is None:

@@ -27,6 +27,8 @@ HELP = {
     "paused_partitions": "Those of them that are paused.",
     "unpositioned_partitions": "Those of them without a position.",
     "retained_records": "Records that were fetched and not returned yet.",
+    "lag_records": "Records from the positions to the ends of the partitions, as far as these are known.",
+    "unmeasured_partitions": "Partitions whose end is not known.",
     "offsets_out_of_range_total": "Positions that Kafka did not have.",
     "zookeeper_refusals_total": "Calls that ZooKeeper has refused, see the log.",
     "lease_ms": "Time left to return records without an answer of ZooKeeper; 0 without a lease.",

@@ -129,6 +129,33 @@ def test_a_pause_keeps_what_is_buffered_and_lets_others_be_fetched(stage: Stage)
         assert read(consumer, 3 * BUFFERED - 4) == {0: list(range(4, 3 * BUFFERED))}
 
 
+def test_questions_and_answers_of_kafka(stage: Stage) -> None:
+    """`on_assign` may ask, too; a question about a topic does not create it."""
+    stage.produce(range(2), 5, timestamp_ms=1_000)
+    stage.produce(range(2), 5, timestamp_ms=2_000)
+    own = sorted(stage.of(0, 1))
+    with new_consumer(stage) as consumer:
+        assert consumer.partitions_for_topic(stage.topic) == {0, 1, 2, 3}
+        assert consumer.partitions_for_topic(f"{stage.topic}-more") is None
+        assert consumer.partitions_for_topic(f"{stage.topic}-more") is None
+        assert consumer.offsets_for_times({own[0]: 1_500, own[1]: 2_500}) == {own[0]: 5, own[1]: 10}
+        consumer.subscribe([stage.topic], on_assign=lambda assigned: consumer.seek_to_end(assigned[1:]))
+        joined(stage, consumer, 0, 1)
+        assert read(consumer, 10) == {0: list(range(10))}
+        stage.produce(range(2), 3)
+        assert consumer.beginning_offsets() == dict.fromkeys(own, 0)
+        assert consumer.end_offsets(own) == dict.fromkeys(own, 13)
+        assert consumer.lag() == dict.fromkeys(own, 3)
+        consumer.seek(consumer.offsets_for_times({own[0]: 2_000}))
+        consumer.seek_to_beginning([own[1]])
+        consumer.pause(own)
+        assert consumer.lag() == {own[0]: 8, own[1]: 13}
+        wait_until(lambda: consumer.metrics()["unmeasured_partitions"] == 0, "the ends to be known")
+        assert consumer.metrics()["lag_records"] == 21
+        with pytest.raises(ConsumerStateError, match=f"seek_to_end: {stage.topic}/3 is not assigned"):
+            consumer.seek_to_end([(stage.topic, 3)])
+
+
 def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Consumer) -> None:
     stage.produce([0], 10)
     times: list[int] = []

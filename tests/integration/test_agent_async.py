@@ -193,6 +193,30 @@ def test_a_loop_that_is_left_leaves_its_last_record_unfinished(stage: Stage, exe
     assert stage.offset(0) == 3
 
 
+def test_questions_beside_a_poll(stage: Stage, executor: ThreadPoolExecutor) -> None:
+    stage.produce([0], 5)
+    sought = asyncio.Event()
+
+    async def consume() -> None:
+        async with new_consumer(stage) as consumer:
+
+            async def skip(assigned: list[TopicPartition]) -> None:
+                await consumer.seek_to_end()
+                sought.set()
+
+            consumer.subscribe([stage.topic], on_assign=skip)
+            polling = asyncio.create_task(consumer.poll(None))
+            await sought.wait()
+            assert await consumer.lag() == {(stage.topic, 0): 0}
+            assert await consumer.end_offsets() == {(stage.topic, 0): 5}
+            await consumer.seek_to_beginning()
+            assert [record.offset for record in await polling] == [0, 1, 2, 3, 4]
+
+    consuming = executor.submit(in_a_loop, consume())
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    consuming.result(WAIT_S)
+
+
 def test_each_call_may_have_an_event_loop_of_its_own(stage: Stage) -> None:
     stage.produce([0], 5)
     consumer = new_consumer(stage)

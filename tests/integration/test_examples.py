@@ -159,6 +159,14 @@ def test_seek(examples: Examples) -> None:
     expect_records(examples, examples.start("seek.py", FROM="7"), 7)
 
 
+def test_replay(examples: Examples) -> None:
+    """All records are younger than the time, so it reads everything, and is not behind then."""
+    example = examples.start("replay.py", SINCE_MS="1000")
+    examples.wait_for("its lag", example, lambda: output(example).endswith("0 behind\n"))
+    assert output(example).count(examples.topic) == PARTITIONS * RECORDS
+    examples.interrupt(example)
+
+
 def test_out_of_range(examples: Examples) -> None:
     admin = AdminClient({"bootstrap.servers": examples.lab.cluster.bootstrap})
     (deleted,) = admin.delete_records([TopicPartition(examples.topic, 0, 7)]).values()
@@ -400,6 +408,7 @@ def test_shell_child(examples: Examples) -> None:
 def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path, name: str) -> None:
     """It exits with 0 and without a traceback, and its partitions are free at once."""
     needs = {"FROM": "0", "TOPIC2": examples.topic, "END": "1000000", "INSTANCE": "i", "DATABASE": f"{folder}/sink.db"}
+    needs["SINCE_MS"] = "0"
     example = examples.start(f"{name}.py", **needs)
     group = examples.group
     examples.wait_for("partitions", example, lambda: len(examples.lab.group(group).owned()) == PARTITIONS)

@@ -145,6 +145,8 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "paused_partitions": 0,
         "unpositioned_partitions": 0,
         "retained_records": 0,
+        "lag_records": 0,
+        "unmeasured_partitions": 1,
         "lease_ms": 1_000,
         "since_poll_ms": 0,
         "longest_since_poll_ms": 0,
