@@ -265,7 +265,7 @@ class MachineThread:
 
     def _look_at_application(self, effect: effects.LookAtApplication) -> None:
         with self._shared.lock:
-            away_since_ms = self._shared.away_since_ms
+            away_since_ms = self._shared.presence.away_since_ms
         positions = self._shared.positions()
         self._events.appendleft(events.ApplicationSeen(effect.token, away_since_ms, positions))
 

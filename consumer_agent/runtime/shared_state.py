@@ -16,6 +16,7 @@ from consumer_agent.membership.events import Position
 from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
+from consumer_agent.runtime.presence import Presence
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
 from consumer_agent.runtime.threads import Condition, new_lock
 from zkrebalancer.protocol.errors import RebalancerError
@@ -62,9 +63,7 @@ class SharedState:
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
         self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
-        self._away_since_ms: int | None = None  # None: the application polls, or has never polled
-        self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
-        self._longest_away_ms = 0
+        self.presence = Presence(now_ms)
         self.identities: dict[str, str] = {}  # of topics, as their last start found them; for a region
         self.is_awaited = True  # the fetcher's thread has to fetch, as the application finds no records
         self.is_out = True
@@ -172,43 +171,20 @@ class SharedState:
 
     def count_on(self, former: SharedState) -> None:
         """Continue the counts of the state before `unsubscribe`."""
-        self._counts, self._longest_away_ms = former._counts, former._longest_away_ms
+        self._counts = former._counts
+        self.presence.count_on(former.presence)
 
     def come(self, *, finishes: bool = False) -> None:
         """Note that the application polls, or is back from a callback; `finishes`: returned records are finished."""
-        since_ms, self._away_since_ms = self._away_since_ms, None
+        self.presence.come()
         with self.lock:
-            self._came_back(since_ms)
             self._view = self._known
             if finishes:
                 self.buffer.finish()
 
     def go(self) -> None:
         """Note that the application has left the poll, or is in a callback."""
-        self._away_since_ms = self.now_ms()
-
-    def begin_work(self, thread: int) -> None:
-        """Note that a consumer thread's handler gets records; the lock must be held."""
-        self._working_since_ms[thread] = self.now_ms()
-
-    def end_work(self, thread: int) -> None:
-        """Note that the handler has returned; the lock must be held."""
-        self._came_back(self._working_since_ms.pop(thread))
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a handler has records; the lock must be held."""
-        return bool(self._working_since_ms)
-
-    @property
-    def away_since_ms(self) -> int | None:
-        """Since when the application, or its slowest handler, has been away; the lock must be held."""
-        own = [] if self._away_since_ms is None else [self._away_since_ms]
-        return min([*own, *self._working_since_ms.values()], default=None)
-
-    def _came_back(self, since_ms: int | None) -> None:
-        if since_ms is not None:
-            self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
+        self.presence.go()
 
     def take(
         self,
@@ -419,8 +395,7 @@ class SharedState:
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
-        now_ms, since_ms = self.now_ms(), self.away_since_ms
-        away_ms = 0 if since_ms is None else now_ms - since_ms
+        now_ms, (away_ms, longest_away_ms) = self.now_ms(), self.presence.times_ms()
         lag = self.ends.measure(self.buffer.emitting_positions(), now_ms)
         return {
             **{name: count for name, count in self._counts.items() if name != Tell.COMMITTED.counter},
@@ -432,7 +407,7 @@ class SharedState:
             "unmeasured_partitions": lag.unmeasured,
             "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),
             "since_poll_ms": away_ms,
-            "longest_since_poll_ms": max(away_ms, self._longest_away_ms),
+            "longest_since_poll_ms": longest_away_ms,
         }
 
     def note_refusal(self) -> None:

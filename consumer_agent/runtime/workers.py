@@ -67,7 +67,7 @@ class Workers:
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed.lock:
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
-            waits_to_join = shared.is_out and shared.is_working
+            waits_to_join = shared.is_out and shared.presence.is_working
             step: Notice | Batch | None = None
             if not waits_to_revoke:
                 step = shared.next_notice() if waits_to_join else frontend.next(0)
@@ -94,7 +94,7 @@ class Workers:
                 shared.finish_below({partition: offset + 1 for partition, offset in last.items()})
             finally:
                 with shared.changed.lock:
-                    shared.end_work(number)
+                    shared.presence.end_work(number)
                     del self._in_hand[number]
                     if shared.revoking or shared.is_out:
                         shared.changed.notify()  # the thread in `run` may wait for that
@@ -109,7 +109,7 @@ class Workers:
                     return []
                 runs = frontend.take_of(number, self._count)
                 if runs:
-                    shared.begin_work(number)
+                    shared.presence.begin_work(number)
                     self._in_hand[number] = {(run.topic, run.partition) for run in runs}
                     return runs
                 if has_drawn:

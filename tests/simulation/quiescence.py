@@ -69,7 +69,7 @@ def calm_down(cluster: Cluster) -> None:
 def _stuck(cluster: Cluster) -> Iterator[str]:
     """Yield members whose applications have not polled for too long."""
     for agent in cluster.living_agents():
-        away_since_ms, limit_ms = agent.shared.away_since_ms, agent.settings.max_poll_interval_ms
+        away_since_ms, limit_ms = agent.shared.presence.away_since_ms, agent.settings.max_poll_interval_ms
         away_ms = 0 if away_since_ms is None else agent.clock_us() // 1_000 - away_since_ms
         if cluster.applications[agent.name].blocked and agent.consumer is not None and away_ms >= limit_ms:
             yield f"{agent.name} has not polled for {away_ms} ms, and is still a member"

@@ -169,16 +169,16 @@ def test_the_metrics_tell_how_long_the_application_is_away_and_was() -> None:
 def test_a_handler_that_works_is_as_good_as_away_and_the_one_that_works_for_longest_counts() -> None:
     clock = Clock()
     shared = with_records(clock)
-    shared.begin_work(0)
+    shared.presence.begin_work(0)
     clock.now_ms += 50
-    shared.begin_work(1)
+    shared.presence.begin_work(1)
     clock.now_ms += 20
     assert shared.metrics()["since_poll_ms"] == 70
-    shared.end_work(0)
+    shared.presence.end_work(0)
     assert (shared.metrics()["since_poll_ms"], shared.metrics()["longest_since_poll_ms"]) == (20, 70)
-    assert shared.is_working
-    shared.end_work(1)
-    assert (shared.away_since_ms, shared.is_working) == (None, False)
+    assert shared.presence.is_working
+    shared.presence.end_work(1)
+    assert (shared.presence.away_since_ms, shared.presence.is_working) == (None, False)
 
 
 def test_a_loss_replaces_what_was_not_told_yet() -> None:

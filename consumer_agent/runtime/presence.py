@@ -1,0 +1,58 @@
+"""How long the application has not polled. The lock of the shared state must be held, except for `come` and `go`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Presence:
+    """Since when the application, and each handler that has records, has been away."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """Begin with an application that has never polled."""
+        self._now_ms = now_ms
+        self._away_since_ms: int | None = None  # None: the application polls, or has never polled
+        self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
+        self._longest_ms = 0
+
+    def go(self) -> None:
+        """Note that the application has left the poll, or is in a callback."""
+        self._away_since_ms = self._now_ms()
+
+    def come(self) -> None:
+        """Note that the application polls, or is back from a callback."""
+        since_ms, self._away_since_ms = self._away_since_ms, None
+        if since_ms is not None:
+            self._came_back(since_ms)
+
+    def begin_work(self, thread: int) -> None:
+        """Note that a consumer thread's handler gets records."""
+        self._working_since_ms[thread] = self._now_ms()
+
+    def end_work(self, thread: int) -> None:
+        """Note that the handler has returned."""
+        self._came_back(self._working_since_ms.pop(thread))
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a handler has records."""
+        return bool(self._working_since_ms)
+
+    @property
+    def away_since_ms(self) -> int | None:
+        """Since when the application, or its slowest handler, has been away."""
+        own = [] if self._away_since_ms is None else [self._away_since_ms]
+        return min([*own, *self._working_since_ms.values()], default=None)
+
+    def times_ms(self) -> tuple[int, int]:
+        """Return how long the application has been away, and the longest time so far."""
+        since_ms = self.away_since_ms
+        away_ms = 0 if since_ms is None else self._now_ms() - since_ms
+        return away_ms, max(away_ms, self._longest_ms)
+
+    def count_on(self, former: Presence) -> None:
+        """Remember the longest time of a former one."""
+        self._longest_ms = former._longest_ms
+
+    def _came_back(self, since_ms: int) -> None:
+        self._longest_ms = max(self._longest_ms, self._now_ms() - since_ms)
