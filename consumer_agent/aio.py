@@ -139,8 +139,7 @@ class AsyncConsumer(ConsumerBase):
         frontend = self._frontend
         error: BaseException | None = None
         try:
-            if frontend.outer is None:
-                frontend.outer = generator
+            frontend.enter(generator)
             while True:
                 try:
                     step = next(generator) if error is None else generator.throw(error)
@@ -155,6 +154,7 @@ class AsyncConsumer(ConsumerBase):
                         break
                     raise
         except BaseException:
+            frontend.is_broken |= frontend.outer is generator  # no call before this either
             frontend.undo(generator)
             raise
         # No call between here and the application, so that nothing interrupts these assignments.

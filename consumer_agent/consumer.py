@@ -235,8 +235,7 @@ class Consumer(ConsumerBase):
         frontend = self._frontend
         error: BaseException | None = None
         try:
-            if frontend.outer is None:
-                frontend.outer = generator
+            frontend.enter(generator)
             while True:
                 try:
                     step = next(generator) if error is None else generator.throw(error)
@@ -251,6 +250,7 @@ class Consumer(ConsumerBase):
                         break
                     raise
         except BaseException:
+            frontend.is_broken |= frontend.outer is generator  # no call before this either
             frontend.undo(generator)
             raise
         # No call between here and the application, so that nothing interrupts these assignments.

@@ -146,8 +146,8 @@ class Fetcher:
                     is_drained = self._draw_rounds(max_records, drawn, are_awaited)
                 is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
                 self._drawing = False
-        except BaseException:  # such as Ctrl-C: what the client has handed over may be lost
-            self._drawing = False
+        except BaseException:  # such as Ctrl-C
+            self._drawing, self._shared.is_interrupted = False, True  # what the client has handed over may be lost
             self._fetch_again()
             raise
         finally:

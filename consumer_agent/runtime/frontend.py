@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,6 @@ class Frontend(Usage):
         super().__init__(self._new_shared(), who)
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
         self._is_ended = self._is_leaving = False
-        self.outer: object | None = None  # the outermost running call that may run callbacks; see `undo`
         self._polling: object | None = None  # the same, if it is a poll
         self._new_member = ""  # the name for the next registration
         self._is_handled = False  # the last records were for handlers
@@ -157,10 +156,19 @@ class Frontend(Usage):
         self._in_poll, self._polling = False, None
         self.shared.go()
 
-    def undo(self, call: object) -> None:
+    def enter(self, call: Generator[Any, None, Any]) -> None:
+        """Begin a call of `steps`; finish first what an interrupt of `undo` has left undone."""
+        if self.is_broken and self.outer is not None:
+            self.undo(self.outer)
+        if self.outer is None:
+            self._begin_again()
+            self.outer = call
+
+    def undo(self, call: Generator[Any, None, Any]) -> None:
         """Clean up after a call that an exception has ended at any point, for example a signal's.
 
-        Its records are returned again. A callback that had begun counts as run; the others run in the next call.
+        Its records are returned again. A callback that had begun counts as run; the others run in the next call. A
+        second interrupt may end this too: each part can be done again, as `enter` does.
         """
         if self.outer is not call or not self.is_own_process:
             return
@@ -168,17 +176,26 @@ class Frontend(Usage):
         self.in_callback = self._is_leaving = False
         if shared.in_hand is not None and shared.in_hand.is_begun:
             self.called_back(shared.in_hand)
+        again = {(run.topic, run.partition): run.messages[0].offset() for run in shared.taken or ()}
+        self._telemetry.repositioned(self._telemetry.member, again, "interrupt")
         with shared.lock:
             shared.put_back()
-            taken, shared.taken = shared.taken or [], None
-            if taken:
-                shared.buffer.begin_again(taken)
-                shared.fetcher_wake.notify()
+        self._begin_again()
         if self._polling is call:
             self.end_poll()
-        self.outer = None
-        again = {(run.topic, run.partition): run.messages[0].offset() for run in taken}
-        self._telemetry.repositioned(self._telemetry.member, again, "interrupt")
+        self.outer, self.is_broken = None, False
+
+    def _begin_again(self) -> None:
+        """Fetch everything again after an interrupt within a change of the buffer, or before its records were returned.
+
+        It stays due until it is done.
+        """
+        shared = self.shared
+        if (shared.taken is not None or shared.is_interrupted) and self.is_own_process:
+            with shared.lock:
+                shared.buffer.begin_again(shared.taken or ())
+                shared.fetcher_wake.notify()
+                shared.taken, shared.is_interrupted = None, False
 
     def next(self, max_records: int) -> Notice | Batch:
         """Return a callback to run, or records, possibly none. The lock of `changed` must be held.
@@ -290,8 +307,10 @@ class Frontend(Usage):
             try:
                 return change(known)
             except BaseException:  # a signal's exception, which may come between any two steps
+                shared.is_interrupted = True
                 shared.buffer.begin_again()
                 shared.fetcher_wake.notify()
+                shared.is_interrupted = False
                 raise
 
         if fetcher is not None:

@@ -170,18 +170,23 @@ class RecordBuffer:
         """How many records are retained, those of paused partitions included."""
         return self._record_count + self._aside_count
 
-    def take(self, max_records: int | None, among: Collection[TopicPartition] | None = None) -> list[Run]:
-        """Return at most `max_records` records (None: all) of all partitions, or `among` some.
+    def take(
+        self,
+        max_records: int | None,
+        among: Collection[TopicPartition] | None = None,
+        runs: list[Run] | None = None,
+    ) -> list[Run]:
+        """Return at most `max_records` records (None: all) of all partitions, or `among` some, added to `runs`.
 
         Partitions take turns; each gives one run.
         """
+        runs = [] if runs is None else runs
         if among is not None:
             others = [partition for partition in self._ready if partition not in among]
             self._ready = deque(partition for partition in self._ready if partition in among)
-            taken = self.take(max_records)
+            self.take(max_records, None, runs)
             self._ready.extend(others)
-            return taken
-        runs: list[Run] = []
+            return runs
         try:
             self._take(runs, self._record_count if max_records is None else max_records)
         except BaseException:  # as in `put`

@@ -52,6 +52,7 @@ class SharedState:
         self._view: frozenset[TopicPartition] = frozenset()
         self.in_hand: Notice | None = None  # what `next_notice` returned, until its callback is over
         self.taken: list[Run] | None = None  # by a poll that has not returned yet
+        self.is_interrupted = False  # a change of the buffer may be half done; see `Frontend.undo`
         self._known: frozenset[TopicPartition] = frozenset()  # `on_assign` has begun, and they are not given up
         self._assigning: set[TopicPartition] = set()  # `on_assign` is running
         self._is_losing = False  # `on_lost` is running
@@ -201,9 +202,9 @@ class SharedState:
         looked_at_us = time.monotonic_ns() // 1_000
         if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
             return []
-        runs = self.buffer.take(max_records, among)
-        if among is None:
-            self.taken = runs
+        runs: list[Run] = []
+        self.taken = runs if among is None else self.taken  # first, for `Frontend.undo`
+        self.buffer.take(max_records, among, runs)
         if not runs:
             return []
         self._counts["polled_batches_total"] += 1
@@ -270,15 +271,18 @@ class SharedState:
         if notice is None:
             return
         if notice.is_announced:
-            notice.is_announced = self._is_losing = False
-            self._counts[notice.tell.counter] -= len(notice.partitions)
+            counter, count = notice.tell.counter, len(notice.partitions)
+            known, view, partitions = self._known, self._view, notice.partitions
             if notice.tell is Tell.ASSIGNED:
-                self._assigning = set()
-                self._known -= notice.partitions
-                notice.partitions = {tp for tp in notice.partitions if self.buffer.holds({tp})}
+                known = known - partitions
+                partitions = {tp for tp in partitions if self.buffer.holds({tp})}
             elif notice.tell is Tell.REVOKE:
-                self._known |= notice.partitions
-                self._view |= notice.partitions
+                known, view = known | partitions, view | partitions
+            assigning = set() if notice.tell is Tell.ASSIGNED else self._assigning
+            # No calls from here on, as in `_announce`.
+            self._counts[counter] -= count
+            self._known, self._view, self._assigning, notice.partitions = known, view, assigning, partitions
+            notice.is_announced = self._is_losing = False
         if not self._notices or self._notices[0] is not notice:
             self._notices.appendleft(notice)
         self.in_hand = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.runtime.shared_state import SharedState
@@ -31,6 +32,8 @@ class Usage:
         self.in_callback = False
         self.runner: int | None = None  # the thread that is in `Consumer.run`
         self._in_poll = False
+        self.outer: Generator[Any, None, Any] | None = None  # the outermost call of `steps` that has not ended
+        self.is_broken = False  # an exception has ended that call, and `Frontend.undo` is due
         self._process = os.getpid()
 
     def _note_poller(self) -> None:
@@ -84,10 +87,15 @@ class Usage:
         self._require_no_poll(method)
 
     def _require_no_poll(self, method: str) -> None:
-        """Raise if another thread or task polls: both would run callbacks or finish records at the same time."""
-        if self._in_poll and not self.in_callback:
+        """Raise beside a call of another thread, task or signal's handler: they would undo each other's.
+
+        A call that runs is the caller's own; another one waits.
+        """
+        waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
+        if (self._in_poll or waits) and not self.in_callback:
+            name = "poll" if self._in_poll else "call"
             raise ConsumerStateError(
-                f"{method}: another poll is under way; only one thread at a time may use a consumer"
+                f"{method}: another {name} is under way; only one thread at a time may use a consumer"
             )
 
     def require_process(self, method: str) -> None:

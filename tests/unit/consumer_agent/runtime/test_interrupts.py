@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dis
 import gc
+import inspect
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from consumer_agent import Consumer
+from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Event, Polled, Revoked
 from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.notices import Tell
@@ -35,14 +38,14 @@ class Interrupted(BaseException):
 
 
 class Interrupt:
-    """Raises in this thread at the point with this number; counts the points on the way."""
+    """Raises in this thread at the points with these numbers; counts the points on the way."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, *at: int) -> None:
         self.at, self.points = at, 0
 
     def _point(self) -> None:
         self.points += 1
-        if self.points == self.at:
+        if self.points in self.at:
             raise Interrupted
 
     def profile(self, frame: FrameType, event: str, _argument: object) -> None:
@@ -174,13 +177,16 @@ class Setting:
 
 
 def interrupted_at_each_point(
-    call: Callable[[Setting], object], prepare: Callable[[Setting], object] = lambda _: None
+    call: Callable[[Setting], object], prepare: Callable[[Setting], object] = lambda _: None, again_after: int = 0
 ) -> Iterator[tuple[Setting, object, bool]]:
-    """Make a setting for each point of a call, and interrupt it there; at last it is not interrupted."""
+    """Make a setting for each point of a call, and interrupt it there; at last it is not interrupted.
+
+    With `again_after`, it is interrupted again so many points later, while it cleans up.
+    """
     for at in range(1, 100_000):
         setting = Setting()
         prepare(setting)
-        interrupt = Interrupt(at)
+        interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
         result, is_interrupted = None, False
         gc.collect(0)
         try:
@@ -189,7 +195,8 @@ def interrupted_at_each_point(
             is_interrupted = True
         assert not setting.shared.lock.locked()
         assert gc.isenabled()
-        setting.check_counts()
+        if not again_after:
+            setting.check_counts()
         yield setting, result, is_interrupted
         if interrupt.points < at:
             assert not is_interrupted
@@ -205,6 +212,36 @@ def test_no_record_is_lost_or_doubled_by_an_interrupt_of_a_poll(max_records: int
         setting.in_own_thread(setting.fetcher_round)
         assert first + setting.read_all() == list(range(COUNT))
         assert setting.consumer.finished() == {PARTITION: COUNT}
+
+
+@pytest.mark.parametrize("again_after", [1, 4, 9, 16, 30])
+def test_no_record_is_lost_by_an_interrupt_of_the_cleaning_up_after_another(again_after: int) -> None:
+    """In `Frontend.enter`, do not undo what has ended: polls were refused for ever, and taken records were skipped."""
+    polls = interrupted_at_each_point(lambda one: one.consumer.poll(0.0), again_after=again_after)
+    for setting, result, _ in polls:
+        first = [] if result is None else [record.offset for record in result]  # type: ignore[attr-defined]
+        setting.in_own_thread(setting.fetcher_round)
+        assert first + setting.read_all() == list(range(COUNT))
+        setting.check_counts()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as below
+@pytest.mark.parametrize("again_after", [1, 7, 20])
+def test_callbacks_are_called_though_the_cleaning_up_was_interrupted(again_after: int) -> None:
+    def prepare(setting: Setting) -> None:
+        setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+        setting.consumer.poll(0.0, max_records=2)
+        setting.shared.stop([PARTITION])
+        setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
+
+    polls = interrupted_at_each_point(lambda one: one.consumer.poll(0.0), prepare, again_after)
+    for setting, _, is_interrupted in polls:
+        setting.consumer.poll(0.0)
+        assert Revoked(7) in setting.sent
+        assert setting.told == [("assign", 1), ("revoke", 1)] or (is_interrupted and len(setting.told) == 1)
+        assert not setting.shared.is_known(PARTITION)
+        assert setting.shared.metrics()["revoke_partitions_total"] == 1
+        setting.shared.forget([PARTITION])
 
 
 def _first_of(setting: Setting, method: str) -> object:
@@ -350,3 +387,24 @@ def test_callbacks_stay_due_though_run_was_interrupted_before_them() -> None:
     for setting, _, _ in interrupted_at_each_point(take, prepare):
         take(setting)
         assert setting.due == [Tell.ASSIGNED, Tell.COMMITTED, Tell.COMMITTED]
+
+
+def test_a_call_beside_one_that_waits_is_refused() -> None:
+    """In `Usage`, allow it: the end of the commit returned again what another thread had polled meanwhile."""
+    setting = Setting()
+    setting.consumer.poll(0.0, max_records=2)
+    machine_thread, sent = setting.frontend.machine_thread, queue.SimpleQueue[Event]()
+    assert machine_thread is not None
+    machine_thread.send = sent.put  # type: ignore[method-assign, assignment]
+    thread = threading.Thread(target=setting.consumer.commit)
+    thread.start()
+    event = sent.get(timeout=WITHIN_S)
+    assert isinstance(event, CommitRequested)
+    while inspect.getgeneratorstate(setting.frontend.outer) != inspect.GEN_SUSPENDED:  # type: ignore[arg-type]
+        ...  # it begins to wait
+    for call in (setting.consumer.poll, setting.consumer.commit, setting.consumer.committed):
+        with pytest.raises(ConsumerStateError, match="another call is under way"):
+            call()
+    setting.shared.commit_finished([event.token], None)
+    thread.join(WITHIN_S)
+    assert setting.read_all() == list(range(2, COUNT))
