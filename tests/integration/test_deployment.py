@@ -151,6 +151,7 @@ def _check_signals(leader: Served) -> None:
     leader.process.send_signal(signal.SIGUSR1)
     wait_until(lambda: "group g: idle for " in leader.log.read_text(), "the state in the log")
     assert "coordinator 1: leads; 1 groups; " in leader.log.read_text()
+    assert "INFO coordinator 1 leads, epoch 1" in leader.log.read_text()
 
 
 def _check_watchdog(leader: Served, cluster: LocalCluster) -> None:

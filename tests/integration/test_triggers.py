@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,10 @@ def test_a_consumer_joins(scenario: Scenario) -> None:
             stopped[rebalance["mode"]] += len(event["partitions"])
     assert stopped == {INCREMENTAL: 2, EAGER: PARTITIONS}
     scenario.verify()
+    logged = "\n".join(scenario.log_lines(*scenario.coordinators))
+    for group in scenario.groups:
+        for told in ("joined", "planned because of member-joined", "finished after", "left: closed"):
+            assert re.search(f" INFO group {group}: .*{told}", logged), (group, told)
 
 
 def test_a_consumer_leaves(scenario: Scenario) -> None:

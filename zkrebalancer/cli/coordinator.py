@@ -74,7 +74,7 @@ class AnnouncingLog(EventLog):
 @options.http_option
 @click.option("--metrics-per-group", is_flag=True, help="With --http: also metrics with a label for each group.")
 @options.events_option
-@options.log_level_option
+@options.talking_log_level_option
 def coordinator(
     zookeeper: str,
     broker_id: int,

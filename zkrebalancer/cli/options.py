@@ -137,15 +137,24 @@ def events_option(command: Command) -> Command:
 
 def log_level_option(command: Command) -> Command:
     """Add `--log-level`; the log goes to stderr."""
+    return _log_level("warning")(command)
+
+
+def talking_log_level_option(command: Command) -> Command:
+    """Add `--log-level` for a process that logs what it does, by default."""
+    return _log_level("info")(command)
+
+
+def _log_level(default: str) -> Callable[[Command], Command]:
     return click.option(
         "--log-level",
         type=click.Choice(LOG_LEVELS),
-        default="warning",
+        default=default,
         show_default=True,
         expose_value=False,
         callback=_set_up_logging,
         help="The least severe messages to log, on stderr.",
-    )(command)
+    )
 
 
 def http_option(command: Command) -> Command:

@@ -93,15 +93,18 @@ class Monitor:
             self.vitals.answered()
             self.observed.round_trip_s = (clock.steady_us() - asked_us) / 1e6
 
-    def emitted(self, effect: Emit) -> None:
-        """Note an event of telemetry."""
+    def emitted(self, effect: Emit) -> str:
+        """Note an event of telemetry; return the cause of its rebalance."""
         cause_id = effect.cause_id or ""
+        cause = self._causes.get(cause_id, "unknown")
         if effect.kind == "rebalance_requested":
             self._causes[cause_id] = str(effect.fields["trigger"])
             if len(self._causes) > MAX_CAUSES:
                 self._causes.popitem(last=False)
         elif effect.kind == "rebalance_finished":
-            self.observed.rebalance(self._causes.pop(cause_id, "unknown"), cause_id, effect)
+            self._causes.pop(cause_id, None)
+            self.observed.rebalance(cause, cause_id, effect)
+        return cause
 
     # Showing --------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from zkrebalancer.assignment.columns import Strategy
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.operator_log import OperatorLog
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S, Planner
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
@@ -91,6 +92,7 @@ class CoordinatorService:
         self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None
         self._planner = Planner(strategies, self._events.put, plan_timeout_s)
         self._event_log = event_log
+        self._operator_log = OperatorLog()
         self._failpoint = Failpoint(os.environ.get(VARIABLE))
         self._stopped = False
         self._shown = shown
@@ -116,6 +118,7 @@ class CoordinatorService:
                 self.monitor.handling(event)
                 for effect in self.coordinator.step(event, _now()):
                     self._perform(effect)
+                _log_all(self._operator_log.summary(clock.steady_us()))
         finally:
             gevent.killall(workers)
             if stop_serving is not None:
@@ -178,8 +181,9 @@ class CoordinatorService:
             if self._load_reader is not None:
                 self._load_reader.read(effect)
         elif isinstance(effect, Emit):
-            self.monitor.emitted(effect)
+            cause = self.monitor.emitted(effect)
             self._write_down(effect)
+            _log_all(self._operator_log.lines(effect, cause, clock.steady_us()))
             self._failpoint.passed(effect.kind)
         elif isinstance(effect, Warn):
             _log.warning("%s", effect.text)
@@ -193,6 +197,11 @@ class CoordinatorService:
         )
         if effect.kind == self._failpoint.kind:
             self._event_log.flush()
+
+
+def _log_all(lines: list[str]) -> None:
+    for line in lines:
+        _log.info("%s", line)
 
 
 def _now() -> Now:

@@ -31,16 +31,16 @@ class SessionLog(logging.Logger):
     when_tls_failed: Callable[[str], None]
 
     def log(self, level: int, msg: object, *args: object, **_options: object) -> None:
-        """Take the granted timeout; pass warnings on as notes, because we report session changes ourselves."""
+        """Take the granted timeout; log warnings at debug, because we report session changes ourselves."""
         if isinstance(msg, str) and msg.startswith("Session created") and isinstance(args[2], int):
             self.granted_session_timeout_ms = args[2]
         elif level >= logging.WARNING:
-            _log.info(msg, *args)
+            _log.debug(msg, *args)
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Pass on what comes from warning() and the like, also as a note."""
+        """Pass on what comes from warning() and the like, also at debug."""
         message = record.getMessage()
-        _log.info("%s", message)
+        _log.debug("%s", message)
         reason = message.removeprefix("Connection dropped: socket connection error: ")
         if reason != message and "SSL" in reason:
             self.when_tls_failed(reason)
