@@ -43,6 +43,7 @@ KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack continues witho
 KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
 KAFKA_RETRY_MS = 200
 KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
+MAX_REFUSED_OFFSETS = 10  # in one write; then it does without its other offsets, too
 
 
 class Outcome(Enum):
@@ -51,7 +52,7 @@ class Outcome(Enum):
     STORED = auto()
     CANCELLED = auto()  # the command was gone before the ack
     EVICTED = auto()  # owners/<consumer> was gone
-    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or the write is refused permanently
+    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or may not be written
 
 
 class Phase(Enum):
@@ -86,7 +87,8 @@ class Write:
     retry_at_ms: int = 0
     until_ms: int = 0  # when Kafka's client has to give up
     token: int = 0
-    failure: str | None = None  # why offsets are not in Kafka
+    failure: str | None = None  # why offsets are not stored
+    refused_count: int = 0  # of offsets, by ZooKeeper
     phase: Phase = Phase.READY
     chunk: dict[TopicPartition, int] = field(default_factory=dict)
     operations: tuple[Operation, ...] = ()
@@ -134,7 +136,7 @@ class WriteLane:
         self.kafka_book = KafkaBook()
         self.write: Write | None = None
         self.writer: Writer | None = None  # of the present write, or the last one
-        self.failure: str | None = None  # why offsets of the last write are not in Kafka
+        self.failure: str | None = None  # why offsets of the last write are not stored
         self.refusal: str | None = None  # what ZooKeeper refused for good
 
     def begin(
@@ -307,17 +309,32 @@ class WriteLane:
         is_known = reply.index is not None and reply.index < len(write.operations)
         operation = write.operations[reply.index or 0] if is_known else None
         is_gone = reply.refusal is Refusal.NO_NODE
-        if operation is not None and operation.path == self._owners and not is_gone:
+        text = refused_text(Multi(write.operations), reply) if is_known else reply.refusal.value
+        is_offset = operation is not None and operation.path.startswith(self.book.root)
+        if operation is not None and operation.path == self._owners and reply.refusal is Refusal.BAD_VERSION:
             self._verify(write)
-        elif operation is not None and operation.path == self._owners:
+        elif operation is not None and operation.path == self._owners and is_gone:
             self._end(Outcome.EVICTED)
         elif isinstance(operation, Delete) and is_gone:
             self._end(Outcome.CANCELLED)
-        elif operation is not None and not isinstance(operation, Delete) and self.book.learn(operation, reply.refusal):
+        elif operation is not None and is_offset and self.book.learn(operation, reply.refusal):
+            self._send(write)
+        elif operation is not None and is_offset and not is_gone:
+            self._go_on_without(operation, write, text)
+        else:
+            self.refusal = text
+            self._end(Outcome.UNCLEAR)
+
+    def _go_on_without(self, operation: Operation, write: Write, text: str) -> None:
+        """Leave out the offsets that ZooKeeper refuses to store; the next commit tries them again."""
+        write.failure = text
+        write.refused_count += 1
+        is_over = write.refused_count >= MAX_REFUSED_OFFSETS
+        write.offsets = {} if is_over else self.book.without(operation, write.offsets)
+        if write.offsets or write.ack is not None:
             self._send(write)
         else:
-            self.refusal = refused_text(Multi(write.operations), reply) if is_known else reply.refusal.value
-            self._end(Outcome.UNCLEAR)
+            self._end(Outcome.STORED)
 
     def _verified(self, write: Write, reply: Reply) -> None:
         found: OwnersRecord | None = None

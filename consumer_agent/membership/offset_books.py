@@ -116,13 +116,29 @@ class OffsetBook(Book):
         path, content = paths.offsets(self.group, *partition), cluster_nodes.encode_counter(offset)
         return SetContent(path, content) if partition in self.nodes else Create(path, content)
 
+    @property
+    def root(self) -> str:
+        """The path below which all offsets of the group are."""
+        return paths.offsets(self.group) + "/"
+
+    def _named_by(self, operation: Operation) -> tuple[str, int | None]:
+        """Return the topic of an operation, and the partition unless it creates the topic's node."""
+        topic, _, number = operation.path.removeprefix(self.root).partition("/")
+        return topic, int(number) if number else None
+
+    def without(self, operation: Operation, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets that do not need this operation."""
+        topic, number = self._named_by(operation)
+        return {tp: offset for tp, offset in offsets.items() if tp[0] != topic or number not in {None, tp[1]}}
+
     def learn(self, operation: Operation, refusal: Refusal) -> bool:
         """Note what a refused operation shows; return False if building the transaction again cannot help."""
-        topic, _, number = operation.path.removeprefix(paths.offsets(self.group) + "/").partition("/")
-        if isinstance(operation, Create) and not number:
-            self.missing_topics.discard(topic)
+        topic, number = self._named_by(operation)
+        if number is None:
+            if refusal is Refusal.NODE_EXISTS:
+                self.missing_topics.discard(topic)
             return refusal is Refusal.NODE_EXISTS
-        partition = (topic, int(number))
+        partition = (topic, number)
         if isinstance(operation, Create) and refusal is Refusal.NODE_EXISTS:
             self.nodes.add(partition)
         elif isinstance(operation, Create) and refusal is Refusal.NO_NODE:

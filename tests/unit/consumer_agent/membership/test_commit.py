@@ -8,6 +8,7 @@ import pytest
 
 from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting, Warn
 from consumer_agent.membership.events import CommitRequested, Position, Tick
+from consumer_agent.membership.fenced_writes import MAX_REFUSED_OFFSETS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -189,9 +190,79 @@ def test_a_commit_costs_the_same_however_many_wait() -> None:
     assert driver.machine.member.commits.tokens == tuple(range(10_001))
 
 
-@pytest.mark.parametrize("refusal", [Refusal.QUOTA_EXCEEDED, Refusal.NO_AUTH])
-def test_what_zookeeper_refuses_for_good_is_named_when_the_consumer_leaves(driver: Driver, refusal: Refusal) -> None:
-    """In `FencedWrites._refused`, note nothing: the log would say that its record was changed."""
-    commit(driver, {T0: 12})
-    (warning,) = of_type(driver.answer_write(Refused(refusal, 1)), Warn)
-    assert f"ZooKeeper refuses {offset_path(T0)}: {refusal.value}" in warning.text
+REFUSED_FOR_GOOD = pytest.mark.parametrize("refusal", [Refusal.QUOTA_EXCEEDED, Refusal.NO_AUTH, Refusal.MARSHALLING])
+
+
+@REFUSED_FOR_GOOD
+def test_an_offset_that_zookeeper_refuses_fails_the_commit_and_the_others_are_stored(
+    driver: Driver, refusal: Refusal
+) -> None:
+    """In `WriteLane._refused`, leave the group: its records would be read again and again."""
+    commit(driver, {T0: 12, T1: 22})
+    effects = driver.answer_write(Refused(refusal, 1))
+    assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(offset_path(T1), b"22")))]
+    effects = driver.answer_write(Done((None, 1)))
+    (finished,), (warning,) = of_type(effects, CommitFinished), of_type(effects, Warn)
+    for text in (finished.error, warning.text):
+        assert text is not None
+        assert f"ZooKeeper refuses {offset_path(T0)}: {refusal.value}" in text
+    assert driver.machine.state is State.ACTIVE
+    assert requests(commit(driver, {T0: 13, T1: 22}, token=100))  # tried again
+    effects = driver.answer_write(Refused(refusal, 1))
+    assert of_type(effects, Warn) == []  # logged once
+    assert of_type(effects, CommitFinished)[0].error is not None
+    commit(driver, {T0: 14, T1: 22}, token=101)
+    assert CommitFinished((101,)) in driver.answer_write(Done((None, 1)))
+
+
+def test_offsets_whose_topic_cannot_be_created_fail_together() -> None:
+    """In `OffsetBook.without`, leave out none of them: the topic's node would be tried for ever."""
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.register()
+    driver.own({T0: 10, ("u", 0): 5})
+    book = driver.machine.member.lane.book  # type: ignore[union-attr]
+    book.note_read(T0, None)
+    book.missing_topics.add("t")
+    commit(driver, {T0: 12, ("u", 0): 6})
+    effects = driver.answer_write(Refused(Refusal.QUOTA_EXCEEDED, 1))
+    assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(offset_path(("u", 0)), b"6")))]
+    assert of_type(driver.answer_write(Done((None, 1))), CommitFinished)[0].error is not None
+
+
+def test_a_commit_gives_up_after_some_refusals() -> None:
+    """In `WriteLane._go_on_without`, try each offset: a thousand refusals for each commit of a thousand partitions."""
+    driver, partitions = Driver(), {("t", number): 10 for number in range(MAX_REFUSED_OFFSETS + 2)}
+    driver.register()
+    driver.own(partitions)
+    commit(driver, dict.fromkeys(partitions, 11))
+    refusals = 0
+    while driver.writes():
+        driver.answer_write(Refused(Refusal.QUOTA_EXCEEDED, 1))
+        refusals += 1
+    assert refusals == MAX_REFUSED_OFFSETS
+    assert driver.machine.state is State.ACTIVE
+
+
+def test_a_stop_is_acknowledged_without_an_offset_that_zookeeper_refuses(driver: Driver) -> None:
+    """In `WriteLane._go_on_without`, end the write: the stop would not be acknowledged, and its partitions wait."""
+    driver.progress(driver.stop(frozenset({T0})), {T0: Position(12, 12)})
+    (write,) = driver.writes()
+    assert write.operations[2] == SetContent(offset_path(T0), b"12")
+    (again,) = requests(driver.answer_write(Refused(Refusal.QUOTA_EXCEEDED, 2)))
+    assert again == Multi(write.operations[:2])
+
+
+@REFUSED_FOR_GOOD
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_a_consumer_that_may_not_write_its_record_leaves_with_a_reason(
+    driver: Driver, refusal: Refusal, is_stop: bool
+) -> None:
+    """In `WriteLane._refused`, read the record again: it is unchanged, and it would be written for ever."""
+    if is_stop:
+        driver.progress(driver.stop(frozenset({T0})), {T0: Position(12, 12)})
+    else:
+        commit(driver, {T0: 12})
+    (warning,) = of_type(driver.answer_write(Refused(refusal, 0)), Warn)
+    assert f"ZooKeeper refuses {OWNERS}: {refusal.value}" in warning.text
+    assert driver.writes() == []
+    assert driver.machine.state is State.OUT
