@@ -77,12 +77,13 @@ def started_by(scenario: Scenario, group: str, consumer: str) -> set[TopicPartit
 
 
 def warnings(scenario: Scenario, *texts: str) -> list[str]:
-    """Return the lines of the coordinators' logs that contain all of these texts."""
-    return [line for line in scenario.log_lines(*scenario.coordinators) if all(text in line for text in texts)]
+    """Return the warnings in the coordinators' logs that contain all of these texts."""
+    lines = scenario.log_lines(*scenario.coordinators)
+    return [line for line in lines if " WARNING " in line and all(text in line for text in texts)]
 
 
 def wait_warning(scenario: Scenario, text: str) -> None:
-    """Wait until a coordinator has logged this text."""
+    """Wait until a coordinator has warned with this text."""
     scenario.lab.wait_for(f"a line with {text}", lambda: bool(warnings(scenario, text)))
 
 
