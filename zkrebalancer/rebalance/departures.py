@@ -67,13 +67,29 @@ class Departures:
         for consumer in sorted(self._view.recorded - self._view.members.keys() - set(dead)):
             self.sweep(consumer)
 
+    def note_missing(self, new: GroupView, dead: Collection[str], *, is_mixed: bool) -> None:
+        """Before a new reading replaces the view: consumers that it lacks may have a lease.
+
+        Their sessions may be over, or their group is being deleted. `dead`: those of which the reading found a channel
+        only; `is_mixed`: whether it may contain nodes of two lives, so that nobody knows who was in the first one.
+        """
+        before = self._view
+        if is_mixed:
+            self._may_have_a_lease(None)
+        for consumer in {*before.members, *dead} - new.members.keys():
+            member = before.members.get(consumer)
+            self._may_have_a_lease(member.registration.lease_ms if member and member.registration else None)
+
+    def _may_have_a_lease(self, lease_ms: int | None) -> None:
+        until_us = self._scheduler.now.mono_us + lease_wait_us(lease_ms)
+        self._view.lease_until_us = max(self._view.lease_until_us, until_us)
+
     # The session ended ----------------------------------------------------------------------------------------------
 
     def end(self, consumer: str) -> None:
         """Free what a consumer owned, because its session is over."""
         member = self._view.members[consumer]
-        wait_us = lease_wait_us(member.registration.lease_ms if member.registration else None)
-        self._view.lease_until_us = max(self._view.lease_until_us, self._scheduler.now.mono_us + wait_us)
+        self._may_have_a_lease(member.registration.lease_ms if member.registration else None)
         self._emit("ownership_ended", consumer, reason="expired")
         self.sweep(consumer, announce=True)
         self._report(facts.Left(member, self._view.remove(consumer), "member-left"))

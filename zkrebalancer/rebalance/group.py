@@ -197,11 +197,10 @@ class Group:
             self._scheduler.warn(problem)
         if (count := reader.problems.counts.total()) > MAX_PROBLEMS_LOGGED:
             self._scheduler.warn(f"{count - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
-        view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
-        self._vacancies.keep_unheld(new)
-        gone = [view.members[consumer] for consumer in sorted(view.members.keys() - new.members.keys())]
-        for consumer in (member.consumer for member in gone):
-            self._vacancies.note(consumer, (tp for tp in view.held_by(consumer) if not new.holders(tp)), now_us)
+        view, new = self.view, reader.view
+        gone = [member for name, member in sorted(view.members.items()) if name not in new.members]
+        self._vacancies.follow(view, new, gone, self._scheduler.now.mono_us)
+        self._departures.note_missing(new, reader.dead_channels(), is_mixed=() in self._missed)
         view.become(new)
         self._static_members.note_gone(gone)
         self._adopting = self._adopt(reader)

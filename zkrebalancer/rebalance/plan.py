@@ -180,10 +180,13 @@ class Vacancies:
         room = max(0, MAX_VACANT - len(self.by_partition))
         self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
 
-    def keep_unheld(self, view: GroupView) -> None:
-        """Forget what is held, after the group was read again."""
-        kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not view.holders(tp)}
+    def follow(self, view: GroupView, new: GroupView, gone: Iterable[Member], now_us: int) -> None:
+        """After the group was read again, keep what is unheld, and note what members had that are gone."""
+        kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not new.holders(tp)}
         self.by_partition = kept
+        for member in gone:
+            free = [tp for tp in view.held_by(member.consumer) if not new.holders(tp)]
+            self.note(member.consumer, free, now_us)
 
     def fill(self, partitions: Iterable[TopicPartition], now_us: int) -> int:
         """Note that these were started; return the longest time, in microseconds, that one of them was free."""

@@ -94,6 +94,47 @@ def test_a_group_that_was_deleted_in_use_waits_for_the_leases_of_its_members(is_
     assert world.generation() > generation
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same leader", "a new leader"])
+@pytest.mark.parametrize("steps_between", [0, 5, 10, 20])
+def test_a_group_that_is_deleted_while_it_is_read(is_new: bool, steps_between: int) -> None:
+    """Whatever the reading still sees of it. In `Departures.note_missing`, leave out `is_mixed`."""
+    for steps in range(60):
+        world = world_in_use()
+        if is_new:
+            world.kill_coordinator(world.leader())
+            world.add_coordinator()
+        else:
+            world.leader().machine.groups[GROUP].load("reconnected")
+            world.tick()
+        reading = world.coordinators[-1]
+        for _ in range(steps):
+            world.move(reading)
+        delete_in_use(world)
+        for _ in range(steps_between):
+            world.move(reading)
+        assert served_after_ms(world) >= LEASE, steps
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same leader", "a new leader"])
+def test_a_group_that_is_read_while_its_nodes_are_deleted_one_by_one(is_new: bool) -> None:
+    """Its member seems to be dead. In `Departures.note_missing`, leave out the members before, or `dead`."""
+    world = world_in_use()
+    world.agents["a"].silent = True
+    leader = world.leader()
+    world.zk.disconnect(leader.session)
+    deleted = [paths.owners, paths.ids] if is_new else [paths.owners, paths.ids, paths.channel]
+    world.zk.perform(Multi(tuple(Delete(path(GROUP, "a-1")) for path in deleted)))
+    if is_new:
+        world.kill_coordinator(leader)
+        world.add_coordinator()
+    else:
+        world.zk.reconnect(leader.session)
+    world.run()
+    assert not world.leader().machine.groups[GROUP].view.members
+    delete_group(world)
+    assert served_after_ms(world) >= LEASE
+
+
 def test_a_new_leader_waits_as_long_as_any_lease_may_last() -> None:
     """It has never heard of the members. In `FormerLives.wait_us`, take `unknown_us` for 0."""
     world = world_in_use()
