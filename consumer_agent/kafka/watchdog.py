@@ -27,6 +27,9 @@ AWAY_S = 1.25 * LOOK_INTERVAL_S  # between two such calls: the process was suspe
 STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
 REPLACEMENTS_PERIOD_S = 86_400.0  # older replacements do not count: a process may live for a year
 MAX_REPLACEMENTS = 20  # within that period; each leaks some threads and what they had fetched
+RECENT_S = 600.0  # the pause before a replacement doubles with each one within this time
+PAUSE_S = 1.0
+MAX_PAUSE_S = 30.0  # so a shortage (of descriptors, threads) may last for minutes before the limit is reached
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +102,9 @@ class WatchedFetcher:
         now_s = time.monotonic()
         while self._replaced_at_s and now_s - self._replaced_at_s[0] >= REPLACEMENTS_PERIOD_S:
             self._replaced_at_s.popleft()
+        recent = sum(now_s - at_s < RECENT_S for at_s in self._replaced_at_s)
+        if recent and now_s - self._replaced_at_s[-1] < min(PAUSE_S * 2.0**recent, MAX_PAUSE_S):
+            return
         if len(self._replaced_at_s) >= MAX_REPLACEMENTS:
             often = f"{MAX_REPLACEMENTS + 1} times within {REPLACEMENTS_PERIOD_S / 3_600:g} h"
             text = f"the Kafka client has failed {often}; the last time it {reason}"

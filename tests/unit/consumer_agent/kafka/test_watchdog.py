@@ -133,6 +133,7 @@ class Begin(Protocol):
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     monkeypatch.setattr(watchdog, "STUCK_LIMIT_S", 0.2)
+    monkeypatch.setattr(watchdog, "PAUSE_S", 0.0)
     settings: list[Setting] = []
 
     def begin(clients: list[Client], admins: Sequence[Admin] = ()) -> Setting:
@@ -364,3 +365,22 @@ def test_a_replacement_whose_thread_does_not_start_is_replaced(start: Begin) -> 
         setting.look_until(lambda: setting.fetcher.current.failure is not None)
     setting.look_until(lambda: len(setting.offsets) == 5)
     assert setting.offsets == list(range(5))
+
+
+def test_a_shortage_of_some_minutes_ends_no_consumer(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `WatchedFetcher._replace`, do not pause: twenty rounds of the machine thread used up the tries of a day."""
+    monkeypatch.undo()
+    setting = start([Client(0, hangs=False)])
+    failure = KafkaException(KafkaError(KafkaError._FAIL, "no descriptors"))
+    new_fetcher = mock.Mock(side_effect=failure)
+    setting.fetcher._new_fetcher, setting.fetcher.current.failure = new_fetcher, failure
+    now_s = time.monotonic()
+    tries: list[int] = []
+    with mock.patch("time.monotonic", side_effect=lambda: now_s):
+        for _ in range(240):  # two minutes
+            setting.fetcher.look_after()
+            tries.append(new_fetcher.call_count)
+            now_s += 0.5
+    assert setting.shared.breakdown is None
+    assert tries[0] == tries[3] == 1
+    assert 2 < tries[-1] < watchdog.MAX_REPLACEMENTS // 2
