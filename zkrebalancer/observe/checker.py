@@ -17,6 +17,7 @@ from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_RANGES_SHOWN = 3
+GONE = frozenset({"expired", "evicted"})  # reasons of the coordinator: a name is never registered again
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class GroupRecord:
 
     partitions: dict[TopicPartition, PartitionHistory] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)  # consumers that may not start anything any more
+    resets: set[tuple[str, TopicPartition]] = field(default_factory=set)  # due after `offset_out_of_range`
     started: dict[str, set[TopicPartition]] = field(default_factory=dict)  # by consumer: every partition it started
 
 
@@ -130,6 +133,7 @@ class Run:
             "topic_deleted": self._topic_deleted,
             "ownership_ended": self._ownership_ended,
             "committed": self._committed,
+            "offset_out_of_range": self._out_of_range,
             "repositioned": self._repositioned,
             "member_joined": self._joined,
             "member_left": self._left,
@@ -173,6 +177,9 @@ class Run:
     def _started(self, event: Event) -> None:
         group, member = self._group(event), event["member"]
         group.live.add(member)
+        if member in group.gone:
+            partition = (event["topic"], min(event["partitions"], default=0))
+            self._problem(event, partition, f"{member} started after its ownership had ended")
         for number, position in zip(event["partitions"], event["positions"], strict=True):
             partition = (event["topic"], number)
             group.started.setdefault(member, set()).add(partition)
@@ -200,6 +207,8 @@ class Run:
     def _ownership_ended(self, event: Event) -> None:
         group, member = self._group(event), event["member"]
         group.live.discard(member)
+        if event["reason"] in GONE:
+            group.gone.add(member)
         for partition in group.started.get(member, ()):
             group.partitions[partition].end(member, event["mono_us"])
 
@@ -223,12 +232,14 @@ class Run:
         partition, member = (event["topic"], event["partition"]), event["member"]
         begin, end = event["first_offset"], event["last_offset"] + 1
         history = self._group(event).partitions.setdefault(partition, PartitionHistory())
-        delivery = history.deliver(member, begin, end)
+        delivery = history.deliver(member, begin, end, event.get("generation"))
         self._duplicated += _size(delivery.repeated)
         self._forbidden += _size(delivery.forbidden)
         received = f"{member} received {_text([(begin, end)])}"
         if not delivery.is_owned:
             self._problem(event, partition, f"{received} without owning the partition")
+        if not delivery.is_latest:
+            self._problem(event, partition, f"{received} under generation {event['generation']}, after a higher one")
         if not delivery.is_in_order:
             self._out_of_order += 1
             self._problem(event, partition, f"{received} after later ones")
@@ -240,12 +251,29 @@ class Run:
         if history is not None:
             history.commit(event["member"], event["offset"])
 
+    def _out_of_range(self, event: Event) -> None:
+        numbers = tuple(event.get(key) for key in ("partition", "earliest", "offset", "latest"))
+        match numbers:
+            case (int(number), int(earliest), int(offset), int(latest)) if not earliest <= offset <= latest:
+                self._group(event).resets.add((str(event.get("member")), (str(event.get("topic")), number)))
+
     def _repositioned(self, event: Event) -> None:
-        group = self._group(event)
+        group, member, reason = self._group(event), event["member"], event["reason"]
         for number, position in zip(event["partitions"], event["positions"], strict=True):
-            history = group.partitions.get((event["topic"], number))
-            if history is not None:
-                history.reposition(event["member"], position)
+            partition = (event["topic"], number)
+            history = group.partitions.get(partition)
+            if history is None:
+                continue
+            interval = history.intervals.get(member)
+            produced = self._produced.get(partition)
+            begin = position if interval is None else min(interval.position, position)
+            skipped = [] if produced is None else produced.common(begin, position)
+            if reason == "interrupt" and skipped:
+                self._problem(event, partition, f"{member} skipped {_text(skipped)} because of an interrupt")
+            if reason == "reset" and (member, partition) not in group.resets:
+                self._problem(event, partition, f"{member} was reset to {position}, though Kafka had its offset")
+            group.resets.discard((member, partition))
+            history.reposition(member, position)
 
     def _topic_deleted(self, event: Event) -> None:
         """Count the topic's records; later ones of the same name belong to another topic."""
@@ -289,6 +317,9 @@ class Run:
                 is_converged = False
                 found = f"{owners.count(1)} of {wanted} partitions have exactly one owner"
                 self._problems.add(f"group {name} at the end: {found}, with {len(group.live)} live consumers")
+            for gone in sorted({member for each in histories for member in each.intervals} - group.live):
+                is_converged = False
+                self._problems.add(f"group {name} at the end: {gone} owns partitions, and has left")
         return is_converged
 
     def _elected(self, event: Event) -> None:

@@ -37,6 +37,7 @@ class Delivery:
 
     is_owned: bool  # by the consumer that received it
     is_in_order: bool
+    is_latest: bool  # no delivery before had a higher generation
     repeated: list[tuple[int, int]]  # delivered before
     forbidden: list[tuple[int, int]]  # the part of `repeated` that must not be delivered again
 
@@ -51,6 +52,7 @@ class PartitionHistory:
     stopped: Interval | None = None  # the last one that ended with a stop, until the next start
     stopped_to_leave: bool = False  # whether that stop had the reason `closed`
     released_us: int | None = None  # when it lost its last owner; None while it has one, or never had one
+    generation: int | None = None  # the highest of a delivery
     skipped: RangeSet = field(default_factory=RangeSet)  # need not be delivered
     _repeatable: RangeSet = field(default_factory=RangeSet)  # may be delivered once more
 
@@ -103,11 +105,11 @@ class PartitionHistory:
             self._repeatable.add(begin, end)
         interval.position = position
 
-    def deliver(self, member: str, begin: int, end: int) -> Delivery:
+    def deliver(self, member: str, begin: int, end: int, generation: int | None = None) -> Delivery:
         """Add the delivery of [begin, end) to the application, and judge it."""
         interval = self.intervals.get(member)
         if interval is not None and interval.is_stale:
-            return Delivery(is_owned=True, is_in_order=True, repeated=[], forbidden=[])
+            return Delivery(is_owned=True, is_in_order=True, is_latest=True, repeated=[], forbidden=[])
         repeated = self.delivered.common(begin, end)
         forbidden = [gap for part in repeated for gap in self._repeatable.missing(*part)]
         self._repeatable.discard(begin, end)
@@ -116,11 +118,14 @@ class PartitionHistory:
         if interval is not None:
             interval.position = max(interval.position, end)
             interval.delivered.add(begin, end)
-        return Delivery(interval is not None, is_in_order, repeated, forbidden)
+        is_latest = generation is None or self.generation is None or generation >= self.generation
+        if generation is not None and is_latest:
+            self.generation = generation
+        return Delivery(interval is not None, is_in_order, is_latest, repeated, forbidden)
 
     def forget_records(self) -> None:
         """Forget all records, because the topic was deleted; deliveries to its current owners are no longer judged."""
-        self.first_position, self.stopped = None, None
+        self.first_position, self.stopped, self.generation = None, None, None
         self.delivered, self._repeatable, self.skipped = RangeSet(), RangeSet(), RangeSet()
         for interval in self.intervals.values():
             interval.is_stale, interval.delivered = True, RangeSet()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ KEYS: dict[str, dict[str, type]] = {  # required keys by kind; other kinds and k
     "delivered": {"group": str, "member": str, **_RANGE, "count": int},
     "produced": _RANGE,
     "ownership_ended": {"group": str, "member": str, "reason": str},
-    "repositioned": _FETCHER,
+    "repositioned": {**_FETCHER, "reason": str},
     "committed": {"group": str, "member": str, "topic": str, "partition": int, "offset": int},
     "member_joined": {"group": str, "member": str},
     "member_left": {"group": str, "member": str, "reason": str},
@@ -139,12 +139,21 @@ def find_flaw(event: object) -> str | None:
         value = event.get(key)
         if type(value) is not kind:
             return f"event {event.get('kind')!r:.80}: {key} is {value!r:.80}, not of type {kind.__name__}"
+    if type(event.get("generation")) not in {int, type(None)}:
+        return f"event {event['kind']!r}: generation is {event['generation']!r:.80}, not an integer"
     if abs(event["mono_us"]) > MAX_NUMBER:
         return f"event {event['kind']!r}: mono_us {event['mono_us']} is out of range"
+    return _numbers_flaw(event, required)
+
+
+def _numbers_flaw(event: Event, required: Mapping[str, type]) -> str | None:
     if "positions" in required:
         partitions, positions = event["partitions"], event["positions"]
         if len(partitions) != len(positions) or any(type(number) is not int for number in partitions + positions):
             return f"event {event['kind']!r}: partitions and positions must be equally many integers"
-    if "first_offset" in required and not 0 <= event["first_offset"] <= event["last_offset"] <= MAX_NUMBER:
-        return f"event {event['kind']!r}: offsets {event['first_offset']} to {event['last_offset']}"
+    if "first_offset" in required:
+        first, last = event["first_offset"], event["last_offset"]
+        count = event["count"] if "count" in required else last - first + 1
+        if not 0 <= first <= last <= MAX_NUMBER or count != last - first + 1:
+            return f"event {event['kind']!r}: {count} records, offsets {first} to {last}"
     return None

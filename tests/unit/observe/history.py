@@ -30,19 +30,23 @@ class History:
         fields = {"topic": "t", "partitions": [partition], "positions": [position]}
         return self.add("fetcher_stopped", member=member, reason=reason, **fields)
 
-    def repositioned(self, member: str, position: int, partition: int = 0) -> History:
+    def repositioned(self, member: str, position: int, partition: int = 0, reason: str = "seek") -> History:
         fields = {"topic": "t", "partitions": [partition], "positions": [position]}
-        return self.add("repositioned", member=member, reason="seek", **fields)
+        return self.add("repositioned", member=member, reason=reason, **fields)
 
-    def delivered(self, member: str, first: int, last: int, partition: int = 0) -> History:
+    def out_of_range(self, member: str, offset: int, earliest: int, latest: int) -> History:
+        fields = {"topic": "t", "partition": 0, "offset": offset, "earliest": earliest, "latest": latest}
+        return self.add("offset_out_of_range", member=member, **fields)
+
+    def delivered(self, member: str, first: int, last: int, partition: int = 0, generation: int | None = 1) -> History:
         fields = {"topic": "t", "partition": partition, "first_offset": first, "last_offset": last}
-        return self.add("delivered", member=member, count=last - first + 1, **fields)
+        return self.add("delivered", generation=generation, member=member, count=last - first + 1, **fields)
 
     def committed(self, member: str, offset: int, partition: int = 0) -> History:
         return self.add("committed", member=member, topic="t", partition=partition, offset=offset)
 
-    def ended(self, member: str) -> History:
-        return self.add("ownership_ended", member=member, reason="expired")
+    def ended(self, member: str, reason: str = "expired") -> History:
+        return self.add("ownership_ended", member=member, reason=reason)
 
     def left(self, member: str, reason: str) -> History:
         return self.add("member_left", member=member, reason=reason)

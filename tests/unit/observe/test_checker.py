@@ -94,6 +94,78 @@ def test_events_that_a_process_could_not_write_are_a_problem() -> None:
     )
 
 
+@pytest.mark.parametrize("reason", ["expired", "evicted"])
+def test_a_dead_consumer_may_not_start_again(reason: str) -> None:
+    verdict = History().started("a", 0).ended("a", reason).started("a", 0).verdict()
+    assert verdict.problems[0] == "0.002 s: group g, t/0: a started after its ownership had ended"
+
+
+def test_a_suspended_process_of_an_experiment_may_start_again() -> None:
+    """Its name stays the same."""
+    assert History().started("a", 0).ended("a", "frozen").started("a", 0).verdict().ok
+
+
+def test_an_owner_that_has_left_is_none() -> None:
+    """Nothing says that its partitions became free, so at the end nobody reads them."""
+    verdict = moved().left("b", "expired").verdict()
+    assert verdict.problems == ("group g at the end: b owns partitions, and has left",)
+    assert not verdict.converged
+
+
+def test_a_record_under_an_older_generation_is_a_problem() -> None:
+    """A sink that refuses older generations would have accepted it."""
+    history = History().produced(0, 9).started("a", 0, generation=4).delivered("a", 0, 4, generation=4).ended("a")
+    verdict = history.committed("a", 5).started("b", 5, generation=3).delivered("b", 5, 9, generation=3).verdict()
+    assert verdict.problems == ("0.006 s: group g, t/0: b received offsets 5-9 under generation 3, after a higher one",)
+
+
+def test_events_without_a_generation_hide_no_older_one() -> None:
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4, generation=4)
+    verdict = history.delivered("a", 5, 5, generation=None).delivered("a", 6, 9, generation=3).verdict()
+    assert len(verdict.problems) == 1
+
+
+def test_every_record_under_an_older_generation_is_a_problem() -> None:
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4, generation=4)
+    verdict = history.delivered("a", 5, 5, generation=2).delivered("a", 6, 9, generation=3).verdict()
+    assert len(verdict.problems) == 2
+
+
+def test_the_generations_of_a_deleted_topic_do_not_count() -> None:
+    history = History().started("a", 0).delivered("a", 0, 4, generation=4).add("topic_deleted", topic="t").ended("a")
+    assert history.produced(0, 4).started("b", 0).delivered("b", 0, 4, generation=1).verdict().ok
+
+
+def test_an_interrupt_may_not_skip_records() -> None:
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).repositioned("a", 7, reason="interrupt")
+    verdict = history.delivered("a", 7, 9).verdict()
+    assert verdict.problems == ("0.003 s: group g, t/0: a skipped offsets 5-6 because of an interrupt",)
+
+
+def test_an_interrupt_returns_records_again() -> None:
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).repositioned("a", 0, reason="interrupt")
+    assert history.delivered("a", 0, 9).verdict().ok
+
+
+@pytest.mark.parametrize(
+    ("found", "is_ok"),
+    [((5, 8, 10), True), ((5, 0, 4), True), ((5, 0, 5), False), ((5, 5, 10), False), (None, False)],
+)
+def test_a_reset_needs_an_offset_that_kafka_does_not_have(found: tuple[int, int, int] | None, is_ok: bool) -> None:
+    """It excuses the records that it skips."""
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4)
+    if found is not None:
+        history.out_of_range("a", *found)
+    verdict = history.repositioned("a", 8, reason="reset").delivered("a", 8, 9).verdict()
+    assert verdict.ok is is_ok
+
+
+def test_one_missing_offset_is_a_reason_for_one_reset() -> None:
+    history = History().produced(0, 9).started("a", 0).out_of_range("a", 0, 4, 10).repositioned("a", 4, reason="reset")
+    verdict = history.delivered("a", 4, 5).repositioned("a", 8, reason="reset").delivered("a", 8, 9).verdict()
+    assert verdict.problems == ("0.005 s: group g, t/0: a was reset to 8, though Kafka had its offset",)
+
+
 # Repeats ------------------------------------------------------------------------------------------------------------
 
 

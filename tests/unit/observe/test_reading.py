@@ -48,6 +48,15 @@ def test_threads_of_one_process_may_write_slightly_out_of_order(tmp_path: Path) 
             "must be equally many integers",
         ),
         (f'{{"kind": "produced", {RECORDS}, "first_offset": 2, "last_offset": 1}}', "offsets 2 to 1"),
+        (
+            (
+                f'{{"kind": "delivered", "group": "g", "member": "a", {RECORDS}, '
+                '"first_offset": 0, "last_offset": 2, "count": 2}'
+            ),
+            "2 records, offsets 0 to 2",
+        ),
+        (f'{{"kind": "repositioned", {FETCHER}, "partitions": [], "positions": []}}', "reason is None"),
+        ('{"mono_us": 1, "kind": "x", "generation": "7"}', "generation is '7'"),
     ],
 )
 def test_an_invalid_line_is_a_problem(tmp_path: Path, line: str, problem: str) -> None:
