@@ -60,6 +60,7 @@ class EventLog:
         self._writer: _Writer | None = None
         if directory is not None:
             self._writer = _Writer(_Files(directory, f"{process}-{os.getpid()}"), self._gap)
+            _written.add(self)
             atexit.register(self.close)
 
     def write(
@@ -114,8 +115,25 @@ class EventLog:
         """Write the queued lines, for at most CLOSE_LIMIT_S, and close the file; further events are dropped."""
         writer, self._writer = self._writer, None
         if writer is not None:
+            _written.discard(self)
             atexit.unregister(self.close)
             writer.close()
+
+    def give_up(self) -> None:
+        """Drop further events, without the lock: a forked process has no writing thread, and its lock may be held."""
+        self._writer = None
+
+
+_written: set[EventLog] = set()  # by a thread of this process
+
+
+def _give_up_all() -> None:
+    for log in _written:
+        log.give_up()
+    _written.clear()
+
+
+os.register_at_fork(after_in_child=_give_up_all)
 
 
 class _Files:
@@ -160,15 +178,30 @@ class _Files:
 
     def _open(self) -> None:
         is_next = not self._paths or self._size > 0  # an empty file left by an error is used again
-        name = f"{self._stem}.{self._opened:04d}.jsonl" if self._opened else f"{self._stem}.jsonl"
-        path = self._directory / name if is_next else self.current
+        number = self._opened
+        while is_next and _is_torn(self._path(number)):
+            number += 1
+        path = self._path(number) if is_next else self.current
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size = os.fstat(self._descriptor).st_size
         if is_next:
-            self._opened += 1
+            self._opened = number + 1
             self._paths.append(path)
         while len(self._paths) > self._max_files:
             self._paths.popleft().unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / (f"{self._stem}.{number:04d}.jsonl" if number else f"{self._stem}.jsonl")
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a process of the same id was killed while it wrote this file: in containers, most have the id 1."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:  # it does not exist, or is empty
+        return False
 
 
 class _Writer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,10 @@ class EventFiles:
         self._problems = problems
         if not self._paths:
             raise NoEventsError(f"{directory} contains no event file (*.jsonl)")
+        names = {path.name for path in self._paths}
+        for name, before in ((name, _file_before(name)) for name in sorted(names)):
+            if before is not None and before not in names:
+                problems.add(f"{before}, which precedes {name}, is missing: a process keeps only its last files")
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; all files stay open meanwhile."""
@@ -128,6 +133,15 @@ class EventFiles:
                     yield event
                 else:
                     self._problems.add(f"{path.name}, line {number}: {flaw}")
+
+
+def _file_before(name: str) -> str | None:
+    """Return the name of the file after which a process began this one, None for its first."""
+    found = re.fullmatch(r"(.+)\.(\d{4,})\.jsonl", name)
+    if found is None:
+        return None
+    stem, number = found[1], int(found[2]) - 1
+    return f"{stem}.{number:04d}.jsonl" if number else f"{stem}.jsonl"
 
 
 def find_flaw(event: object) -> str | None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.events import FILE_BYTES_VARIABLE, EventLog
 
 ENDLESS_WRITER = """
 import pathlib, sys
@@ -29,6 +30,29 @@ while True:
         log.flush(60)
         print("ready", flush=True)
     number += 1
+"""
+
+FORKING_WRITER = """
+import os, pathlib, signal, sys, threading
+from zkrebalancer.observe.events import EventLog
+log = EventLog(pathlib.Path(sys.argv[1]), "forking")
+log.write("before")
+log.flush(60)
+held, done = threading.Event(), threading.Event()
+def hold():
+    with log._writer._lock:
+        held.set()
+        done.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child:
+    done.set()
+    log.write("after")
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signal.alarm(30)
+log.write("lost")
+log.flush()
 """
 
 
@@ -84,6 +108,22 @@ def test_events_are_readable_at_once_and_a_second_log_appends(tmp_path: Path) ->
     second.close()
 
 
+def test_a_process_of_the_same_id_continues_no_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's processes all have the id 1. The checker would find a line that is not JSON."""
+    monkeypatch.setenv(FILE_BYTES_VARIABLE, "1")
+    begun = tmp_path / f"p-{os.getpid()}.jsonl"
+    begun.write_text('{"mono_us": 1, "kind": "one"}\n{"mono_us": 2, "ki')
+    log = EventLog(tmp_path, "p")
+    for kind in ("two", "three"):
+        log.write(kind)
+        assert log.flush(10)
+    log.close()
+    assert check(tmp_path).problems == ()
+    further = [tmp_path / f"p-{os.getpid()}.000{number}.jsonl" for number in (1, 2)]
+    assert [json.loads(file.read_text())["kind"] for file in further] == ["two", "three"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_without_a_directory_events_are_dropped() -> None:
     log = EventLog(None, "p")
     log.write("tick")
@@ -132,3 +172,10 @@ def test_a_killed_process_loses_at_most_a_torn_last_line(tmp_path: Path) -> None
     *complete, _torn = path.read_bytes().split(b"\n")
     assert [json.loads(line)["number"] for line in complete] == list(range(len(complete)))
     assert len(complete) > 100
+
+
+def test_a_forked_process_writes_nothing_and_ends(tmp_path: Path) -> None:
+    """It has no writing thread, and another thread of its parent may have held the lock."""
+    forked = subprocess.run([sys.executable, "-c", FORKING_WRITER, str(tmp_path)], check=False, timeout=120)
+    assert forked.returncode == 0
+    assert [event["kind"] for event in read(tmp_path)] == ["before", "after"]

@@ -67,6 +67,20 @@ def test_an_invalid_line_is_a_problem(tmp_path: Path, line: str, problem: str) -
     assert problem in verdict.problems[0]
 
 
+def test_files_of_one_process_are_complete_only_with_its_first(tmp_path: Path) -> None:
+    """Without this, records whose events were deleted would be called lost."""
+    events = moved().events
+    (tmp_path / "a-1.jsonl").write_text(lines(events[:3]))
+    (tmp_path / "a-1.0001.jsonl").write_text(lines(events[3:5]))
+    (tmp_path / "a-1.0002.jsonl").write_text(lines(events[5:]))
+    assert check(tmp_path).ok
+    (tmp_path / "a-1.0001.jsonl").unlink()
+    missing = "a-1.0001.jsonl, which precedes a-1.0002.jsonl, is missing: a process keeps only its last files"
+    assert check(tmp_path).problems[0] == missing
+    (tmp_path / "a-1.jsonl").rename(tmp_path / "a-1.0001.jsonl")
+    assert check(tmp_path).problems[0].startswith("a-1.jsonl, which precedes a-1.0001.jsonl")
+
+
 def test_a_folder_without_events_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoEventsError, match=r"contains no event file \(\*\.jsonl\)"):
         check(tmp_path)
