@@ -43,6 +43,7 @@ from consumer_agent.membership.events import (
 )
 from consumer_agent.membership.join import Join, fenced_text
 from consumer_agent.membership.registered_member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
+from consumer_agent.membership.rejoin_pause import RejoinPause
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Children,
@@ -58,7 +59,6 @@ from zkrebalancer.protocol.registration import Registration
 
 STORY_LENGTH = 50
 QUARANTINE_TIMEOUT_MS = 5_000
-MIN_REJOIN_MS, MAX_REJOIN_MS = 100, 30_000  # pause after a refused registration; doubled each time
 
 
 class State(Enum):
@@ -113,8 +113,7 @@ class StateMachine:
         self.was_ever_connected = False
         self.give_up_at_ms: int | None = None  # the first connection, or the quarantine
         self.open_at_ms: int | None = None  # set while the next try to join waits
-        self._refused_joins = 0  # in a row
-        self._not_before_ms = 0  # for the next try to join
+        self._rejoin_pause = RejoinPause()
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -230,8 +229,8 @@ class StateMachine:
         )
         if not self.was_ever_connected:
             self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
-        if now_ms < self._not_before_ms:  # an application may poll again at once
-            self.open_at_ms = self._not_before_ms
+        if now_ms < self._rejoin_pause.not_before_ms:
+            self.open_at_ms = self._rejoin_pause.not_before_ms
         else:
             self._effects.add(OpenSession())
 
@@ -247,11 +246,11 @@ class StateMachine:
         if joining is not None and isinstance(joining.error, FencedInstanceError):
             self._be_fenced(joining.error)
         elif joining is not None and joining.error is not None:
-            pause_ms = min(MAX_REJOIN_MS, MIN_REJOIN_MS << min(self._refused_joins, 10))
-            self._refused_joins, self._not_before_ms = self._refused_joins + 1, now_ms + pause_ms
+            self._rejoin_pause.note_refused(now_ms)
             self._fail(joining.error)
         elif joining is not None and joining.registered:
-            self.joining, self._refused_joins = None, 0
+            self.joining = None
+            self._rejoin_pause.note_joined(now_ms)
             self._move(State.ACTIVE)
             self._effects.add(Failpoint("after-registration"))
             written = joining.registration
@@ -266,7 +265,9 @@ class StateMachine:
     def _membership_ended(self, member: Member, ending: Ending, now_ms: int) -> None:
         if ending is Ending.LEFT:
             self._left(member)
-        elif member.refused is not None:
+            return
+        self._rejoin_pause.note_ended(now_ms)
+        if member.refused is not None:
             self._begin_quarantine(member, member.refused, now_ms)
         elif ending is Ending.FENCED:
             self._lose_member("a younger consumer has its group_instance_id")

@@ -106,8 +106,12 @@ class Driver:
         self.step(Polled(CONSUMER, 5))
         self.connect()
         self.answer(ListChildren(paths.group(GROUP)), Children(tuple(sorted(paths.GROUP_CHILDREN))))
-        effects = self.answer_write(Done((CHANNEL, paths.ids(GROUP, CONSUMER), OWNERS)))
+        effects = self.answer_write(self.registered)
         return effects + self.answer(LIST_CHANNEL, Children(()))
+
+    @property
+    def registered(self) -> Done:
+        return Done((CHANNEL, paths.ids(GROUP, CONSUMER), OWNERS))
 
     # ---- commands
 

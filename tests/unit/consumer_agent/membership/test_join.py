@@ -145,7 +145,7 @@ def test_a_refused_registration_is_tried_again_after_pauses_that_grow() -> None:
         driver.connect()
         driver.answer(LIST_GROUP, ALL_CHILDREN)
     driver.answer(REGISTER, Done())
-    assert driver.machine._refused_joins == 0
+    assert driver.machine._rejoin_pause.refused_count == 0
 
 
 def test_rule_14_a_retried_registration_keeps_its_name_and_finds_its_own_node() -> None:
