@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from tests.integration.commands import run
 from tests.integration.scenario import MODES, PARTITIONS, Scenario, owners_of
@@ -23,11 +25,36 @@ def test_a_consumer_joins(scenario: Scenario) -> None:
         for event in scenario.events("fetcher_stopped", group=rebalance["group"], generation=rebalance["generation"]):
             stopped[rebalance["mode"]] += len(event["partitions"])
     assert stopped == {INCREMENTAL: 2, EAGER: PARTITIONS}
+    for group in scenario.groups:
+        require_history(scenario, group)
     scenario.verify()
     logged = "\n".join(scenario.log_lines(*scenario.coordinators))
     for group in scenario.groups:
         for told in ("joined", "planned because of member-joined", "finished after", "left: closed"):
             assert re.search(f" INFO group {group}: .*{told}", logged), (group, told)
+
+
+def require_history(scenario: Scenario, group: str) -> None:
+    """Require that the recorded rebalances are those of the events."""
+    describe = ("zkrebalancer", "groups", "describe", group, "--zookeeper", scenario.lab.cluster.zookeeper, "--history")
+    finished = {event["generation"]: event for event in scenario.events("rebalance_finished", group=group)}
+    requested = {event["cause_id"]: event["trigger"] for event in scenario.events("rebalance_requested", group=group)}
+
+    def past() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(run(*describe, "--json").stdout)["history"]
+        return found
+
+    scenario.lab.wait_for("the history", lambda: len(past()) == len(finished))
+    for each in past():
+        event = finished[each["generation"]]
+        recorded = each["outcome"], each["moved"], each["settled_ms"], each["late"], each["pause_ms_max"]
+        times = event["settled_us"] / 1_000, event["late_members"], event["pause_us_max"] / 1_000
+        assert recorded == (event["outcome"], event["moved_count"], *times)
+        assert each["reasons"][0]["kind"] == requested[event["cause_id"]]
+    shown = run(*describe, "1")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert past()[-1]["reasons"][0]["kind"] in shown.stdout
+    assert len(json.loads(run(*describe, "1", "--json").stdout)["history"]) == 1
 
 
 def test_a_consumer_leaves(scenario: Scenario) -> None:

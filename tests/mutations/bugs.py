@@ -256,7 +256,7 @@ MUTATIONS = (
             Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),
             Edit("TopicReset._is_over", "and topic not in self._view.held_topics()", ""),
         ),
-        seeds=5,
+        seeds=30,
     ),
     Mutation("a frozen group moves", 16, (Edit("Planning.admissible", "not view.settings.frozen", "True"),), seeds=30),
     Mutation(

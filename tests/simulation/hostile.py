@@ -222,7 +222,8 @@ def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _garble_mark(cluster: Cluster, draw: Random, target: Target) -> None:
-    _garble(cluster, paths.offsets(target.group, target.topic), draw.choice(JUNK))
+    for path in (paths.offsets(target.group, target.topic), paths.history(target.group)):
+        _garble(cluster, path, draw.choice(JUNK))
     _provoke(cluster, draw, target.group)
 
 
@@ -233,8 +234,7 @@ def _garble_registration(cluster: Cluster, draw: Random, target: Target) -> None
 
 def _garble_offset(cluster: Cluster, draw: Random, target: Target) -> None:
     offsets = paths.offsets(target.group, target.topic)
-    stored = cluster.ensemble.zk.children(offsets)
-    if stored:
+    if stored := cluster.ensemble.zk.children(offsets):
         _garble(cluster, f"{offsets}/{draw.choice(stored)}", draw.choice(JUNK))
 
 

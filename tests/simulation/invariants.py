@@ -11,7 +11,7 @@ from tests.simulation.network import Ensemble
 from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
-from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
+from zkrebalancer.protocol import cluster_nodes, command, history, ownership, paths, settings
 from zkrebalancer.protocol.calls import Operation
 from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import NodeContentError
@@ -119,6 +119,8 @@ class TreeInvariants:
         elif kind == "channel" and name:
             touched.add((group, name))
             self._command_changed(change, (group, name), host, by_path)
+        elif kind == "history" and isinstance(host, CoordinatorHost):
+            _history_changed(change)
         elif kind == "evicted" and name:
             touched.add((group, name))
             self._eviction_changed(change, (group, name), host)
@@ -307,3 +309,28 @@ class TreeInvariants:
 def _is_stop_of_all(pending: Command | None) -> bool:
     """Whether a command is part of an eager group's barrier; the stop of a fenced member is not."""
     return isinstance(pending, StopFetcher) and pending.cause.kind != command.INSTANCE_FENCED
+
+
+def _history_changed(change: Change) -> None:
+    """Check that a coordinator has added rebalances to a history, and dropped only the oldest."""
+    if change.after is None:
+        raise BrokenPromiseError("history", f"{change.path} was deleted")
+    if len(change.after.content) > history.MAX_BYTES:
+        raise BrokenPromiseError("history", f"{change.path} has {len(change.after.content)} bytes")
+    found = history.decode(change.after.content)
+    keys = [one.key for one in found.rebalances]
+    if found.problems or len(keys) != len(set(keys)):
+        raise BrokenPromiseError("history", f"{change.path}: {found.problems or keys}")
+    before = [one.key for one in _history(change.before.content if change.before else b"")]
+    kept = [key for key in before if key in set(keys)]
+    if kept != before[len(before) - len(kept) :] or kept != keys[: len(kept)]:
+        raise BrokenPromiseError("history", f"{change.path}: {before} became {keys}")
+
+
+def _history(content: bytes) -> tuple[history.Rebalanced, ...]:
+    if history.is_newer(content):
+        raise BrokenPromiseError("history", "a newer version was replaced")
+    try:
+        return history.decode(content).rebalances
+    except NodeContentError:
+        return ()

@@ -10,7 +10,7 @@ from datetime import datetime
 import click
 from rich.table import Table
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import group_history, options
 from zkrebalancer.cli.group_lifecycle import create, delete
 from zkrebalancer.cli.group_offsets import group_offsets
 from zkrebalancer.cli.plans import configure, explain, freeze, plan, unfreeze
@@ -24,7 +24,8 @@ from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -97,6 +98,15 @@ def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -
 @click.option("--members", is_flag=True, help="One line per consumer.")
 @click.option("--offsets", is_flag=True, help="Add stored offsets; with --bootstrap, also lag.")
 @click.option("--state", is_flag=True, help="Only the state, the settings, and why the group is stuck.")
+@click.option(
+    "--history",
+    "history_count",
+    metavar="[N]",
+    type=click.IntRange(min=1),
+    is_flag=False,
+    flag_value=MAX_REBALANCES,
+    help="The last N rebalances: why, how long, what moved, who was late. Default: all that are kept.",
+)
 @options.kafka_options("Kafka brokers, to add log ends, lag and the offsets stored in Kafka.")
 @options.zookeeper_option
 @options.json_option
@@ -106,16 +116,18 @@ def describe(
     members: bool,
     offsets: bool,
     state: bool,
+    history_count: int | None,
     kafka: Mapping[str, str] | None,
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Show the owner of each partition, or members, offsets, state.
+    """Show the owner of each partition, or members, offsets, state, past rebalances.
 
     \b
     Example:
       zkrebalancer groups describe payments --members --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --state --zookeeper localhost:2181/kafka
+      zkrebalancer groups describe payments --history --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     if kafka is not None and not offsets:
@@ -125,20 +137,38 @@ def describe(
         obstacles = inspection.read_obstacles(zk, report)
         if offsets:
             inspection.read_offsets(zk, report)
+        history = _read_history(zk, report) if history_count is not None else ()
+    rebalances = history[-history_count:] if history_count is not None else ()
     lag = group_lag.read_lag(report, kafka) if kafka is not None else None
     if as_json:
-        click.echo(json.dumps({**_document(report, lag), "obstacles": [asdict(each) for each in obstacles]}))
+        past = {} if history_count is None else {"history": group_history.document(rebalances)}
+        obstacle_list = [asdict(each) for each in obstacles]
+        click.echo(json.dumps({**_document(report, lag), "obstacles": obstacle_list, **past}))
         return
     if state:
         console().print(_state_table(report))
         for obstacle in obstacles:
             click.echo(f"{obstacle.kind}: {obstacle.text}")
+    elif history_count is not None:
+        console().print(group_history.table(rebalances))
     elif members:
         console().print(_members_table(report))
     else:
         console().print(_partitions_table(report, offsets, lag))
     for problem in report.problems.lines():
         click.echo(f"problem: {problem}", err=True)
+
+
+def _read_history(zk: BlockingZk, report: GroupReport) -> tuple[Rebalanced, ...]:
+    """Return past rebalances, oldest first; what cannot be read becomes a problem of the report."""
+    try:
+        found = inspection.read_history(zk, report.name)
+    except NodeContentError as error:
+        report.problems.add("history", str(error))
+        return ()
+    for problem in found.problems:
+        report.problems.add("history", problem)
+    return found.rebalances
 
 
 @groups.command()

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
-from zkrebalancer.protocol import cluster_nodes, obstacles, paths
+from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
+from zkrebalancer.protocol.history import History
 from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -163,6 +164,17 @@ def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
             published = [each for each in found if is_current and each.group in {None, report.name}]
             unpublished = more if is_current else 0
     return find_obstacles(report.view, is_led=leader is not None, published=published, unpublished=unpublished)
+
+
+def read_history(zk: BlockingZk, name: str) -> History:
+    """Return the last rebalances of a group, as its leaders recorded them.
+
+    Raises:
+        NodeContentError, ZooKeeperRefusedError: the node cannot be read.
+
+    """
+    node = zk.perform(Get(paths.history(name)), ABSENT)
+    return history.decode(node.content) if isinstance(node, Content) else History()
 
 
 def read_offsets(zk: BlockingZk, report: GroupReport) -> None:

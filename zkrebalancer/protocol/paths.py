@@ -103,6 +103,11 @@ def weights(name: str) -> str:
     return f"{GROUPS}/{name}/weights"
 
 
+def history(name: str) -> str:
+    """The node with the last rebalances of a group."""
+    return f"{GROUPS}/{name}/history"
+
+
 def quarantine(group_name: str, digest: str | None = None) -> str:
     """The quarantined commands of a group, or one of them."""
     return _child(group_name, "quarantine", digest)

@@ -13,11 +13,12 @@ from zlib import crc32
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Get, Reply
-from zkrebalancer.protocol.command import Cause
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.causes import Causes, Request
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
+from zkrebalancer.rebalance.history import History
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
@@ -57,16 +58,14 @@ class Group:
         self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
         self._leadership = leadership
         self.story = Story(name)
-        self.cause: Cause | None = None  # set if something has changed since the last plan began
-        self._requested_us = 0
-        self._planning_cause: tuple[Cause, int] | None = None
+        self._causes = Causes(scheduler, view)
+        self._being_planned: Request | None = None
+        self._carried_out: Request | None = None  # the request of the last plan
         self._planning_error: str | None = None  # why the last try produced no assignment
         self._ticket = 0  # of the computation whose answer is expected
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
-        self._last_change_us = -(10**12)
-        self._queue_at_us = 0  # when the debounce of `cause` is over
         self._failures = 0
         self._outdated = 0  # readings in a row that ZooKeeper contradicted afterwards
         self._outdated_us = 0
@@ -77,6 +76,7 @@ class Group:
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
         self._pause = Pause(scheduler, view)
+        self._history = History(scheduler, view, leadership.epoch)
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
         self._weighing = leadership.weighing
@@ -100,7 +100,7 @@ class Group:
                 self.request(kind)
             case facts.Joined(member) | facts.CommandsRead(member):
                 self._moving.adopt_member(member)
-                self.request("member-joined" if isinstance(fact, facts.Joined) else "retry")
+                self.request("member-joined" if isinstance(fact, facts.Joined) else "retry", member.consumer)
             case facts.OwnersRead(member, before):
                 self._moving.owners_read(member, before)
             case facts.Broken(member):
@@ -123,9 +123,9 @@ class Group:
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
                     self._static_members.left(member)
-                self._plan_without(released, kind)
+                self._plan_without(released, kind, member.consumer)
             case facts.LeaseOver(released):
-                self._plan_without(released, "lease-over")
+                self._plan_without(released, "lease-over", released.consumer)
             case facts.LetGo(released):
                 self._note_released(released)
             case facts.Advanced():
@@ -146,10 +146,10 @@ class Group:
         if any(map(self.view.is_stale, {topic for topic, _number in released.partitions})):
             self._maybe_reset_topics()  # otherwise later, when the group is settled: checking all topics takes long
 
-    def _plan_without(self, released: Released, kind: str) -> None:
+    def _plan_without(self, released: Released, kind: str, consumer: str) -> None:
         """Request a plan without a consumer that is gone; until then, the present plan continues."""
         self._note_released(released)
-        self.request(kind)
+        self.request(kind, consumer)
         self._moving.advance()
         self.maybe_finish()
 
@@ -176,6 +176,7 @@ class Group:
         self._moving.reset(is_after_break=trigger != "outdated")
         self._topic_reset.reset()
         self._membership.reset()
+        self._history.reset(is_new_group=trigger == "group-created")
         self._loading.begin()
 
     def _load_anew(self) -> None:
@@ -227,6 +228,7 @@ class Group:
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
         self._pause.look()
+        self._history.look()
         self.request(self._load_trigger)
         self._queue()
         missed, self._missed = self._missed, set()
@@ -249,18 +251,9 @@ class Group:
 
     # Requests ---------------------------------------------------------------------------------------------------
 
-    def request(self, kind: str) -> None:
-        """Request a rebalance. Requests before the next plan are combined; one during a plan causes another plan."""
-        now = self._scheduler.now.mono_us
-        debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
-        was_quiet = now >= self._last_change_us + debounce_us
-        self._last_change_us = now
-        if self.cause is None:
-            self._note_cause(kind)
-            self._queue_at_us = now if was_quiet else now + debounce_us
-        else:
-            cap_us = self.view.settings.rebalance_debounce_cap_ms * 1_000
-            self._queue_at_us = max(self._queue_at_us, min(now + debounce_us, self._requested_us + cap_us))
+    def request(self, kind: str, subject: str | None = None) -> None:
+        """Request a rebalance; one during a plan causes another plan. `subject`: what changed, for the history."""
+        self._causes.add(kind, subject)
         if self.state not in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
             self._queue_debounced()
 
@@ -269,34 +262,27 @@ class Group:
         self.planning.touch_all()
         self.request(kind)
 
-    def _note_cause(self, kind: str) -> None:
-        self.cause = Cause(self._scheduler.new_id(), kind)
-        self._requested_us = self._scheduler.now.mono_us
-        self._scheduler.emit("rebalance_requested", self.view.generation, self.cause.id, trigger=kind)
-
     def _queue_debounced(self) -> None:
         """Queue at once after a quiet time, otherwise after the debounce time without a change, or at its cap."""
-        if self._queue_at_us <= self._scheduler.now.mono_us:
+        if self._causes.queue_at_us <= self._scheduler.now.mono_us:
             self._queue()
         else:
-            self._scheduler.wake("debounce", self._queue_at_us, self._queue)
+            self._scheduler.wake("debounce", self._causes.queue_at_us, self._queue)
 
     def _queue(self) -> None:
         self._scheduler.cancel_wake("debounce")
         self._scheduler.cancel_wake("back-off")
-        if self.cause is not None:
-            self._go(GroupState.QUEUED, self.cause.kind)
-            self._leadership.rebalance_request_queue.add(self.name, self.cause.kind)
+        if self._causes.pending is not None:
+            kind = self._causes.pending.cause.kind
+            self._go(GroupState.QUEUED, kind)
+            self._leadership.rebalance_request_queue.add(self.name, kind)
 
     # Planning ---------------------------------------------------------------------------------------------------
 
     def begin_planning(self) -> None:
         """Bring the problem up to date, then pass it to the strategy; called when the group's turn comes."""
-        cause = self.cause
-        if cause is None:
-            raise AssertionError(f"group {self.name} was queued without a cause")
-        self._go(GroupState.PLANNING, cause.kind)
-        self._planning_cause, self.cause = (cause, self._requested_us), None
+        self._being_planned = self._causes.take()
+        self._go(GroupState.PLANNING, self._being_planned.cause.kind)
         self._ticket = self._scheduler.new_ticket()
         self.planning.begin()
         if self.planning.is_much_to_look_at:
@@ -317,9 +303,8 @@ class Group:
         """Handle the strategy's answer; the answer to an earlier computation is dropped."""
         if event.ticket != self._ticket or self.state is not GroupState.PLANNING:
             return
-        if self._planning_cause is None:
+        if self._being_planned is None:
             raise AssertionError(f"group {self.name} planned without a cause")
-        cause, requested_us = self._planning_cause
         if event.transition is None:
             if event.error != self._planning_error:  # planning is retried, but an error is logged once
                 self._scheduler.warn(f"{event.error}; the partitions stay where they are")
@@ -328,14 +313,15 @@ class Group:
             return
         self._planning_error = None
         self.planning.keep(event.transition.columns)
-        self._carry_out(event.transition, cause, requested_us, event.elapsed_us)
+        self._carry_out(event.transition, self._being_planned, event.elapsed_us)
 
-    def _carry_out(self, transition: Transition, cause: Cause, requested_us: int, plan_us: int) -> None:
+    def _carry_out(self, transition: Transition, request: Request, plan_us: int) -> None:
         """Make a plan from the strategy's decision and send its commands, unless every consumer has its share."""
         self._end_plan("superseded")
         generation = self._last_generation + 1
         deviations = self.planning.deviations(transition, self._moving.outstanding)
-        plan = make_plan(self.view, self._vacancies, transition, deviations, cause, requested_us, generation)
+        wanted = request.cause, request.requested_us, generation
+        plan = make_plan(self.view, self._vacancies, transition, deviations, *wanted)
         if plan is None:
             self._go(GroupState.MOVING, "nothing to send")
             self.maybe_finish()
@@ -344,17 +330,18 @@ class Group:
         self._scheduler.emit(
             "rebalance_planned",
             generation,
-            cause.id,
+            request.cause.id,
             mode=plan.mode,
             member_count=len(self.view.members),
             partition_count=transition.assigned_count,
             moved_count=plan.moved_count,
             plan_us=plan_us,
         )
+        plan.made_us, self._carried_out = self._scheduler.now.mono_us, request
         self._go(GroupState.MOVING, f"generation {generation}")
         self._moving.begin(plan)
         self.maybe_finish()
-        if self.cause is not None and self.state is GroupState.MOVING:
+        if self._causes.pending is not None and self.state is GroupState.MOVING:
             self._queue_debounced()
 
     # Finishing --------------------------------------------------------------------------------------------------
@@ -392,6 +379,8 @@ class Group:
             settled_us=self._scheduler.now.mono_us - plan.requested_us,
             pause_us_max=plan.pause_us_max,
         )
+        if self._carried_out is not None:
+            self._history.ended(plan, self._carried_out, outcome)
 
     def _rest(self, reason: str) -> None:
         """Be settled; a group that was found empty is read again when it has members."""
@@ -404,7 +393,7 @@ class Group:
             self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._reconcile)
         else:
             self._membership.look_ever_more_rarely(pause_us)
-        if self.cause is not None:
+        if self._causes.pending is not None:
             self._queue_debounced()
 
     def _reconcile(self) -> None:
@@ -415,8 +404,8 @@ class Group:
         self._go(GroupState.BACKING_OFF, reason)
         self._scheduler.note_backing_off(reason)
         delay_us = min(MAX_BACKOFF_US, MIN_BACKOFF_US * 2 ** min(self._failures - 1, 10))
-        if self.cause is None:
-            self._note_cause("retry")
+        if self._causes.pending is None:
+            self._causes.begin("retry")
         self._scheduler.wake("back-off", self._scheduler.now.mono_us + delay_us, self._queue)
 
     # Settings ---------------------------------------------------------------------------------------------------

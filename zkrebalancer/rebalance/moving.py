@@ -206,7 +206,7 @@ class Moving:
             if member.instance is not None:
                 self._scheduler.cancel_wake(("static", member.instance))
             self.limit(member)
-            count = len(view.held_by(consumer) if sent.partitions is None else sent.partitions)
+            batch.plan.timing.sent(sent, self._scheduler.now.mono_us)
             self._scheduler.emit(
                 "command_sent",
                 sent.generation,
@@ -214,7 +214,7 @@ class Moving:
                 command_id=sent.command_id,
                 option=sent.option,
                 member=consumer,
-                partition_count=count,
+                partition_count=len(view.held_by(consumer) if sent.partitions is None else sent.partitions),
             )
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
@@ -333,7 +333,7 @@ class Moving:
         self._scheduler.emit(
             "command_acked", done.generation, done.cause.id, command_id=done.command_id, member=member.consumer
         )
-        if plan is not None and plan.acknowledged(member.consumer, done):
+        if plan is not None and plan.acknowledged(member.consumer, done, self._scheduler.now.mono_us):
             self._serve_all(plan)
         if isinstance(done, StartFetcher):
             pause_us = self._vacancies.fill(done.partitions, self._scheduler.now.mono_us)

@@ -18,6 +18,7 @@ from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause, Command, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
+from zkrebalancer.rebalance.timing import Timing
 from zkrebalancer.rebalance.view import GroupView, Member
 
 MAX_VACANT = 10_000  # beyond this, pauses and moves are not counted
@@ -67,7 +68,9 @@ class Plan:
     stopping: set[str] = field(default_factory=set)  # those of them that have to stop everything first
     moved_count: int = 0  # partitions that had another owner before
     stored: bool = False  # whether `generation` is stored in ZooKeeper
+    made_us: int = 0  # when it was made
     pause_us_max: int = 0
+    timing: Timing = field(default_factory=Timing)
     late_members: set[str] = field(default_factory=set)
 
     @property
@@ -114,8 +117,9 @@ class Plan:
 
     # What happened ---------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, consumer: str, command: Command) -> bool:
+    def acknowledged(self, consumer: str, command: Command, now_us: int) -> bool:
         """Note an acknowledgement; return whether that lifts the barrier."""
+        self.timing.acknowledged(consumer, command, now_us)
         was_up = self.barrier_is_up
         if self._is_stop_of_everything(command):
             self.stopping.discard(consumer)

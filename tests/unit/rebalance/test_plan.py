@@ -67,10 +67,10 @@ def test_in_an_eager_plan_all_stop_everything_before_anything_starts() -> None:
     plan = plan_for(held, 3, EAGER)
     assert [step(plan, held, name) for name in "abc"] == [Stop(None), Stop(None), None]
     held["a"] = {}
-    assert not plan.acknowledged("a", StopFetcher("1", 1, 2, CAUSE, None))
+    assert not plan.acknowledged("a", StopFetcher("1", 1, 2, CAUSE, None), 0)
     assert step(plan, held, "a") is None
     held["b"] = {}
-    assert plan.acknowledged("b", StopFetcher("2", 1, 2, CAUSE, None))
+    assert plan.acknowledged("b", StopFetcher("2", 1, 2, CAUSE, None), 0)
     assert all(isinstance(step(plan, held, name), Start) for name in "abc")
 
 
@@ -84,7 +84,7 @@ def test_the_death_of_the_last_that_others_wait_for_lets_them_start() -> None:
 def test_a_stop_of_an_older_plan_does_not_count_for_this_one() -> None:
     held: Held = {"a": {("t", 0): 0}, "b": {}}
     plan = plan_for(held, 2, EAGER)
-    assert not plan.acknowledged("a", StopFetcher("1", 1, 1, CAUSE, None))
+    assert not plan.acknowledged("a", StopFetcher("1", 1, 1, CAUSE, None), 0)
     assert step(plan, held, "a") == Stop(None)
 
 
@@ -92,7 +92,7 @@ def test_a_fenced_consumer_is_told_to_stop_everything_also_where_that_is_nothing
     held: Held = {"old": {}, "new": {}}
     plan = plan_for(held, 1, fenced=frozenset({"old"}))
     assert step(plan, held, "old") == Stop(None)
-    plan.acknowledged("old", StopFetcher("1", 1, 2, CAUSE, None))
+    plan.acknowledged("old", StopFetcher("1", 1, 2, CAUSE, None), 0)
     assert step(plan, held, "old") is None
 
 
@@ -137,7 +137,7 @@ def _do(plan: Plan, held: Held, name: str, taken: Stop | Start | None, random: R
         assert sum(len(owned) for owned in held.values()) == len({tp for owned in held.values() for tp in owned})
     elif isinstance(taken, Stop) and taken.partitions is None:
         held[name] = {}
-        plan.acknowledged(name, StopFetcher("id", 1, plan.generation, CAUSE, None))
+        plan.acknowledged(name, StopFetcher("id", 1, plan.generation, CAUSE, None), 0)
     elif isinstance(taken, Stop):
         gone = _some(dict.fromkeys(taken.partitions or (), 0), random)
         held[name] = {tp: thread for tp, thread in held[name].items() if tp not in gone}

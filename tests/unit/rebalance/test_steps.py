@@ -70,7 +70,7 @@ def test_four_times_as_many_groups_make_no_step_longer(lines: Lines, monkeypatch
     monkeypatch.setattr(scheduler, "MAX_WORK_PER_STEP", TINY_WORK)
     monkeypatch.setattr(listing, "NAMES_PER_SLICE", TINY_SLICE)
     monkeypatch.setattr(rubbish, "ENTRIES_PER_SLICE", TINY_SLICE)
-    monkeypatch.setattr(scheduler, "MAX_ENDED_TIMERS", 5)
+    monkeypatch.setattr(scheduler, "MAX_ENDED_TIMERS", 2)
     few, many = ({phase.name: phase for phase in many_groups.measure(count, FEW, lines.clock)} for count in (FEW, MANY))
     assert few.keys() == many.keys()
     assert _longer(few, many) == {}
