@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
 
@@ -39,6 +40,13 @@ class Polled(AgentEvent):
 
     consumer: str
     timestamp_ms: int  # wall clock, for the registration
+
+
+@dataclass(frozen=True, slots=True)
+class NotOpened(AgentEvent):
+    """No session could be opened: a file cannot be read, or descriptors are missing. Answers `OpenSession`."""
+
+    error: RebalancerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from consumer_agent.membership.events import (
     CommitRequested,
     Event,
     GaveUp,
+    NotOpened,
     Polled,
     Resubscribed,
     StoredRequested,
@@ -146,6 +147,9 @@ class StateMachine:
                 self._tick(now_ms)
             case Polled() if self.state is State.OUT:
                 self._begin_joining(event, now_ms)
+            case NotOpened(error) if self.state is State.CONNECTING:
+                self._rejoin_pause.note_refused(now_ms)
+                self._fail(error)
             case Resubscribed():
                 self._resubscribe(event)
             case CloseRequested() | GaveUp():

@@ -32,6 +32,7 @@ from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
 from zkrebalancer.protocol.calls import CHANGED, Multi, Refusal, Refused, Replied, ZooKeeperEvent
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
@@ -237,9 +238,16 @@ class MachineThread:
                 self._flag.set()
 
         config = self._config
-        client = ZkClient(config.zookeeper, config.session_timeout_ms, take, config.zookeeper_security)
-        self._client = client
-        client.start()
+        try:
+            client = ZkClient(config.zookeeper, config.session_timeout_ms, take, config.zookeeper_security)
+            self._client = client
+            client.start()
+        except (RebalancerError, OSError, RuntimeError) as error:  # may be over when the application polls again
+            self._client = None
+            text = f"no session of ZooKeeper can be opened: {error}"
+            failure = ConsumerError(text)
+            failure.__cause__ = error
+            self._events.appendleft(events.NotOpened(failure))
 
     def _close_session(self, not_before_ms: int = 0) -> None:
         client, self._client = self._client, None

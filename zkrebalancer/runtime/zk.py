@@ -117,7 +117,7 @@ class ZkClient:
         self._usable = False
         self.request_limit = request_limit(hosts, security)
         self._was_too_large = False
-        handler = Handler(self._login)
+        handler = self._handler = Handler(self._login)
         self._kazoo = KazooClient(
             hosts=patient_hosts(hosts),
             timeout=session_timeout_ms / 1000,
@@ -138,8 +138,12 @@ class ZkClient:
         self._kazoo.add_listener(self._session_changed)
 
     def start(self) -> None:
-        """Begin to connect; `Connected` follows as an event."""
-        self._kazoo.start_async()
+        """Begin to connect; `Connected` follows as an event. Raises OSError if no descriptors are left."""
+        try:
+            self._kazoo.start_async()
+        except BaseException:
+            self._handler.stop()
+            raise
 
     def close(self) -> None:
         """Close the session, if a server can be reached, and stop."""
@@ -265,8 +269,13 @@ class ZkClient:
         gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _restart(self) -> None:
-        if not self._is_closed:
-            self._kazoo.start_async()  # not after `stop`, whose request to close would end the new session
+        if self._is_closed:
+            return  # after `stop`, whose request to close would end the new session
+        try:
+            self._kazoo.start_async()
+        except OSError as error:
+            self._refused(f"cannot be reached: {error}")
+            gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _tls_failed(self, reason: str) -> None:
         self._failures += 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any, cast
+from unittest import mock
+from unittest.mock import DEFAULT
 
 import gevent
 import pytest
@@ -25,6 +28,7 @@ from zkrebalancer.protocol.calls import (
     Sync,
     ZooKeeperEvent,
 )
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.runtime.zk import ZkClient
 
 SESSION = 77
@@ -117,3 +121,34 @@ def test_calls_that_wait_when_the_connection_breaks_are_refused_and_not_sent(mon
     client.request(5, Sync("/"))
     assert events == [Replied(number, Refused(Refusal.CONNECTION_LOST)) for number in (0, 2, 3, 4, 5)]
     assert (len(sent), client.queued_count) == (2, 0)
+
+
+@pytest.fixture
+def without_sockets(monkeypatch: pytest.MonkeyPatch) -> tuple[ZkClient, mock.Mock]:
+    """Return a client to which the operating system gives no sockets at first, and what gives them."""
+    client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None, ZooKeeperSecurity(user="u", password="p"))  # noqa: S106  # of this test
+    sockets = mock.Mock(side_effect=[OSError(24, "no descriptors"), DEFAULT])
+    monkeypatch.setattr(cast("Any", client._kazoo)._connection, "start", sockets)
+    return client, sockets
+
+
+def test_without_descriptors_a_client_does_not_start_and_leaves_no_greenlet(
+    without_sockets: tuple[ZkClient, mock.Mock],
+) -> None:
+    client, _sockets = without_sockets
+    with pytest.raises(OSError, match="no descriptors"):
+        client.start()
+    assert not cast("Any", client._handler).running
+
+
+def test_after_a_refused_login_a_client_connects_again_even_without_descriptors(
+    without_sockets: tuple[ZkClient, mock.Mock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `ZkClient._restart`, try once: the client never connected again, and said nothing."""
+    client, sockets = without_sockets
+    monkeypatch.setattr("zkrebalancer.runtime.zk.LOGIN_PAUSE_S", 0.0)
+    client._restart()
+    with gevent.Timeout(WITHIN_S):
+        while sockets.call_count < 2:
+            gevent.sleep(0)
+    client._handler.stop()

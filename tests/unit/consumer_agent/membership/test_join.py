@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from consumer_agent.errors import ConsumerError
 from consumer_agent.membership import join
 from consumer_agent.membership.effects import BecameOut, CloseSession, EmitUntil, Failed, OpenSession, Request
-from consumer_agent.membership.events import Polled, Tick
+from consumer_agent.membership.events import NotOpened, Polled, Tick
 from consumer_agent.membership.join import NOTHING_OWNED
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
@@ -131,6 +132,21 @@ def test_no_zookeeper_is_told_once_and_then_the_next_poll_tries_again() -> None:
     (failed,) = of_type(effects, Failed)
     assert isinstance(failed.error, ZooKeeperUnavailableError)
     assert driver.step(Polled("c-2", 5)) == [OpenSession()]
+
+
+def test_a_session_that_cannot_be_opened_is_tried_again_after_pauses_that_grow() -> None:
+    """Its files may be replaced at the moment, or descriptors may be missing."""
+    driver = Driver()
+    assert driver.step(Polled(CONSUMER, 5)) == [OpenSession()]
+    error = ConsumerError("no session")
+    for pause_ms in (100, 200, 400):
+        assert of_type(driver.step(NotOpened(error)), Failed) == [Failed(error)]
+        assert driver.step(Polled(CONSUMER, 5)) == []
+        assert driver.machine.wake_at_ms == driver.now_ms + pause_ms
+        driver.now_ms += pause_ms
+        assert driver.step(Tick()) == [OpenSession()]
+    driver.connect()
+    assert driver.step(NotOpened(error)) == []  # of a former try
 
 
 def test_a_refused_registration_is_tried_again_after_pauses_that_grow() -> None:

@@ -13,7 +13,7 @@ from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.membership.effects import CommitToKafka, ResumeFetching, StartFetching
-from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted
+from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.runtime import machine_thread
 from consumer_agent.runtime.machine_thread import DROPPED_TIMEOUT_MS, MachineThread
@@ -22,6 +22,7 @@ from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.unit.consumer_agent.messages import ROOMY
 from zkrebalancer.protocol.calls import Done, Lost, Refusal, Refused, Replied
+from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -147,3 +148,21 @@ def test_a_session_that_was_replaced_tells_nothing_more(monkeypatch: pytest.Monk
         take = opened.args[2]
         take(Lost())
     assert list(thread._events) == [Lost()]
+
+
+@pytest.mark.parametrize("where", ["made", "started"])
+@pytest.mark.parametrize("error", [ConfigurationError("p: cannot be read"), OSError(24, "no descriptors")])
+def test_a_session_that_cannot_be_opened_does_not_end_the_thread(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    """In `MachineThread._open_session`, let it raise: replacing a password could end a consumer."""
+    thread, client = Setting({}).machine_thread, mock.Mock()
+    new_client = mock.Mock(side_effect=error) if where == "made" else mock.Mock(return_value=client)
+    client.start.side_effect = error
+    monkeypatch.setattr(machine_thread, "ZkClient", new_client)
+    thread._open_session()
+    (event,) = thread._events
+    assert isinstance(event, NotOpened)
+    assert str(event.error) == f"no session of ZooKeeper can be opened: {error}"
+    assert event.error.__cause__ is error
+    assert thread._client is None
