@@ -24,6 +24,7 @@ RUNS = {
     "zkrebalancer demo": (
         "tests/integration/test_demo.py::test_the_small_demo_keeps_every_promise_and_leaves_only_the_events"
     ),
+    "zkrebalancer events": "tests/unit/cli/test_events.py::test_events_of_several_hosts_are_in_order_and_filtered",
     "zkrebalancer experiment compare": (
         "tests/unit/pipeline/test_compare.py::test_runs_are_compared_and_losses_come_first"
     ),

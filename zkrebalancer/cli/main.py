@@ -21,6 +21,7 @@ COMMANDS = {
     "cluster": "Run ZooKeeper and Kafka, as processes or on Docker hosts.",
     "coordinator": "Run one coordinator process.",
     "demo": "Watch groups being rebalanced, with a verdict at the end.",
+    "events": "Show events from files.",
     "experiment": "Compare with client-side protocols on real servers.",
     "group-coordinator": "Coordinate the groups of unmodified Kafka clients.",
     "groups": "Inspect and operate consumer groups.",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.reading import Event, find_flaw
+
+BLOCK = 65_536  # bytes to look for the end of a line at once
 
 
 class EventTail:
@@ -17,6 +20,20 @@ class EventTail:
         """Follow every present and future `*.jsonl` file of `directory`."""
         self._directory = directory
         self._offsets: dict[Path, int] = {}
+
+    def skip(self) -> None:
+        """Return nothing of what the files contain now; an incomplete line is returned when it is complete."""
+        for path in self._directory.glob("*.jsonl"):
+            with path.open("rb") as file:
+                at = file.seek(0, os.SEEK_END)
+                while at > 0:
+                    begin = max(0, at - BLOCK)
+                    file.seek(begin)
+                    newline = file.read(at - begin).rfind(b"\n")
+                    at = begin + newline + 1  # none: the beginning of the block
+                    if newline >= 0:
+                        break
+                self._offsets[path] = at
 
     def read(self) -> list[Event]:
         """Return the events appended since the last call; an incomplete line is left for a later call."""
@@ -34,5 +51,7 @@ class EventTail:
 def _parsed(lines: bytes) -> Iterator[Event]:
     """Parse lines, without those that a full disk has cut; the final verdict reports them."""
     for line in lines.splitlines():
-        with suppress(ValueError):
-            yield json.loads(line)
+        with suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            if find_flaw(event) is None:
+                yield event

@@ -84,10 +84,12 @@ class Problems:
 
 
 class EventFiles:
-    """Every `*.jsonl` file of a folder; iterates over their events, sorted by `mono_us`."""
+    """Every `*.jsonl` file of a folder; iterates over their events in order of time."""
 
-    def __init__(self, directory: Path, problems: Problems) -> None:
+    def __init__(self, directory: Path, problems: Problems, *, order: str = "mono_us") -> None:
         """Find the files; iterating adds unreadable lines to `problems`.
+
+        `order`: the time by which the files are merged; `ts_us` if they may be of several hosts.
 
         Raises:
             NoEventsError: the folder does not exist or contains no event file.
@@ -96,6 +98,7 @@ class EventFiles:
         self.torn_lines = 0
         self._paths = sorted(directory.glob("*.jsonl"))
         self._problems = problems
+        self._order = order
         if not self._paths:
             raise NoEventsError(f"{directory} contains no event file (*.jsonl)")
         names = {path.name for path in self._paths}
@@ -105,7 +108,11 @@ class EventFiles:
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; all files stay open meanwhile."""
-        return heapq.merge(*(self._in_order(path) for path in self._paths), key=lambda event: int(event["mono_us"]))
+        return heapq.merge(*(self._in_order(path) for path in self._paths), key=self._time)
+
+    def _time(self, event: Event) -> int:
+        at = event.get(self._order)
+        return at if type(at) is int else int(event["mono_us"])
 
     def _in_order(self, path: Path) -> Iterator[Event]:
         """Sort the events of one file with a bounded heap."""
