@@ -9,7 +9,14 @@ from typing import Any
 
 import gevent
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import ACL, Id, Permissions
 
@@ -17,6 +24,9 @@ from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.rights import Principals, Rights
 from zkrebalancer.runtime.zk_login import Login
+
+CONNECTION_ERRORS = (AuthFailedError, ConnectionClosedError, ConnectionLoss, SessionExpiredError)
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 30.0  # before a refused read is tried again; doubled each time
 
 _log = logging.getLogger(__name__)
 _PERMISSIONS = {
@@ -40,12 +50,22 @@ class TreeRights:
         self._login = login
         self._who: Principals | None = None
         self._round = 0  # an answer to an earlier one is dropped
+        self._tries = 0  # in a row, that were refused
+        self._when_read: Callable[[], None] | None = None  # on this connection
 
     def read(self, when_read: Callable[[], None]) -> None:
-        """Read the node; `when_read` runs once its content is known, and never if the connection breaks before."""
+        """Read the node on a new connection.
+
+        `when_read` runs once its content is known, however often it changes or is refused before, and never if the
+        connection breaks.
+        """
+        self._when_read, self._tries = when_read, 0
+        self._read_again()
+
+    def _read_again(self) -> None:
         self._round += 1
         found = self._kazoo.exists_async(paths.SECURITY, watch=self._changed)
-        found.rawlink(partial(gevent.spawn, self._found, self._round, when_read))
+        found.rawlink(partial(gevent.spawn, self._found, self._round))
 
     def acl(self, path: str) -> list[ACL] | None:
         """Return the access control list of a new node, None for an open one."""
@@ -56,35 +76,61 @@ class TreeRights:
 
     def _changed(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:
-            self.read(lambda: None)
+            self._read_again()
 
-    def _found(self, number: int, when_read: Callable[[], None], result: Any) -> None:  # noqa: ANN401  # kazoo's IAsyncResult
-        if number != self._round or result.exception is not None:
+    def _found(self, number: int, result: Any) -> None:  # noqa: ANN401  # kazoo's IAsyncResult
+        if number != self._round:
             return
-        if result.get() is None:
-            self._who = None
-            when_read()
+        if result.exception is not None:
+            self._refused(number, result.exception)
+        elif result.get() is None:
+            self._known(None)
         else:
             content = self._kazoo.get_async(paths.SECURITY)
-            content.rawlink(partial(gevent.spawn, self._read, number, when_read))
+            content.rawlink(partial(gevent.spawn, self._read, number))
 
-    def _read(self, number: int, when_read: Callable[[], None], result: Any) -> None:  # noqa: ANN401  # as above
+    def _read(self, number: int, result: Any) -> None:  # noqa: ANN401  # as above
         if number != self._round:
             return
         if isinstance(result.exception, NoNodeError):
-            self.read(when_read)
-        elif isinstance(result.exception, NoAuthError):
-            _log.error("%s may not be read (right READ is missing); nothing is written", paths.SECURITY)
-        elif result.exception is None:
-            self._decode(result.get()[0], when_read)
+            self._read_again()
+        elif result.exception is not None:
+            self._refused(number, result.exception)
+        else:
+            self._decode(result.get()[0])
 
-    def _decode(self, content: bytes, when_read: Callable[[], None]) -> None:
+    def _refused(self, number: int, error: Exception) -> None:
+        """Read again after a while: nobody tells when a right is granted."""
+        if isinstance(error, CONNECTION_ERRORS):
+            return  # the next connection reads it
+        if self._tries == 0:
+            why = (
+                "may not be read (right READ is missing)"
+                if isinstance(error, NoAuthError)
+                else f"is refused: {error!r}"
+            )
+            _log.error("%s %s; nothing is written; read again at growing intervals", paths.SECURITY, why)
+        pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2.0 ** min(self._tries, 10))
+        self._tries += 1
+        gevent.spawn_later(pause_s, self._retry, number)
+
+    def _retry(self, number: int) -> None:
+        if number == self._round and self._kazoo.connected:
+            self._read_again()
+
+    def _decode(self, content: bytes) -> None:
         try:
-            self._who = rights.decode(content)
+            who = rights.decode(content)
         except NodeContentError as error:
             _log.error("%s; nothing is written until it is repaired", error)
-            return
-        when_read()
+        else:
+            self._known(who)
+
+    def _known(self, who: Principals | None) -> None:
+        self._who, self._tries = who, 0
+        when_read, self._when_read = self._when_read, None
+        if when_read is not None:
+            when_read()
 
 
 def to_acl(wanted: Mapping[str, str]) -> list[ACL]:
