@@ -18,7 +18,7 @@ from zkrebalancer.protocol.numbers import decimal
 
 SECOND_US = 1_000_000
 MAX_CALLS_PER_SECOND = 1_500  # per process
-MAX_EQUAL_CALLS_PER_SECOND = 40
+MAX_EQUAL_CALLS_PER_SECOND = 80  # two plans of 16 small commands, for each of which a channel is listed twice, make 64
 
 
 class OffsetInvariants:
