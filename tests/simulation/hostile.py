@@ -392,7 +392,7 @@ def _steal_again(cluster: Cluster, pick: int, target: Target) -> None:
 
 
 def _small_requests(cluster: Cluster, _draw: Random, _target: Target) -> None:
-    """Give servers and clients a small `jute.maxbuffer` (`MAX_TRANSACTION_BYTES`) for the rest of the run."""
+    """Give servers and clients a small `jute.maxbuffer` (`SMALL_REQUESTS`) for the rest of the run."""
     cluster.ensemble.zk.max_request_bytes = MAX_REQUEST_BYTES
 
 

@@ -315,7 +315,7 @@ def _history_changed(change: Change) -> None:
     """Check that a coordinator has added rebalances to a history, and dropped only the oldest."""
     if change.after is None:
         raise BrokenPromiseError("history", f"{change.path} was deleted")
-    if len(change.after.content) > history.MAX_BYTES:
+    if len(change.after.content) > history.MAX_HISTORY_BYTES:
         raise BrokenPromiseError("history", f"{change.path} has {len(change.after.content)} bytes")
     found = history.decode(change.after.content)
     keys = [one.key for one in found.rebalances]

@@ -100,7 +100,7 @@ TINY_LIMITS = {
 }
 
 
-MAX_TRANSACTION_BYTES = 1_000  # if requests have to be small
+SMALL_REQUESTS = {"MAX_TRANSACTION_BYTES": 1_000, "MAX_HISTORY_BYTES": 1_000}  # if requests have to be small
 
 # Kinds that hit one topic, group or member, and must affect no other.
 ISOLATED = frozenset(
@@ -169,7 +169,7 @@ def make_plan(seed: int, hostile: Collection[str] = ()) -> Plan:
     weights = WEIGHTS | {kind: weight for kind, weight in HOSTILE_WEIGHTS.items() if kind in hostile}
     limits = tuple(item for item in TINY_LIMITS.items() if hostile and draw.random() < 0.5)
     if "small_requests" in hostile:
-        limits += (("MAX_TRANSACTION_BYTES", MAX_TRANSACTION_BYTES),)
+        limits += tuple(SMALL_REQUESTS.items())
     isolated = sorted(ISOLATED.intersection(hostile))
     if isolated and draw.random() < 0.4:
         fault = Fault(0, draw.choice(isolated), draw.getrandbits(32))

@@ -15,7 +15,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 
 VERSION = 1
 MAX_REBALANCES = 16  # in a node; older ones are dropped
-MAX_BYTES = 8_000  # of a node: 80 MB for 10,000 groups, which ZooKeeper keeps in memory
+MAX_HISTORY_BYTES = 8_000  # of a node: 80 MB for 10,000 groups, which ZooKeeper keeps in memory
 MAX_READ_BYTES = 64_000  # a longer node was not written by a coordinator
 MAX_REASONS = 3  # that are named
 MAX_LATE = 5  # late members that are named
@@ -119,12 +119,12 @@ def is_newer(content: bytes) -> bool:
     return isinstance(version, int) and not isinstance(version, bool) and version > VERSION
 
 
-def extended(before: Sequence[Mapping[str, Any]], new: Sequence[Rebalanced], max_bytes: int = MAX_BYTES) -> bytes:
+def extended(before: Sequence[Mapping[str, Any]], new: Sequence[Rebalanced]) -> bytes:
     """Return the content of a node with further entries, without those that it has already and the oldest."""
     known = {(entry.get("epoch"), entry.get("id")) for entry in before if isinstance(entry.get("id"), str)}
     added = [asdict(one) for one in new if one.key not in known]
     texts = [fields.write_document(entry) for entry in [*before, *added][-MAX_REBALANCES:]]
-    room = max_bytes - len(_document([]))
+    room = MAX_HISTORY_BYTES - len(_document([]))
     kept: list[bytes] = []
     for text in reversed(texts):
         room -= len(text) + 1

@@ -10,7 +10,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import fields, history, paths, settings
 from zkrebalancer.protocol.calls import Delete, Done, Multi, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.history import MAX_BYTES, MAX_REASONS, MAX_REBALANCES, Phases, Reason, Rebalanced
+from zkrebalancer.protocol.history import MAX_HISTORY_BYTES, MAX_REASONS, MAX_REBALANCES, Phases, Reason, Rebalanced
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Tick
 from zkrebalancer.rebalance.history import DELAY_US
@@ -257,7 +257,7 @@ def test_a_superseded_rebalance_is_recorded_too() -> None:
     assert "superseded" in {each.outcome for each in kept(world)}
 
 
-def test_a_node_is_bounded_in_number_and_bytes() -> None:
+def test_a_node_is_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `extended`, keep the oldest; allow one entry more than fits."""
     many = [one(number) for number in range(MAX_REBALANCES + 5)]
     content = history.extended([], many)
@@ -266,8 +266,9 @@ def test_a_node_is_bounded_in_number_and_bytes() -> None:
     content = history.extended([], long)
     shown = history.decode(content).rebalances
     assert shown == tuple(long[-len(shown) :])
-    assert MAX_BYTES - 700 < len(content) <= MAX_BYTES
-    assert history.decode(history.extended([], long, max_bytes=60)).rebalances == ()
+    assert MAX_HISTORY_BYTES - 700 < len(content) <= MAX_HISTORY_BYTES
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 60)
+    assert history.decode(history.extended([], long)).rebalances == ()
 
 
 def test_changes_at_the_same_time_are_reasons_of_one_rebalance() -> None:
