@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,7 @@ def events(
     wanted = Filter(kinds, group, member, topic, cause, since_us)
     if follow:
         _follow(directory, wanted)
+        return
     problems = Problems()
     files = EventFiles(directory, problems, order="ts_us")
     found = deque((event for event in files if wanted.admits(event)), last)
@@ -109,15 +111,16 @@ def events(
 
 
 def _follow(directory: Path, wanted: Filter) -> None:
-    """Print new events for ever; raises NoEventsError if there is no event file yet."""
+    """Print new events until Ctrl-C; raises NoEventsError if there is no event file yet."""
     EventFiles(directory, Problems())
     tail = EventTail(directory)
     tail.skip()
-    while True:
-        for event in tail.read():
-            if wanted.admits(event):
-                click.echo(line(event))
-        time.sleep(FOLLOW_INTERVAL_S)
+    with suppress(KeyboardInterrupt):
+        while True:
+            for event in tail.read():
+                if wanted.admits(event):
+                    click.echo(line(event))
+            time.sleep(FOLLOW_INTERVAL_S)
 
 
 def line(event: Event) -> str:

@@ -10,11 +10,12 @@ from datetime import datetime
 import click
 from rich.table import Table
 
-from zkrebalancer.cli import group_history, options
+from zkrebalancer.cli import group_history, options, watching
 from zkrebalancer.cli.group_lifecycle import create, delete
 from zkrebalancer.cli.group_offsets import group_offsets
 from zkrebalancer.cli.plans import configure, explain, freeze, plan, unfreeze
 from zkrebalancer.cli.tables import console
+from zkrebalancer.cli.watching import View
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import group_lag, kafka_offsets
@@ -24,7 +25,7 @@ from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
-from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.runtime.zk import BlockingZk
@@ -56,31 +57,39 @@ for command in (configure, create, delete, explain, freeze, group_offsets, plan,
 
 
 @groups.command("list")
+@watching.watch_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def list_groups(zookeeper: str, as_json: bool) -> None:
+def list_groups(watch: bool, zookeeper: str, as_json: bool) -> None:
     """List all groups and the leading coordinator.
 
     \b
     Example:
       zkrebalancer groups list --zookeeper localhost:2181/kafka
     """
-    with BlockingZk(zookeeper) as zk:
+    watching.refuse_json(watch=watch, as_json=as_json)
+    refused: list[ZooKeeperRefusedError] = []
+
+    def read() -> View:
+        nonlocal refused
         leader = inspection.read_leader(zk)
         reports, refused = inspection.read_groups(zk)
-    if as_json:
+        if not as_json:
+            return _list_view(leader, reports)
         document = {"coordinator": asdict(leader) if leader else None, "groups": [_summary(r) for r in reports]}
         click.echo(json.dumps(document))
-    else:
-        _print_list(leader, reports)
+        return (), ()
+
+    with BlockingZk(zookeeper) as zk:
+        watching.show(read, watch=watch)
     if refused:
         others = f" (the same for {len(refused) - 1} more groups)" if len(refused) > 1 else ""
         raise UnreadableGroupError(f"a group is not in the list: {refused[0]}{others}")
 
 
-def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -> None:
-    click.echo(
+def _list_view(leader: CoordinatorAddress | None, reports: list[GroupReport]) -> View:
+    heading = (
         f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
         if leader
         else "coordinator: none leads; no group is rebalanced until one does"
@@ -90,7 +99,7 @@ def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -
         name, state, *others = list(_summary(report).values())[:7]
         frozen = ", frozen" if report.settings.frozen else ""
         table.add_row(str(name), f"{state}{frozen}", *map(str, others))
-    console().print(table)
+    return (heading, table), ()
 
 
 @groups.command()
@@ -107,6 +116,7 @@ def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -
     flag_value=MAX_REBALANCES,
     help="The last N rebalances: why, how long, what moved, who was late. Default: all that are kept.",
 )
+@watching.watch_option
 @options.kafka_options("Kafka brokers, to add log ends, lag and the offsets stored in Kafka.")
 @options.zookeeper_option
 @options.json_option
@@ -117,6 +127,7 @@ def describe(
     offsets: bool,
     state: bool,
     history_count: int | None,
+    watch: bool,
     kafka: Mapping[str, str] | None,
     zookeeper: str,
     as_json: bool,
@@ -127,36 +138,38 @@ def describe(
     Example:
       zkrebalancer groups describe payments --members --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --state --zookeeper localhost:2181/kafka
-      zkrebalancer groups describe payments --history --zookeeper localhost:2181/kafka
+      zkrebalancer groups describe payments --history --watch --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     if kafka is not None and not offsets:
         raise click.UsageError("--bootstrap has no meaning without --offsets")
-    with BlockingZk(zookeeper) as zk:
+    watching.refuse_json(watch=watch, as_json=as_json)
+
+    def read() -> View:
         report = inspection.read_group(zk, group)
         obstacles = inspection.read_obstacles(zk, report)
         if offsets:
             inspection.read_offsets(zk, report)
-        history = _read_history(zk, report) if history_count is not None else ()
-    rebalances = history[-history_count:] if history_count is not None else ()
-    lag = group_lag.read_lag(report, kafka) if kafka is not None else None
-    if as_json:
-        past = {} if history_count is None else {"history": group_history.document(rebalances)}
-        obstacle_list = [asdict(each) for each in obstacles]
-        click.echo(json.dumps({**_document(report, lag), "obstacles": obstacle_list, **past}))
-        return
-    if state:
-        console().print(_state_table(report))
-        for obstacle in obstacles:
-            click.echo(f"{obstacle.kind}: {obstacle.text}")
-    elif history_count is not None:
-        console().print(group_history.table(rebalances))
-    elif members:
-        console().print(_members_table(report))
-    else:
-        console().print(_partitions_table(report, offsets, lag))
-    for problem in report.problems.lines():
-        click.echo(f"problem: {problem}", err=True)
+        rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
+        lag = group_lag.read_lag(report, kafka) if kafka is not None else None
+        if as_json:
+            past = {} if history_count is None else {"history": group_history.document(rebalances)}
+            obstacle_list = [asdict(each) for each in obstacles]
+            click.echo(json.dumps({**_document(report, lag), "obstacles": obstacle_list, **past}))
+            return (), ()
+        below = [f"{obstacle.kind}: {obstacle.text}" for obstacle in obstacles] if state else []
+        if state:
+            table = _state_table(report)
+        elif history_count is not None:
+            table = group_history.table(rebalances)
+        elif members:
+            table = _members_table(report)
+        else:
+            table = _partitions_table(report, offsets, lag)
+        return (table, *below), report.problems.lines()
+
+    with BlockingZk(zookeeper) as zk:
+        watching.show(read, watch=watch)
 
 
 def _read_history(zk: BlockingZk, report: GroupReport) -> tuple[Rebalanced, ...]:

@@ -14,7 +14,7 @@ from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli import group_lifecycle, groups, plans
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 
@@ -109,3 +109,49 @@ def test_a_refusal_has_its_exit_code(commands: Commands, command: str, code: int
     refused = commands.run(command, name, *options).exception
     assert isinstance(refused, RebalancerError)
     assert refused.exit_code == code
+
+
+def test_past_rebalances_are_shown(commands: Commands) -> None:
+    for client in "ab":
+        commands.world.add_agent(client)
+        commands.world.pass_time(3_000)
+    shown = commands.run("describe", GROUP, "--history").stdout
+    assert all(text in shown for text in ("member-joined a-1", "member-joined b-1", "2 of 4", "finished"))
+    assert len(commands.json("describe", GROUP, "--history")["history"]) == 2
+    (last,) = commands.json("describe", GROUP, "--history", "1")["history"]
+    assert (last["generation"], last["reasons"]) == (2, [{"kind": "member-joined", "subject": "b-1"}])
+    assert "history" not in commands.json("describe", GROUP)
+    assert commands.run("describe", GROUP, "--history", "0").exit_code == 2
+
+
+def test_a_history_that_cannot_be_read_is_a_problem(commands: Commands) -> None:
+    commands.world.zk.perform(Multi((Create(paths.history(GROUP), b'{"version":2}'),)))
+    result = commands.run("describe", GROUP, "--history")
+    assert (result.exit_code, "problem: history: version 2 is newer" in result.stderr) == (0, True)
+    document = commands.json("describe", GROUP, "--history")
+    assert (document["history"], document["problem_counts"]) == ([], {"history": 1})
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("describe", GROUP), ("describe", GROUP, "--state")])
+def test_a_view_is_shown_again_until_an_interrupt(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """In `watching.show`, end at an error; show the former view; forget the error."""
+    rounds = iter(range(3))
+
+    def sleep(_seconds: float) -> None:
+        number = next(rounds, None)
+        if number is None:
+            raise KeyboardInterrupt
+        node = commands.world.zk.nodes[paths.COORDINATOR]
+        content = b"other" if number == 1 else coordinator
+        commands.world.zk.perform(Multi((SetContent(paths.COORDINATOR, content, node.version),)))
+
+    coordinator = commands.world.zk.nodes[paths.COORDINATOR].content
+    monkeypatch.setattr("gevent.sleep", sleep)
+    result = commands.run(*arguments, "--watch")
+    assert result.exit_code == 0
+    headings = [text for text in result.stdout.splitlines() if text.endswith("Ctrl-C ends")]
+    errors = [text for text in result.stdout.splitlines() if text.startswith("not up to date: ")]
+    assert (len(headings), len(errors)) == (4, 1)
+    assert commands.run(*arguments, "--watch", "--json").exit_code == 2
