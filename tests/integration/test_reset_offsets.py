@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -152,6 +153,35 @@ def offset_of(document: dict[str, Any], number: int) -> dict[str, Any]:
     return row
 
 
+def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Producer) -> None:
+    """Require the ages of first unread records; one partition has only a marker, one is read to its end."""
+    admin.create_topics([NewTopic("aged", 4, 1)])["aged"].result(WAIT_S)
+    now_ms = int(time.time() * 1_000)
+    for partition, age_s in ((0, 9_000), (0, 7_200), (0, 60), (1, 5)):
+        producer.produce("aged", b"x" * 100_000, partition=partition, timestamp=now_ms - age_s * 1_000)
+    assert producer.flush(WAIT_S) == 0
+    marking = Producer({"bootstrap.servers": servers[1], "transactional.id": "lag"})
+    marking.init_transactions(WAIT_S)
+    marking.begin_transaction()
+    marking.produce("aged", b"", partition=2)
+    marking.commit_transaction(WAIT_S)
+    with BlockingZk(servers[0]) as zk:
+        made = [Create(paths.offsets(GROUP, "aged"), b"incarnation")]
+        made += [Create(paths.offsets(GROUP, "aged", number), b"1") for number in range(3)]
+        assert isinstance(zk.perform(Multi(tuple(made))), Done)
+    described = zkrebalancer(servers, "describe", GROUP, "--offsets", "--lag-time")
+    found = {(each["topic"], each["partition"]): (each["lag"], each["lag_s"]) for each in described["offsets"]}
+    assert found["aged", 0][0] == 2
+    assert 7_200 <= found["aged", 0][1] < 7_200 + WAIT_S
+    assert found["aged", 1] == (0, 0.0)
+    assert found["aged", 2] == (1, 0.0)
+    assert 0 <= found["t", 0][1] < WAIT_S
+    with BlockingZk(servers[0]) as zk:
+        removed = [Delete(paths.offsets(GROUP, "aged", number)) for number in range(3)]
+        assert isinstance(zk.perform(Multi((*removed, Delete(paths.offsets(GROUP, "aged"))))), Done)
+    admin.delete_topics(["aged"])["aged"].result(WAIT_S)
+
+
 def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
     zookeeper: str, agent_cluster: LocalCluster
 ) -> None:
@@ -173,6 +203,7 @@ def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
     known = {"topic": "t", "partition": 1, "offset": 5, "offset_in_kafka": 4, "log_end_offset": 10, "lag": 5}
     assert offset_of(described, 1) == known
     assert [offset_of(described, number)["lag"] for number in range(3)] == [5, 5, 4]
+    require_lag_times(servers, admin, producer)
     before = zkrebalancer(servers, "reset-offsets", GROUP, "--to-earliest", "--dry-run")
     assert offset_of(before, 1) == {"topic": "t", "partition": 1, "before": 5, "before_in_kafka": 4, "after": 0}
     assert zkrebalancer(servers, "describe", GROUP, "--offsets") == described

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -31,6 +32,8 @@ from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_NAMES_SHOWN = 20  # in one cell of a table
+Lag = Mapping[fields.TopicPartition, PartitionLag]
+LagTimes = Mapping[fields.TopicPartition, float | None]  # seconds; None: unknown
 FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 
 
@@ -106,6 +109,11 @@ def _list_view(leader: CoordinatorAddress | None, reports: list[GroupReport]) ->
 @click.argument("group")
 @click.option("--members", is_flag=True, help="One line per consumer.")
 @click.option("--offsets", is_flag=True, help="Add stored offsets; with --bootstrap, also lag.")
+@click.option(
+    "--lag-time",
+    is_flag=True,
+    help="With --bootstrap, add how long the first unread record waits; reads those records.",
+)
 @click.option("--state", is_flag=True, help="Only the state, the settings, and why the group is stuck.")
 @click.option(
     "--history",
@@ -125,6 +133,7 @@ def describe(
     group: str,
     members: bool,
     offsets: bool,
+    lag_time: bool,
     state: bool,
     history_count: int | None,
     watch: bool,
@@ -143,6 +152,8 @@ def describe(
     """
     if kafka is not None and not offsets:
         raise click.UsageError("--bootstrap has no meaning without --offsets")
+    if lag_time and kafka is None:
+        raise click.UsageError("--lag-time needs --offsets and --bootstrap")
     watching.refuse_json(watch=watch, as_json=as_json)
 
     def read() -> View:
@@ -152,10 +163,13 @@ def describe(
             inspection.read_offsets(zk, report)
         rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
         lag = group_lag.read_lag(report, kafka) if kafka is not None else None
+        times = None
+        if lag_time and lag is not None and kafka is not None:
+            times = group_lag.read_lag_times(lag, kafka, int(time.time() * 1_000))
         if as_json:
             past = {} if history_count is None else {"history": group_history.document(rebalances)}
             obstacle_list = [asdict(each) for each in obstacles]
-            click.echo(json.dumps({**_document(report, lag), "obstacles": obstacle_list, **past}))
+            click.echo(json.dumps({**_document(report, lag, times), "obstacles": obstacle_list, **past}))
             return (), ()
         below = [f"{obstacle.kind}: {obstacle.text}" for obstacle in obstacles] if state else []
         if state:
@@ -165,7 +179,7 @@ def describe(
         elif members:
             table = _members_table(report)
         else:
-            table = _partitions_table(report, offsets, lag)
+            table = _partitions_table(report, offsets, lag, times)
         return (table, *below), report.problems.lines()
 
     with BlockingZk(zookeeper) as zk:
@@ -310,7 +324,7 @@ def _summary(report: GroupReport) -> dict[str, object]:
     }
 
 
-def _document(report: GroupReport, lag: Mapping[fields.TopicPartition, PartitionLag] | None) -> dict[str, object]:
+def _document(report: GroupReport, lag: Lag | None, times: LagTimes | None) -> dict[str, object]:
     return {
         **_summary(report),
         "settings": asdict(report.settings),
@@ -331,8 +345,8 @@ def _document(report: GroupReport, lag: Mapping[fields.TopicPartition, Partition
         ]
         if lag is None
         else [
-            {"topic": topic, "partition": partition, **asdict(known), "lag": known.lag}
-            for (topic, partition), known in lag.items()
+            {"topic": tp[0], "partition": tp[1], **asdict(known), "lag": known.lag, **_lag_s(times, tp)}
+            for tp, known in lag.items()
         ],
     }
 
@@ -370,11 +384,14 @@ def _members_table(report: GroupReport) -> Table:
     return table
 
 
-def _partitions_table(
-    report: GroupReport, with_offsets: bool, lag: Mapping[fields.TopicPartition, PartitionLag] | None
-) -> Table:
+def _lag_s(times: LagTimes | None, partition: fields.TopicPartition) -> dict[str, float | None]:
+    return {} if times is None else {"lag_s": times[partition]}
+
+
+def _partitions_table(report: GroupReport, with_offsets: bool, lag: Lag | None, times: LagTimes | None) -> Table:
     columns = ["offset"] if with_offsets else []
     columns += ["offset in Kafka", "log end", "lag"] if lag is not None else []
+    columns += ["lag s"] if times is not None else []
     table = Table("topic", "partition", "consumer thread", *columns)
     owned = report.owned()
     for topic, partition in sorted(owned.keys() | report.offsets.keys() | (lag or {}).keys()):
@@ -382,6 +399,7 @@ def _partitions_table(
         if lag is not None:
             known = lag[topic, partition]
             row += [known.offset, known.offset_in_kafka, known.log_end_offset, known.lag]
+            row += _lag_s(times, (topic, partition)).values()
         elif with_offsets:
             row.append(report.offsets.get((topic, partition)))
         table.add_row(*("-" if value is None else str(value) for value in row))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.lag_age import first_unread_ms
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -20,10 +21,15 @@ class PartitionLag:
     log_end_offset: int | None
 
     @property
+    def stored(self) -> int | None:
+        """The higher of the two stored offsets."""
+        return max((offset for offset in (self.offset, self.offset_in_kafka) if offset is not None), default=None)
+
+    @property
     def lag(self) -> int | None:
         """The number of records after the higher of the two stored offsets."""
-        stored = max((offset for offset in (self.offset, self.offset_in_kafka) if offset is not None), default=None)
-        return None if stored is None or self.log_end_offset is None else max(0, self.log_end_offset - stored)
+        stored, end = self.stored, self.log_end_offset
+        return None if stored is None or end is None else max(0, end - stored)
 
 
 def read_lag(report: GroupReport, kafka: Mapping[str, str]) -> dict[TopicPartition, PartitionLag]:
@@ -32,3 +38,24 @@ def read_lag(report: GroupReport, kafka: Mapping[str, str]) -> dict[TopicPartiti
     partitions = sorted(report.owned().keys() | report.offsets.keys() | in_kafka.keys())
     ends = kafka_offsets.known_log_ends(kafka, partitions)
     return {tp: PartitionLag(report.offsets.get(tp), in_kafka.get(tp), ends.get(tp)) for tp in partitions}
+
+
+def read_lag_times(
+    lag: Mapping[TopicPartition, PartitionLag], kafka: Mapping[str, str], now_ms: int
+) -> dict[TopicPartition, float | None]:
+    """Return partition -> seconds that its first unread record has been waiting, 0 if there is none, None: unknown.
+
+    Raises:
+        KafkaOffsetsError: the records cannot be read.
+
+    """
+    unread = {tp: known.stored for tp, known in lag.items() if known.lag and known.stored is not None}
+    found = first_unread_ms(kafka, unread) if unread else {}
+    times: dict[TopicPartition, float | None] = {}
+    for tp, known in lag.items():
+        if tp in found:
+            at_ms = found[tp]
+            times[tp] = 0.0 if at_ms is None else max(0, now_ms - at_ms) / 1_000
+        else:
+            times[tp] = 0.0 if known.lag == 0 else None
+    return times
