@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting, Warn
-from consumer_agent.membership.events import CommitRequested, Position, Tick
+from consumer_agent.membership.events import CommitRequested, Position, Progress, Tick
 from consumer_agent.membership.fenced_writes import MAX_REFUSED_OFFSETS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
@@ -266,3 +266,12 @@ def test_a_consumer_that_may_not_write_its_record_leaves_with_a_reason(
     assert f"ZooKeeper refuses {OWNERS}: {refusal.value}" in warning.text
     assert driver.writes() == []
     assert driver.machine.state is State.OUT
+
+
+def test_each_request_is_answered_once(driver: Driver) -> None:
+    """In `Commits.begin`, keep one of them waiting: it was answered again by the next commit, which nobody wanted."""
+    commit(driver, {T0: 12, T1: 20}, 97)
+    assert driver.step(CommitRequested(98)) == driver.step(CommitRequested(99)) == []
+    (after,) = [effect for effect in driver.answer_write(Done((None, 1))) if isinstance(effect, ReadProgress)]
+    ended = driver.step(Progress(after.token, {T0: Position(13, 12)}))
+    assert ended == [CommitFinished((98, 99))]

@@ -414,3 +414,16 @@ def test_a_session_that_is_given_up_lasts_as_long_as_a_commit_to_kafka_may_arriv
     driver.send(b"\xc1 not msgpack")
     effects = driver.answer(ListChildren(paths.quarantine(GROUP)), Refused(Refusal.NO_NODE))
     assert of_type(effects, CloseSession) == [CloseSession(asked.until_ms)]
+
+
+def test_a_late_answer_about_an_earlier_try_is_not_taken_for_that_of_the_present_one() -> None:
+    """In `WriteLane.handle_kafka_committed`, look at no token: an offset that Kafka refuses would count as stored."""
+    driver = owner()
+    commit(driver, 15)
+    (first,) = of_type(driver.answer(CHECK, Done((None,))), CommitToKafka)
+    driver.step(KafkaCommitted(first.token, {T0: "no"}))
+    driver.now_ms += KAFKA_RETRY_MS
+    driver.step(Tick())
+    (second,) = of_type(driver.answer(CHECK, Done((None,))), CommitToKafka)
+    assert driver.step(KafkaCommitted(first.token, {})) == []
+    assert CommitFinished((99,)) in driver.step(KafkaCommitted(second.token, {}))

@@ -39,6 +39,7 @@ from zkrebalancer.protocol.calls import (
     Children,
     Connected,
     Done,
+    Get,
     Lost,
     Multi,
     Refusal,
@@ -202,3 +203,21 @@ def test_a_machine_is_plain_data_whose_copy_goes_on_alike() -> None:
     for event in (Suspended(), Connected(SESSION, SESSION_TIMEOUT_MS), CommitRequested(9), Lost(), Polled("c-2", 5)):
         assert twin.step(event, driver.now_ms) == driver.machine.step(event, driver.now_ms)
     assert twin.state is State.CONNECTING
+
+
+def test_a_renewal_that_was_answered_before_the_connection_broke_lets_nothing_be_emitted() -> None:
+    """The answer may be handled after the break. In `Member._renewed`, extend the lease all the same."""
+    driver = Driver()
+    driver.register()
+    driver.now_ms += LEASE_MS // 3
+    driver.step(Tick())
+    assert of_type(driver.step(Suspended()), EmitUntil) == [EmitUntil(NEVER_MS)]
+    assert of_type(driver.answer(RENEWAL, Done((None,))), EmitUntil) == []
+
+
+def test_a_foreseen_command_is_read_once() -> None:
+    driver = Driver()
+    driver.register()
+    name = f"{CHANNEL}/command-0000000000"
+    assert Get(name) in requests(driver.step(Watched(CHANNEL, children=True)))
+    assert driver.answer(LIST_CHANNEL, Children(("command-0000000000",))) == []

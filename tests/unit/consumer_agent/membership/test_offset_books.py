@@ -20,14 +20,20 @@ TOPICS = ["t", "u", "v" * 40]
 PARTITIONS = st.dictionaries(st.tuples(st.sampled_from(TOPICS), st.integers(0, 5)), st.integers(0, 10**6), min_size=1)
 
 
-@given(PARTITIONS, st.sets(st.sampled_from(TOPICS)), st.sets(st.sampled_from(TOPICS)), st.integers(1, 8))
+@given(
+    PARTITIONS,
+    st.sets(st.sampled_from(TOPICS)),
+    st.sets(st.sampled_from(TOPICS)),
+    st.integers(1, 8),
+    st.sampled_from([260, 10_000]),
+)
 def test_chunks_are_within_both_limits_and_end_with_everything(
-    offsets: dict[TopicPartition, int], missing: set[str], known: set[str], most: int
+    offsets: dict[TopicPartition, int], missing: set[str], known: set[str], most: int, max_bytes: int
 ) -> None:
     book = OffsetBook(GROUP)
     book.missing_topics |= missing
     book.nodes |= {partition for partition in offsets if partition[0] in known - missing}
-    limit = RequestLimit(260)
+    limit = RequestLimit(max_bytes)
     left, written = dict(offsets), dict[TopicPartition, int]()
     while left:
         with pytest.MonkeyPatch.context() as patch:

@@ -120,3 +120,12 @@ def test_a_node_above_the_group_that_may_not_be_listed_is_there(unlisted: str) -
         driver.answer(ListChildren(path), NO_AUTH if path == unlisted else Children(()))
     (creation,) = driver.writes()
     assert creation.operations[0] == Create(paths.group(GROUP))
+
+
+def test_reads_that_are_refused_together_count_once() -> None:
+    """In `RefusedReads.note`, count each: a start of many partitions waited half a minute at once."""
+    driver = registered()
+    driver.send(START)
+    for partition in (T0, T1):
+        driver.answer(Get(offset_path(partition)), NO_AUTH)
+    assert {Get(offset_path(partition)) for partition in (T0, T1)} <= set(requests(after(driver, 100)))

@@ -20,6 +20,7 @@ from tests.unit.consumer_agent.membership.driver import (
     Driver,
     content,
     of_type,
+    requests,
 )
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol import registration as registrations
@@ -180,3 +181,12 @@ def test_the_new_callbacks_count_from_now_on() -> None:
     driver.answer_write(Done((1,)))
     (asked,) = of_type(driver.progress(driver.stop(frozenset({T0})), {T0: Position(10, 10)}), AskRevoke)
     assert asked.partitions == {T0}
+
+
+def test_a_node_that_another_program_has_written_is_read_and_written_again() -> None:
+    """In `OwnRegistration._answered`, give up: the consumer kept its former subscription for good."""
+    driver = member()
+    resubscribe(driver, OTHER)
+    assert requests(driver.answer_write(Refused(Refusal.BAD_VERSION, 0))) == [Get(IDS)]
+    driver.answer(Get(IDS), content(b"of another program", 7))
+    assert driver.writes() == [write(OTHER, 7)]
