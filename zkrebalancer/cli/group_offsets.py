@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
+from zkrebalancer.operations import move_offsets, offset_file
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.move_offsets import Imported
+from zkrebalancer.operations.offset_file import MAX_FILE_BYTES, OffsetFileError
 from zkrebalancer.operations.restore_offsets import restore_offsets
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
 
 @click.group("offsets")
 def group_offsets() -> None:
-    """Restore stored offsets that were deleted.
+    """Export, import and restore stored offsets.
 
     \b
     Example:
-      zkrebalancer groups offsets restore payments --dry-run --zookeeper localhost:2181/kafka
+      zkrebalancer groups offsets export payments --zookeeper localhost:2181/kafka
     """
 
 
@@ -64,3 +72,138 @@ def restore(
         before = "-" if row.before is None else str(row.before)
         table.add_row(row.copy, deleted_at, topic, str(number), before, str(row.after))
     console().print(table)
+
+
+ZOOKEEPER, KAFKA_STORE, OLD = "zookeeper", "kafka", "old-consumers"
+SOURCES = click.Choice([ZOOKEEPER, KAFKA_STORE, OLD])
+
+
+@group_offsets.command("export")
+@click.argument("group")
+@click.option("--from", "source", type=SOURCES, default=ZOOKEEPER, show_default=True, help="The store to read.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write; default: the output.")
+@options.kafka_options("Kafka brokers; required with --from kafka.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def export_offsets(
+    group: str, source: str, out: Path | None, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+) -> None:
+    """Write a group's stored offsets as CSV (topic, partition, offset), or with --json as JSON.
+
+    `groups offsets import` reads both. The group may have members; then the offsets are those of this moment.
+
+    \b
+    Example:
+      zkrebalancer groups offsets export payments --out payments.csv --zookeeper localhost:2181/kafka
+    """
+    offsets = _read(group, source, kafka, zookeeper)
+    text = offset_file.to_json(group, offsets) if as_json else offset_file.to_csv(offsets)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise OffsetFileError(f"{out}: {error.strerror}") from None
+    click.echo(f"{len(offsets)} offsets are in {out}", err=True)
+
+
+@group_offsets.command("import")
+@click.argument("group")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option("--from", "source", type=SOURCES, help="Import from this store instead of a file.")
+@click.option("--to", "target", type=click.Choice([ZOOKEEPER, KAFKA_STORE]), default=ZOOKEEPER, show_default=True)
+@options.kafka_options("Kafka brokers; required with --from kafka and --to kafka.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--yes", is_flag=True, help="Do not ask before stored offsets are replaced; required without a terminal.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def import_offsets(
+    group: str,
+    file: Path | None,
+    source: str | None,
+    target: str,
+    kafka: Mapping[str, str] | None,
+    dry_run: bool,
+    yes: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Store offsets from a file, from Kafka or from Kafka's old consumers (`/consumers/GROUP/offsets`).
+
+    The group must have no members; it is created if there is none. Offsets of other partitions stay. An offset is the
+    next one to read.
+
+    \b
+    Example:
+      zkrebalancer groups offsets import payments --from kafka --dry-run \\
+          --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+    """
+    if (file is None) == (source is None):
+        raise click.UsageError("give either a file or --from")
+    if source == target:
+        raise click.UsageError(f"the offsets would come from where they go: {target}")
+    offsets = _read_file(file) if file is not None else _read_at_rest(group, str(source), kafka, zookeeper)
+    if not offsets:
+        raise OffsetFileError(f"there are no offsets of {group} in {file or source}")
+
+    def store(dry_run: bool) -> dict[TopicPartition, Imported]:
+        if target == KAFKA_STORE:
+            return move_offsets.import_into_kafka(_stored_in_kafka(kafka, group), offsets, dry_run)
+        with BlockingZk(zookeeper) as zk:
+            return move_offsets.import_offsets(zk, group, offsets, dry_run)
+
+    changes = store(dry_run=True)
+    dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
+    if not dry_run:
+        changes = store(dry_run=False)
+    if as_json:
+        rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
+        click.echo(json.dumps({"group": group, "to": target, "dry_run": dry_run, "offsets": rows}))
+        return
+    table = Table("topic", "partition", "stored", "would be" if dry_run else "now")
+    for (topic, number), row in changes.items():
+        table.add_row(topic, str(number), "-" if row.before is None else str(row.before), str(row.after))
+    console().print(table)
+
+
+def _may_replace(changes: Mapping[TopicPartition, Imported], *, can_ask: bool) -> bool:
+    replaced = sum(change.before not in {None, change.after} for change in changes.values())
+    if replaced and not can_ask:
+        raise click.UsageError(f"{replaced} stored offsets would be replaced; confirm with --yes, or try --dry-run")
+    return not replaced or click.confirm(f"Replace {replaced} stored offsets?")
+
+
+def _read_file(file: Path) -> dict[TopicPartition, int]:
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise OffsetFileError(f"{file}: more than {MAX_FILE_BYTES:,} bytes")
+        return offset_file.read(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise OffsetFileError(f"{file}: {error}") from None
+    except OffsetFileError as error:
+        raise OffsetFileError(f"{file}: {error}") from None
+
+
+def _read(group: str, source: str, kafka: Mapping[str, str] | None, zookeeper: str) -> dict[TopicPartition, int]:
+    if source == KAFKA_STORE:
+        return _stored_in_kafka(kafka, group).read()
+    with BlockingZk(zookeeper) as zk:
+        return move_offsets.in_zookeeper(zk, group) if source == ZOOKEEPER else move_offsets.of_old_consumers(zk, group)
+
+
+def _read_at_rest(
+    group: str, source: str, kafka: Mapping[str, str] | None, zookeeper: str
+) -> dict[TopicPartition, int]:
+    """Return offsets that nobody goes on to change."""
+    if source == KAFKA_STORE:
+        _stored_in_kafka(kafka, group).refuse_members()
+    return _read(group, source, kafka, zookeeper)
+
+
+def _stored_in_kafka(kafka: Mapping[str, str] | None, group: str) -> StoredInKafka:
+    if kafka is None:
+        raise click.UsageError("--bootstrap is required, because Kafka has these offsets")
+    return StoredInKafka(kafka, group)

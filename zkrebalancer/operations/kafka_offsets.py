@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as NoAnswerError
 from datetime import datetime
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
@@ -79,6 +79,21 @@ class StoredInKafka:
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
         return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+
+    def refuse_members(self) -> None:
+        """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they go on committing."""
+        try:
+            answers = self._admin.describe_consumer_groups([self._group], request_timeout=REQUEST_TIMEOUT_S)
+            members = answers[self._group].result(2 * REQUEST_TIMEOUT_S).members
+        except (KafkaException, NoAnswerError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            raise KafkaOffsetsError(f"no members of group {self._group} from Kafka: {self._reason(error)}") from None
+        if members:
+            some = ", ".join(member.client_id for member in members[:3])
+            raise KafkaOffsetsError(
+                f"group {self._group} has {len(members)} members in Kafka ({some}); stop them first"
+            )
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace committed offsets; raises KafkaOffsetsError, also if only some were rejected."""

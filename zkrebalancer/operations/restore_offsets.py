@@ -6,24 +6,23 @@ Copies are only read, so an interrupted restore can be repeated.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations.nodes import names_below
-from zkrebalancer.operations.starts_pause import OffsetsRefusedError, refuse_consumers, starts_paused
-from zkrebalancer.protocol import cluster_nodes, offset_copy, paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Create, Get, Operation, SetContent
+from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
+from zkrebalancer.operations.topic_offsets import offset_writes, read_topic, refuse_former_topics
+from zkrebalancer.protocol import offset_copy, paths
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.offset_copy import OffsetCopy
-from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 
 
 class NothingToRestoreError(RebalancerError):
-    """There is no such copy, it cannot be read, or its topic is gone."""
+    """There is no such copy, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,8 @@ def restore_offsets(
 
     Raises:
         UnknownGroupError: there is no such group.
-        NothingToRestoreError: there is no such copy, it cannot be read, or the topic of one does not exist.
+        NothingToRestoreError: there is no such copy, or it cannot be read.
+        UnknownTopicError: the topic of one does not exist.
         OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
@@ -54,13 +54,13 @@ def restore_offsets(
     report = inspection.read_group(zk, group)
     refuse_consumers(zk, group)
     chosen = _chosen(_read_copies(zk, group, copies), group, topics, copies)
-    known = {topic: _read_topic(zk, topic) for topic in sorted({copy.topic for copy in chosen.values()})}
-    _refuse_former_topics(zk, group, known)
+    known = {topic: read_topic(zk, topic) for topic in sorted({copy.topic for copy in chosen.values()})}
+    refuse_former_topics(zk, group, known)
     if dry_run:
         return _changes(zk, report, chosen, known)
     with starts_paused(zk, group) as pause:
         changes = _changes(zk, report, chosen, known)
-        writes = _writes(zk, group, known, changes)
+        writes = offset_writes(zk, group, known, {tp: change.after for tp, change in changes.items()})
         while writes:
             pause.write(zk, writes)
     return changes
@@ -79,25 +79,6 @@ def _read_copies(zk: BlockingZk, group: str, copies: Collection[str]) -> dict[st
             except NodeContentError as error:
                 raise NothingToRestoreError(f"copy {name}: {error}; name the copies to use with --copy") from None
     return found
-
-
-def _refuse_former_topics(zk: BlockingZk, group: str, known: dict[str, Topic]) -> None:
-    """Raise OffsetsRefusedError if a topic's stored offsets belong to a former topic: they would get its mark."""
-    view = GroupView(group, known)
-    for topic in known:
-        for path, stored in (
-            (paths.offsets(group, topic), view.incarnations),
-            (paths.incarnations(group, topic), view.recorded_incarnations),
-        ):
-            node = zk.perform(Get(path), ABSENT)
-            if isinstance(node, Content):
-                with suppress(NodeContentError):  # then the other one decides
-                    stored[topic] = ""
-                    stored[topic] = cluster_nodes.decode_mark(node.content)
-        if view.is_stale(topic):
-            raise OffsetsRefusedError(
-                f"group {group} has offsets of a former topic {topic}; start a coordinator, which deletes them"
-            )
 
 
 def _chosen(
@@ -121,14 +102,6 @@ def _chosen(
     return chosen
 
 
-def _read_topic(zk: BlockingZk, name: str) -> Topic:
-    """Return the topic as it is now; raises NothingToRestoreError, NodeContentError, ZooKeeperRefusedError."""
-    node = zk.perform(Get(paths.topic(name)), ABSENT)
-    if not isinstance(node, Content):
-        raise NothingToRestoreError(f"topic {name} does not exist; create it first, or choose others with --topic")
-    return cluster_nodes.decode_topic(node.content, node.stat.created_zxid)
-
-
 def _changes(
     zk: BlockingZk, report: inspection.GroupReport, chosen: dict[str, OffsetCopy], known: dict[str, Topic]
 ) -> dict[TopicPartition, Restored]:
@@ -140,17 +113,3 @@ def _changes(
             if number in known[copy.topic].partitions:
                 changes[partition] = Restored(name, copy.deleted_at_ms, report.offsets.get(partition), offset)
     return dict(sorted(changes.items()))
-
-
-def _writes(
-    zk: BlockingZk, group: str, known: dict[str, Topic], changes: dict[TopicPartition, Restored]
-) -> list[Operation]:
-    """Return the offsets to write, each topic's mark first: otherwise the coordinator would delete them again."""
-    marks = {paths.offsets(group, topic): found.incarnation.encode() for topic, found in known.items()}
-    offsets = {paths.offsets(group, *tp): cluster_nodes.encode_counter(change.after) for tp, change in changes.items()}
-    present = {path for path in marks if isinstance(zk.perform(Get(path), ABSENT), Content)}
-    present |= {f"{path}/{name}" for path in present for name in names_below(zk, path)}
-    return [
-        SetContent(path, content) if path in present else Create(path, content)
-        for path, content in {**marks, **offsets}.items()
-    ]

@@ -14,6 +14,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.operations import restore_offsets as operation
 from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.restore_offsets import NothingToRestoreError, Restored, restore_offsets
+from zkrebalancer.operations.topic_offsets import UnknownTopicError
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError, starts_paused
 from zkrebalancer.protocol import offset_copy, paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
@@ -120,7 +121,7 @@ def test_offsets_of_a_topic_that_has_no_offsets_node_any_more_are_put_back() -> 
     world.pass_time(3_700_000)
     leave(world)
     assert paths.offsets(GROUP, "t") not in world.zk.nodes
-    with pytest.raises(NothingToRestoreError, match="topic t does not exist"):
+    with pytest.raises(UnknownTopicError, match="topic t does not exist"):
         restore(Client(world))
     world.set_topic("t", PARTITIONS, "id-2")
     world.pass_time(1_000)
@@ -277,7 +278,7 @@ def test_a_copy_that_cannot_be_read_is_named_as_it_may_be_the_last_of_its_topic(
 
 @pytest.mark.parametrize("kept", ["mark", "record"])
 def test_offsets_of_a_former_topic_do_not_get_the_mark_of_the_present_one(kept: str) -> None:
-    """No coordinator has seen yet that the topic was created anew. In `_refuse_former_topics`, refuse nothing."""
+    """No coordinator has seen yet that the topic was created anew. In `refuse_former_topics`, refuse nothing."""
     world = with_copies()
     world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 3), b"999"),)))
     world.kill_coordinator(world.leader())

@@ -1,0 +1,127 @@
+"""Takes a group's offsets out of one store and into another: ZooKeeper, Kafka, or the tree of Kafka's old consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.observe import inspection
+from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.operations.group_lifecycle import create_group
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.nodes import names_below
+from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
+from zkrebalancer.operations.topic_offsets import (
+    UnknownTopicError,
+    offset_writes,
+    read_topic,
+    refuse_former_topics,
+)
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
+from zkrebalancer.protocol.cluster_nodes import MAX_COUNTER, Topic
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+class OldOffsetsError(RebalancerError):
+    """A node of the old consumers is no offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """One partition's stored offset (None: none), and the new value."""
+
+    before: int | None
+    after: int
+
+
+def in_zookeeper(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
+    """Return the offsets that the group has in ZooKeeper; raises UnknownGroupError, ZooKeeperRefusedError."""
+    report = inspection.read_group(zk, group)
+    inspection.read_offsets(zk, report)
+    return dict(report.offsets)
+
+
+def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
+    """Return the offsets of Kafka 0.8's consumers: `/consumers/<group>/offsets/<topic>/<partition>`, next to read.
+
+    Raises:
+        OldOffsetsError: a node there is no offset.
+        ZooKeeperRefusedError: a node may not be read.
+
+    """
+    root = f"{paths.CONSUMERS}/{paths.validate_name('group', group)}/offsets"
+    nodes = [(topic, name) for topic in names_below(zk, root) for name in names_below(zk, f"{root}/{topic}")]
+    read = zk.perform_all([Get(f"{root}/{topic}/{name}") for topic, name in nodes], ABSENT)
+    found: dict[TopicPartition, int] = {}
+    for (topic, name), reply in zip(nodes, read, strict=True):
+        if isinstance(reply, Content):
+            partition, offset = decimal(name), decimal(reply.content.strip(), MAX_COUNTER)
+            if partition is None or offset is None or not paths.is_legal_topic(topic):
+                raise OldOffsetsError(f"{root}/{topic}/{name}: {reply.content!r:.40} is no offset of a partition")
+            found[topic, partition] = offset
+    return found
+
+
+def import_offsets(
+    zk: BlockingZk, group: str, offsets: Mapping[TopicPartition, int], dry_run: bool
+) -> dict[TopicPartition, Imported]:
+    """Store these offsets in ZooKeeper, and create a missing group; others stay. Returns the changes, sorted.
+
+    An interrupted import can be repeated. `dry_run` writes nothing.
+
+    Raises:
+        UnknownTopicError: there is no such topic, or it has no such partition.
+        OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic.
+        ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
+
+    """
+    known = {topic: read_topic(zk, topic) for topic in sorted({topic for topic, _number in offsets})}
+    _require_partitions(offsets, known)
+    try:
+        before = in_zookeeper(zk, group)
+    except UnknownGroupError:
+        if dry_run:
+            return _changes({}, offsets)
+        create_group(zk, group, None)
+        before = {}
+    refuse_consumers(zk, group)
+    refuse_former_topics(zk, group, known)
+    if dry_run:
+        return _changes(before, offsets)
+    with starts_paused(zk, group) as pause:
+        changes = _changes(in_zookeeper(zk, group), offsets)
+        writes = offset_writes(zk, group, known, offsets)
+        while writes:
+            pause.write(zk, writes)
+    return changes
+
+
+def import_into_kafka(
+    kafka: StoredInKafka, offsets: Mapping[TopicPartition, int], dry_run: bool
+) -> dict[TopicPartition, Imported]:
+    """Store these offsets in Kafka; others stay. Returns the changes, sorted.
+
+    Raises:
+        KafkaOffsetsError: Kafka does not answer, or rejects an offset, for example because the group has members.
+
+    """
+    changes = _changes(kafka.read(), offsets)
+    if not dry_run and offsets:
+        kafka.write(offsets)
+    return changes
+
+
+def _require_partitions(offsets: Mapping[TopicPartition, int], known: Mapping[str, Topic]) -> None:
+    for topic, number in sorted(offsets):
+        if number not in known[topic].partitions:
+            raise UnknownTopicError(f"topic {topic} has no partition {number}; leave it out")
+
+
+def _changes(
+    before: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Imported]:
+    return {partition: Imported(before.get(partition), offset) for partition, offset in sorted(offsets.items())}
