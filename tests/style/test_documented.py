@@ -50,6 +50,12 @@ RUNS = {
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),
     "zkrebalancer groups rebalance": "tests/integration/test_triggers.py::test_an_operator_asks",
+    "zkrebalancer groups offsets export": (
+        "tests/integration/test_move_offsets.py::test_a_group_moves_here_and_back_with_every_record_once"
+    ),
+    "zkrebalancer groups offsets import": (
+        "tests/integration/test_move_offsets.py::test_a_group_moves_here_and_back_with_every_record_once"
+    ),
     "zkrebalancer groups offsets restore": (
         "tests/integration/test_restore_offsets.py::test_offsets_of_a_topic_that_was_created_anew_are_put_back"
     ),

@@ -91,9 +91,7 @@ class StoredInKafka:
             raise KafkaOffsetsError(f"no members of group {self._group} from Kafka: {self._reason(error)}") from None
         if members:
             some = ", ".join(member.client_id for member in members[:3])
-            raise KafkaOffsetsError(
-                f"group {self._group} has {len(members)} members in Kafka ({some}); stop them first"
-            )
+            raise KafkaOffsetsError(f"group {self._group} has members in Kafka ({some}); stop them first")
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace committed offsets; raises KafkaOffsetsError, also if only some were rejected."""

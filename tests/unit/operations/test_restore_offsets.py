@@ -14,8 +14,8 @@ from tests.support.zk_model import Right
 from zkrebalancer.operations import restore_offsets as operation
 from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.restore_offsets import NothingToRestoreError, Restored, restore_offsets
-from zkrebalancer.operations.topic_offsets import UnknownTopicError
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError, starts_paused
+from zkrebalancer.operations.topic_offsets import UnknownTopicError
 from zkrebalancer.protocol import offset_copy, paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError

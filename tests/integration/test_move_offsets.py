@@ -1,0 +1,120 @@
+"""A group of plain Kafka consumers moves here and back, by the commands of the docs: every record is read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer
+
+from consumer_agent import Consumer
+from tests.integration.commands import run
+from tests.integration.scenario import Scenario
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Done, Multi
+from zkrebalancer.runtime.zk import BlockingZk
+
+PARTITIONS = 3
+RECORDS = 300
+
+
+class Moving:
+    """A topic with numbered records, and the records that were read so far."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.cluster = scenario.lab.cluster
+        self.group, self.topic = f"g{scenario.number}-moving", scenario.topic("moving")
+        scenario.lab.create_topic(self.topic, PARTITIONS)
+        self.read: list[int] = []
+        self.written = 0
+
+    def produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap})
+        for number in range(self.written, self.written + RECORDS):
+            producer.produce(self.topic, str(number).encode(), partition=number % PARTITIONS)
+        self.written += RECORDS
+        assert producer.flush(WITHIN_S) == 0
+
+    def read_by_kafka(self, count: int) -> KafkaConsumer:
+        """Read and commit at least this many records; the consumer stays a member."""
+        consumer = KafkaConsumer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap,
+                "group.id": self.group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([self.topic])
+        end = len(self.read) + count
+        while len(self.read) < end:
+            for message in consumer.consume(10, WITHIN_S):
+                assert message.error() is None
+                self.read.append(int(message.value()))
+                consumer.commit(message, asynchronous=False)
+        return consumer
+
+    def read_here(self, count: int) -> None:
+        servers = {"zookeeper": self.cluster.zookeeper, "bootstrap": self.cluster.bootstrap}
+        end = len(self.read) + count
+        with Consumer(**servers, group=self.group) as consumer:
+            consumer.subscribe([self.topic])
+            while len(self.read) < end:
+                self.read += [int(value) for value in consumer.poll(WITHIN_S).values()]
+            consumer.commit()
+
+    def offsets(self, *arguments: object, code: int = 0) -> Any:
+        """Run `groups offsets`; return its document, or its error."""
+        servers = ("--zookeeper", self.cluster.zookeeper, "--bootstrap", self.cluster.bootstrap)
+        result = run("zkrebalancer", "groups", "offsets", *arguments, *servers, "--json")
+        assert result.returncode == code, result.stderr
+        return json.loads(result.stdout) if code == 0 and result.stdout else result.stderr
+
+
+@pytest.fixture
+def moving(scenario: Scenario) -> Iterator[Moving]:
+    scenario.add_coordinator()
+    moving = Moving(scenario)
+    yield moving
+    scenario.require_quiet_logs()
+
+
+def test_a_group_moves_here_and_back_with_every_record_once(moving: Moving, tmp_path: Path) -> None:
+    moving.produce()
+    with closing(moving.read_by_kafka(RECORDS // PARTITIONS + 1)):  # one partition or more is read in part
+        refused = moving.offsets("import", moving.group, "--from", "kafka", code=1)
+        assert f"group {moving.group} has members in Kafka" in refused
+    shown = moving.offsets("import", moving.group, "--from", "kafka", "--dry-run")
+    moved = moving.offsets("import", moving.group, "--from", "kafka")
+    assert shown["offsets"] == moved["offsets"]
+    assert sum(row["after"] for row in moved["offsets"]) == len(moving.read)
+
+    moving.read_here(RECORDS - len(moving.read))
+    file = tmp_path / "offsets.csv"
+    out = ("--out", file, "--zookeeper", moving.cluster.zookeeper)
+    run("zkrebalancer", "groups", "offsets", "export", moving.group, *out)
+    assert file.read_text().splitlines()[1:] == [f"{moving.topic},{number},{RECORDS // PARTITIONS}" for number in range(PARTITIONS)]
+    assert "confirm with --yes" in moving.offsets("import", moving.group, file, "--to", "kafka", code=2)
+    moving.offsets("import", moving.group, file, "--to", "kafka", "--yes")
+
+    moving.produce()
+    moving.read_by_kafka(RECORDS).close()
+    assert sorted(moving.read) == list(range(2 * RECORDS))
+
+
+def test_the_offsets_of_old_consumers_are_imported(moving: Moving) -> None:
+    root = f"{paths.CONSUMERS}/{moving.group}"
+    nodes = [Create(root), Create(f"{root}/offsets"), Create(f"{root}/offsets/{moving.topic}")]
+    nodes += [Create(f"{root}/offsets/{moving.topic}/{number}", b"40") for number in range(PARTITIONS)]
+    with BlockingZk(moving.cluster.zookeeper) as zk:
+        assert isinstance(zk.perform(Multi(tuple(nodes))), Done)
+    moving.produce()
+    moving.offsets("import", moving.group, "--from", "old-consumers")
+    moving.read_here(RECORDS - 40 * PARTITIONS)
+    assert sorted(moving.read) == list(range(40 * PARTITIONS, RECORDS))

@@ -1,0 +1,138 @@
+"""Offsets of another store become those of a group: the next member continues there, even after a killed import."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.support.client import MAX_CALLS, Client, KilledError
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations.move_offsets import (
+    Imported,
+    OldOffsetsError,
+    import_offsets,
+    in_zookeeper,
+    of_old_consumers,
+)
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
+from zkrebalancer.operations.topic_offsets import UnknownTopicError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi
+from zkrebalancer.runtime.zk import BlockingZk
+
+OFFSETS = {("t", 0): 10, ("t", 2): 12}
+
+
+@pytest.fixture(autouse=True)
+def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts_pause, "MAX_WRITES_PER_TRANSACTION", 1)
+
+
+def client_of(world: World, dies_after: int = MAX_CALLS) -> BlockingZk:
+    return cast("BlockingZk", Client(world, dies_after))
+
+
+def without_group() -> World:
+    """Return a coordinator that knows a topic of three partitions, and no group."""
+    world = World()
+    world.set_topic("t", 3)
+    world.add_coordinator()
+    world.pass_time(1_000)
+    return world
+
+
+def stored(world: World, number: int) -> bytes | None:
+    node = world.zk.perform(Get(paths.offsets(GROUP, "t", number)))
+    return node.content if isinstance(node, Content) else None
+
+
+def test_a_group_is_created_and_its_first_member_continues_there() -> None:
+    """In `offset_writes`, leave the marks out: the coordinator deletes the offsets."""
+    world = without_group()
+    assert import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False) == {
+        ("t", 0): Imported(None, 10),
+        ("t", 2): Imported(None, 12),
+    }
+    world.add_agent("a")
+    world.pass_time(10_000)
+    world.assert_settled()
+    assert [stored(world, number) for number in range(3)] == [b"10", None, b"12"]
+    assert in_zookeeper(client_of(world), GROUP) == OFFSETS
+
+
+def test_offsets_of_a_topic_that_is_recreated_before_the_first_member_begins_are_deleted() -> None:
+    """In `offset_writes`, write empty marks."""
+    world = without_group()
+    import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+    world.delete_topic("t")
+    world.set_topic("t", 3, "id-2")
+    world.add_agent("a")
+    world.pass_time(10_000)
+    assert in_zookeeper(client_of(world), GROUP) == {}
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    world = without_group()
+    before = dict(world.zk.nodes)
+    assert import_offsets(client_of(world), GROUP, OFFSETS, dry_run=True).keys() == OFFSETS.keys()
+    assert world.zk.nodes == before
+
+
+def test_other_offsets_stay_and_the_former_ones_are_returned() -> None:
+    world = without_group()
+    import_offsets(client_of(world), GROUP, {("t", 0): 1, ("t", 1): 2}, dry_run=False)
+    changes = import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+    assert changes == {("t", 0): Imported(1, 10), ("t", 2): Imported(None, 12)}
+    assert in_zookeeper(client_of(world), GROUP) == {**OFFSETS, ("t", 1): 2}
+
+
+def test_an_import_that_is_killed_anywhere_can_be_repeated() -> None:
+    """The member that begins afterwards is served, and continues at the imported offsets."""
+    for calls in range(MAX_CALLS):
+        world = without_group()
+        try:
+            import_offsets(client_of(world, calls), GROUP, OFFSETS, dry_run=False)
+        except KilledError:
+            import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+            world.add_agent("a")
+            world.pass_time(100_000)
+            world.assert_settled()
+            assert in_zookeeper(client_of(world), GROUP) == OFFSETS
+        else:
+            assert calls > len(OFFSETS)
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_group_with_members_and_what_does_not_exist_are_refused() -> None:
+    world = world_with(partitions=3)
+    world.add_agent("a")
+    world.pass_time(1_000)
+    with pytest.raises(OffsetsRefusedError, match="has consumers"):
+        import_offsets(client_of(world), GROUP, OFFSETS, dry_run=True)
+    for offsets, message in (({("t", 3): 1}, "topic t has no partition 3"), ({("u", 0): 1}, "topic u does not exist")):
+        with pytest.raises(UnknownTopicError, match=message):
+            import_offsets(client_of(world), GROUP, offsets, dry_run=False)
+
+
+def test_the_tree_of_old_consumers_is_read_and_what_is_no_offset_is_named() -> None:
+    world = without_group()
+    root = f"{paths.CONSUMERS}/{GROUP}"
+    for path, content in (
+        ("", b""),
+        ("/offsets", b""),
+        ("/offsets/t", b""),
+        ("/offsets/t/0", b"10"),
+        ("/offsets/t/2", b" 12"),
+    ):
+        world.zk.perform(Multi((Create(root + path, content),)))
+    assert of_old_consumers(client_of(world), GROUP) == OFFSETS
+    assert of_old_consumers(client_of(world), "unknown") == {}
+    for name, content in ((f"{root}/offsets/t/1", b"-1"), (f"{root}/offsets/t/one", b"1")):
+        world.zk.perform(Multi((Create(name, content),)))
+        with pytest.raises(OldOffsetsError, match=name):
+            of_old_consumers(client_of(world), GROUP)
+        world.zk.perform(Multi((Delete(name),)))
