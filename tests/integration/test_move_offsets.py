@@ -99,7 +99,8 @@ def test_a_group_moves_here_and_back_with_every_record_once(moving: Moving, tmp_
     file = tmp_path / "offsets.csv"
     out = ("--out", file, "--zookeeper", moving.cluster.zookeeper)
     run("zkrebalancer", "groups", "offsets", "export", moving.group, *out)
-    assert file.read_text().splitlines()[1:] == [f"{moving.topic},{number},{RECORDS // PARTITIONS}" for number in range(PARTITIONS)]
+    all_read = [f"{moving.topic},{number},{RECORDS // PARTITIONS}" for number in range(PARTITIONS)]
+    assert file.read_text().splitlines()[1:] == all_read
     assert "confirm with --yes" in moving.offsets("import", moving.group, file, "--to", "kafka", code=2)
     moving.offsets("import", moving.group, file, "--to", "kafka", "--yes")
 
