@@ -56,17 +56,17 @@ class Moving:
         while len(self.read) < end:
             for message in consumer.consume(10, WITHIN_S):
                 assert message.error() is None
-                self.read.append(int(message.value()))
-                consumer.commit(message, asynchronous=False)
+                self.read.append(int(message.value() or b""))
+                consumer.commit(message=message, asynchronous=False)
         return consumer
 
     def read_here(self, count: int) -> None:
-        servers = {"zookeeper": self.cluster.zookeeper, "bootstrap": self.cluster.bootstrap}
         end = len(self.read) + count
-        with Consumer(**servers, group=self.group) as consumer:
+        cluster = self.cluster
+        with Consumer(zookeeper=cluster.zookeeper, bootstrap=cluster.bootstrap, group=self.group) as consumer:
             consumer.subscribe([self.topic])
             while len(self.read) < end:
-                self.read += [int(value) for value in consumer.poll(WITHIN_S).values()]
+                self.read += [int(record.value or b"") for record in consumer.poll(WITHIN_S)]
             consumer.commit()
 
     def offsets(self, *arguments: object, code: int = 0) -> Any:
