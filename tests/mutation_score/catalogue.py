@@ -30,13 +30,15 @@ def _is_log(node: cst.CSTNode) -> bool:
 
 
 # Omitted: types (mypy checks them), decorators (they run at import), `len` and `isinstance` (changes only cause a
-# TypeError), and logging (its wording is no promise).
+# TypeError), logging (its wording is no promise), and `strict` of `zip` (an assertion that always holds: nothing can
+# notice its absence).
 _LEFT_OUT = (
     matchers.Annotation()
     | matchers.Decorator()
     | matchers.FormattedString()  # a text for people
     | matchers.Call(func=matchers.Name("len") | matchers.Name("isinstance") | matchers.Name("cast"))
     | matchers.Call(func=matchers.Attribute(value=matchers.MatchIfTrue(_is_log)))
+    | matchers.Arg(keyword=matchers.Name("strict"))
 )
 
 
@@ -125,4 +127,12 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         return  # a text for people
     for kind, operator in mutation_operators:
         if isinstance(node, kind):
-            yield from operator(node)
+            yield from (mutated for mutated in operator(node) if _strict_arguments(mutated) == _strict_arguments(node))
+
+
+def _strict_arguments(node: cst.CSTNode) -> list[str | None]:
+    """Return the value of `strict` in a call of `zip`, a list of at most one."""
+    if not matchers.matches(node, matchers.Call(func=matchers.Name("zip"))):
+        return []
+    arguments = (argument for argument in cst.ensure_type(node, cst.Call).args if argument.keyword is not None)
+    return [getattr(argument.value, "value", None) for argument in arguments]
