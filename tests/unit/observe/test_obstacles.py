@@ -17,11 +17,21 @@ CAUSE = Cause("id", "member-joined")
 STOP, START = StopFetcher("id", 1, 2, CAUSE, None), StartFetcher("id", 1, 2, CAUSE, {("t", 0): 0})
 
 
-@pytest.mark.parametrize(("command", "until_ms"), [(STOP, 91_000), (START, 31_000)], ids=["stop", "start"])
-def test_only_a_stop_has_the_time_that_its_member_asked_for(command: Command, until_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("command", "until_ms", "what"), [(STOP, 91_000, "a stop,"), (START, 31_000, "a start,")], ids=["stop", "start"]
+)
+def test_only_a_stop_has_the_time_that_its_member_asked_for(command: Command, until_ms: int, what: str) -> None:
     """In `obstacles._of_member`, take the limit of stops for starts."""
     registration = Registration("static", {"t": 1}, "0", "a", "h", 6_000, stop_timeout_ms=90_000)
     member = Member("a-1", registration, OwnersRecord(1, None, {}), pending=[PendingCommand(command, "node", 1_000)])
     view = replace(GroupView("g", {}, GroupSettings(rebalance_timeout_ms=30_000)), members={"a-1": member})
     (found,) = find_obstacles(view, is_led=True, published=[], unpublished=0)
     assert (found.kind, found.member, found.until_ms) == ("waiting", "a-1", until_ms)
+    assert what in found.text
+
+
+def test_a_group_that_is_frozen_and_paused() -> None:
+    view = GroupView("g", {}, GroupSettings(frozen=True, starts_paused=True, paused_by="reset-1"))
+    found = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    assert [each.kind for each in found] == ["paused", "frozen"]
+    assert "by operation reset-1;" in found[0].text

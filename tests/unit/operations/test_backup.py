@@ -200,8 +200,9 @@ def test_what_is_no_whole_backup_is_refused_before_anything_is_written(
     file.write_text("\n".join(damage(file.read_text().splitlines())) + "\n")
     world = empty_world()
     before = dict(world.zk.nodes)
-    with pytest.raises(BackupFileError, match=fault):
+    with pytest.raises(BackupFileError, match=fault) as refused:
         restored(world, file)
+    assert str(refused.value).startswith(f"{file}: line ")
     assert world.zk.nodes == before
 
 

@@ -188,6 +188,8 @@ def test_partitions_that_do_not_exist_any_more_are_left_out() -> None:
 
 
 def test_what_cannot_be_done_is_refused() -> None:
+    with pytest.raises(NothingToRestoreError, match="has no copy; "):
+        restore(Client(world_with(partitions=PARTITIONS)))
     world = with_copies()
     for names, topics in ((("no-copy",), ()), ((), ("u",)), (("1-0000000000",), ("t",)), ((), ("t", "u"))):
         with pytest.raises(NothingToRestoreError, match="has no copy of"):

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.operations import secure_tree
 from zkrebalancer.operations.secure_tree import (
     Finding,
     Outcome,
@@ -21,6 +22,7 @@ from zkrebalancer.protocol.calls import (
     Call,
     Done,
     GetRights,
+    ListChildren,
     NodeRights,
     Refusal,
     Refused,
@@ -43,10 +45,13 @@ class RightsClient(ModelClient):
         super().__init__()
         self.lists: dict[str, tuple[Mapping[str, str], int]] = {}  # path -> rights and version
         self.before_rights: Callable[[], None] | None = None
+        self.closed: set[str] = set()  # to this client, which may list no children there
+        self.hidden: set[str] = set()  # its rights cannot be read either
 
     def perform(self, call: Call | RightsCall, expected: Collection[Refusal] = ()) -> Reply:
         if not isinstance(call, GetRights | SetRights):
-            return super().perform(call, expected)
+            is_closed = isinstance(call, ListChildren) and call.path in self.closed | self.hidden
+            return Refused(Refusal.NO_AUTH) if is_closed else super().perform(call, expected)
         if isinstance(call, SetRights) and self.before_rights is not None:
             act, self.before_rights = self.before_rights, None
             act()
@@ -57,6 +62,8 @@ class RightsClient(ModelClient):
     def _answer(self, call: RightsCall) -> Reply:
         if call.path not in self.model.nodes:
             return Refused(Refusal.NO_NODE)
+        if call.path in self.hidden:
+            return Refused(Refusal.NO_AUTH)
         present, version = self.lists.get(call.path, (OPEN, 0))
         if isinstance(call, GetRights):
             return NodeRights(present, version)
@@ -94,3 +101,16 @@ def test_who_is_who_is_read_again_once_nobody_else_can_write_it(was_there: bool)
         write_principals(cast("BlockingZk", client), WHO)
     write_principals(cast("BlockingZk", client), WHO)
     assert read_principals(cast("BlockingZk", client))[0] == WHO
+
+
+def test_the_whole_tree_is_walked_and_what_cannot_be_read_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `walk`, look below the last portion of nodes only; in `_children`, forget those that cannot be listed."""
+    monkeypatch.setattr(secure_tree, "MAX_AT_ONCE", 1)
+    client = RightsClient()
+    groups = [paths.group(name) for name in "abc"]
+    for path in groups:
+        client.create(f"{path}/ids")
+    client.closed, client.hidden = {groups[1]}, {groups[2]}
+    outcome = repaired(client)
+    assert {finding.path for finding in outcome.findings} >= {groups[0], f"{groups[0]}/ids", groups[1]}
+    assert sorted(outcome.unreadable) == groups[1:]

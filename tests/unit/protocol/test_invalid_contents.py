@@ -91,6 +91,10 @@ def test_a_command_with_an_extension_type(extension: bytes) -> None:
         command.decode(content.replace(text, extension))
 
 
+def test_a_command_with_a_timestamp_that_nobody_reads_is_read_by_every_version() -> None:
+    assert command.decode(msgpack.packb(COMMAND | {"later": msgpack.Timestamp(1)})).command_id == "id"
+
+
 def test_a_stop_of_everything_needs_an_explicit_null_map() -> None:
     stop = COMMAND | {"option": "stop-fetcher", "ownership_map": None}
     assert command.decode(msgpack.packb(stop)).partitions is None
@@ -163,3 +167,11 @@ def test_rack_of_a_broker() -> None:
     assert cluster_nodes.decode_rack(b'{"host":"b1"}') is None
     with pytest.raises(NodeContentError, match="broker: rack must be a string"):
         cluster_nodes.decode_rack(b'{"rack":1}')
+    with pytest.raises(NodeContentError, match="^broker: "):
+        cluster_nodes.decode_rack(b"no JSON")
+
+
+def test_a_topic_of_an_eviction_record_that_is_none() -> None:
+    content = ownership.encode_eviction(ownership.EvictionRecord(1, {}, 2, 3, ("t",)))
+    with pytest.raises(NodeContentError, match="^evicted: "):
+        ownership.decode_eviction(content.replace(b'"t"', b'"a/b"'))

@@ -121,6 +121,7 @@ def test_any_content_is_read_or_refused(content: bytes) -> None:
         (Principals(("digest:user:password",)), "security identity"),
         (Principals(("sasl:c",), groups={"a/b": ("sasl:x",)}), "group name"),
         (Principals(("sasl:c",), groups={"g": tuple(f"sasl:{n}" * 9 for n in range(10))}), "too many principals"),
+        (Principals(tuple(f"sasl:{n}" * 9 for n in range(10))), "too many principals"),
     ],
 )
 def test_principals_that_cannot_be_used(who: Principals, text: str) -> None:
