@@ -91,10 +91,6 @@ def test_a_command_with_an_extension_type(extension: bytes) -> None:
         command.decode(content.replace(text, extension))
 
 
-def test_a_command_with_a_timestamp_that_nobody_reads_is_read_by_every_version() -> None:
-    assert command.decode(msgpack.packb(COMMAND | {"later": msgpack.Timestamp(1)})).command_id == "id"
-
-
 def test_a_stop_of_everything_needs_an_explicit_null_map() -> None:
     stop = COMMAND | {"option": "stop-fetcher", "ownership_map": None}
     assert command.decode(msgpack.packb(stop)).partitions is None

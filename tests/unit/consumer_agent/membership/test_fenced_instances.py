@@ -110,6 +110,8 @@ def test_who_lost_its_session_does_not_fence_its_own_successor() -> None:
     effects = driver.answer(Get(paths.ids(GROUP, "other-1")), content(b"registration"))
     assert driver.writes() == []
     assert_out_for_good(driver, effects)
+    (failed,) = of_type(effects, Failed)
+    assert "pod-1: other-1 of group" in str(failed.error)
 
 
 def test_a_record_of_its_instance_that_may_not_be_read_does_not_let_it_fence_a_successor() -> None:

@@ -131,6 +131,9 @@ def test_rule_12_a_refused_renewal_means_evicted() -> None:
     effects = driver.answer(RENEWAL, Refused(Refusal.NO_NODE, 0))
     assert effects[0] == EmitUntil(NEVER_MS)
     assert TellLost() in effects
+    assert [effect.text for effect in effects if isinstance(effect, Warn)] == [
+        f"{CONSUMER} is out of its group: evicted by the coordinator"
+    ]
     assert driver.machine.state is State.OUT
 
 
