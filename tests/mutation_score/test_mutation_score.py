@@ -90,7 +90,8 @@ def f(a: int = 1) -> "int":
 
 def test_whether_a_zip_is_strict_is_left_alone() -> None:
     changes = [mutant.diff[-1] for mutant in mutants_in("def f(a, b):\n    return zip(a, b, strict=True)\n")]
-    assert changes and all("strict=True)" in change for change in changes)
+    assert changes
+    assert all("strict=True)" in change for change in changes)
 
 
 def test_a_mutant_keeps_its_key_until_its_function_changes() -> None:

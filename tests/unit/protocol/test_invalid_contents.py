@@ -163,11 +163,11 @@ def test_rack_of_a_broker() -> None:
     assert cluster_nodes.decode_rack(b'{"host":"b1"}') is None
     with pytest.raises(NodeContentError, match="broker: rack must be a string"):
         cluster_nodes.decode_rack(b'{"rack":1}')
-    with pytest.raises(NodeContentError, match="^broker: "):
+    with pytest.raises(NodeContentError, match=r"^broker: "):
         cluster_nodes.decode_rack(b"no JSON")
 
 
 def test_a_topic_of_an_eviction_record_that_is_none() -> None:
     content = ownership.encode_eviction(ownership.EvictionRecord(1, {}, 2, 3, ("t",)))
-    with pytest.raises(NodeContentError, match="^evicted: "):
+    with pytest.raises(NodeContentError, match=r"^evicted: "):
         ownership.decode_eviction(content.replace(b'"t"', b'"a/b"'))
