@@ -114,3 +114,9 @@ def decode(content: bytes) -> GroupSettings:
                 raise NodeContentError(f"{what}: {key} must be true or false, not {document[key]!r:.80}")
             values[key] = document[key]
     return GroupSettings(**values)  # type: ignore[arg-type]  # each value was checked above
+
+
+def differing(before: GroupSettings, new: GroupSettings) -> list[str]:
+    """Return the names of the settings that differ."""
+    known = asdict(before)
+    return [name for name, value in asdict(new).items() if value != known[name]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zkrebalancer.protocol.command import Cause
-from zkrebalancer.protocol.history import MAX_REASONS, Reason
+from zkrebalancer.protocol.history import MAX_NAME, MAX_REASONS, Reason
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
@@ -25,7 +25,8 @@ class Request:
         """Add a further reason."""
         self.count += 1
         if len(self.reasons) < MAX_REASONS:
-            self.reasons.append(reason)
+            named = None if reason.subject is None else reason.subject[:MAX_NAME]
+            self.reasons.append(Reason(reason.kind, named))
 
 
 class Causes:

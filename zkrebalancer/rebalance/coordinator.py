@@ -294,9 +294,9 @@ class Coordinator:
         if name in self.groups:
             self.scheduler.run(name, self.groups[name].watched, tuple(rest))
 
-    def _topic_changed(self, group: str, kind: str) -> None:
+    def _topic_changed(self, group: str, kind: str, topic: str) -> None:
         if group in self.groups:
-            self.scheduler.run(group, self.groups[group].topics_changed, kind)
+            self.scheduler.run(group, self.groups[group].topics_changed, kind, topic)
 
     def list_groups(self) -> None:
         """List the groups, because some may have been created or deleted (`register_group_change_listener`)."""

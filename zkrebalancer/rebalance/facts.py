@@ -19,9 +19,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Changed(Fact):
-    """A change that may require a rebalance; `kind`: the trigger's name."""
+    """A change that may require a rebalance; `kind`: the trigger's name, `subject`: what changed."""
 
     kind: str
+    subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ class Group:
     def handle(self, fact: facts.Fact) -> None:  # noqa: C901, PLR0912  # a table
         """Do what follows from a fact that one part has reported."""
         match fact:
-            case facts.Changed(kind):
-                self.request(kind)
+            case facts.Changed(kind, subject):
+                self.request(kind, subject)
             case facts.Joined(member) | facts.CommandsRead(member):
                 self._moving.adopt_member(member)
                 self.request("member-joined" if isinstance(fact, facts.Joined) else "retry", member.consumer)
@@ -257,10 +257,10 @@ class Group:
         if self.state not in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
             self._queue_debounced()
 
-    def topics_changed(self, kind: str) -> None:
+    def topics_changed(self, kind: str, topic: str) -> None:
         """Handle that a topic of the group was created, deleted or changed."""
         self.planning.touch_all()
-        self.request(kind)
+        self.request(kind, topic)
 
     def _queue_debounced(self) -> None:
         """Queue at once after a quiet time, otherwise after the debounce time without a change, or at its cap."""
@@ -433,6 +433,9 @@ class Group:
             plan = self._moving.plan
             if changed and plan is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
-            self.request("settings-changed" if changed else "operator-request")
+            if changed:
+                self.request("settings-changed", ", ".join(settings.differing(before, new)))
+            else:
+                self.request("operator-request")
         else:
             self._leadership.gone.add(self.name)

@@ -151,7 +151,7 @@ class Membership:
         if member.registration != before:
             member.pattern_refused = False
             self._subscriptions.replace(self._view.group, before, member.registration)
-            self._report(facts.Changed("subscription-changed"))
+            self._report(facts.Changed("subscription-changed", consumer))
 
     def read_owners(self, consumer: str, missing: PendingCommand | None = None) -> None:
         """Read what a consumer owns: it changed, or its session ended. `missing`: see `OwnersInDoubt`."""

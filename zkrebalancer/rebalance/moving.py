@@ -256,7 +256,7 @@ class Moving:
             member.is_refused = True
             self._view.touch(consumer)
             self._scheduler.wake(("refused", consumer), at_us, self._try_again, consumer)
-            self._report(facts.Changed("member-refused"))
+            self._report(facts.Changed("member-refused", consumer))
 
     def _try_again(self, consumer: str) -> None:
         member = self._view.members.get(consumer)
@@ -321,7 +321,7 @@ class Moving:
             if not self._scheduler.has_timer(("command", member.consumer)):
                 self.limit(member)  # nobody could tell whether it had answered
         elif member.owners is not None and before.partitions != member.owners.partitions:
-            self._report(facts.Changed("ownership-changed"))  # not by any command of ours
+            self._report(facts.Changed("ownership-changed", member.consumer))  # not by any command of ours
         self._given.look()
         self._report(facts.LetGo(released))
         self.advance((member.consumer,))

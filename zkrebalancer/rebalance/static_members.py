@@ -269,4 +269,4 @@ class StaticMembers:
         self._view.away.pop(instance, None)
         self._until_us.pop(instance, None)
         self._view.waiting_for = {tp: name for tp, name in self._view.waiting_for.items() if name != instance}
-        self._report(facts.Changed("static-grace-over"))
+        self._report(facts.Changed("static-grace-over", instance))

@@ -203,7 +203,7 @@ class TopicReset:
             self._view.recorded_incarnations.pop(topic, None)
         else:
             self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = incarnation
-            self._report(facts.Changed("topic-recreated"))
+            self._report(facts.Changed("topic-recreated", topic))
 
     def _place_made(self, reply: Reply, topic: str) -> None:
         if reply == Refused(Refusal.NO_NODE, 0):  # the group is gone

@@ -23,8 +23,10 @@ WORK_OF_A_NOTICE = 60
 class TopicListener:
     """Reads and watches every topic, and notifies the groups that a change concerns, in portions."""
 
-    def __init__(self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
-        """`notify(group, kind of trigger)` is called for every group that is interested in a changed topic."""
+    def __init__(
+        self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str, str], None]
+    ) -> None:
+        """`notify(group, kind of trigger, topic)` is called for every group that is interested in a changed topic."""
         self._scheduler = scheduler.part(OWNER)
         self._subscriptions = subscriptions
         self._notify = notify
@@ -203,7 +205,7 @@ class TopicListener:
             group = self._to_notify.popleft()
             if self._subscriptions.concerns(self._reported, group):
                 self._scheduler.spend(WORK_OF_A_NOTICE)
-                self._notify(group, self._reported_kind)
+                self._notify(group, self._reported_kind, self._reported)
         self._subscriptions.are_changes_reported = not self._has_to_notify()
         if self._to_notify:
             self._scheduler.wake_soon("/changed", self._notify_groups)

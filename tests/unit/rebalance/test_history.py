@@ -10,7 +10,15 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import fields, history, paths, settings
 from zkrebalancer.protocol.calls import Delete, Done, Multi, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.history import MAX_HISTORY_BYTES, MAX_REASONS, MAX_REBALANCES, Phases, Reason, Rebalanced
+from zkrebalancer.protocol.history import (
+    MAX_HISTORY_BYTES,
+    MAX_NAME,
+    MAX_REASONS,
+    MAX_REBALANCES,
+    Phases,
+    Reason,
+    Rebalanced,
+)
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Tick
 from zkrebalancer.rebalance.history import DELAY_US
@@ -279,6 +287,25 @@ def test_changes_at_the_same_time_are_reasons_of_one_rebalance() -> None:
     world.pass_time(3_000)
     reasons = [(each.reason_count, len(each.reasons)) for each in kept(world)[1:]]
     assert reasons == [(1, 1), (5, MAX_REASONS)]
+
+
+def test_what_changed_is_named() -> None:
+    """In `Request.add`, keep a name of any length: no reader would accept the entry."""
+    world = world_with(GroupSettings(), "a")
+    world.set_topic("t", 8)
+    world.pass_time(3_000)
+    world.add_agent("b")
+    world.run()
+    world.pass_time(10)  # within the debounce time, so that these are one request
+    world.configure(settings.encode(GroupSettings(mode="eager", strategy="range", rebalance_timeout_ms=9_000)))
+    world.pass_time(10)
+    world.leader().machine.groups[GROUP].request("settings-changed", "x" * 1_000)
+    world.add_agent("c")
+    world.pass_time(3_000)
+    _first, grown, _joined, configured = kept(world)
+    assert grown.reasons == (Reason("partitions-added", "t"),)
+    changed = Reason("settings-changed", "strategy, mode, rebalance_timeout_ms")
+    assert configured.reasons == (changed, Reason("settings-changed", "x" * MAX_NAME), Reason("member-joined", "c-1"))
 
 
 def test_an_entry_is_added_once() -> None:
