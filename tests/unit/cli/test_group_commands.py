@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli import group_lifecycle, groups, plans
+from zkrebalancer.cli.groups import groups, lifecycle, plans, views
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
@@ -25,7 +25,7 @@ class Commands:
         self.world = world
 
     def run(self, *arguments: str) -> Result:
-        result = CliRunner().invoke(groups.groups, [*arguments, "--zookeeper", "model:1"])
+        result = CliRunner().invoke(groups, [*arguments, "--zookeeper", "model:1"])
         assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
         return result
 
@@ -41,7 +41,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     world = world_with(partitions=4)
     client = ModelClient(world.zk)
-    for module in (groups, plans, group_lifecycle):
+    for module in (views, plans, lifecycle):
         monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
     return Commands(world)
 

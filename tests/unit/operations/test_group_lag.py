@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from zkrebalancer.cli import groups
+from zkrebalancer.cli.groups import groups
 from zkrebalancer.operations import group_lag
 from zkrebalancer.operations.group_lag import PartitionLag, read_lag_times
 from zkrebalancer.protocol.fields import TopicPartition
@@ -47,5 +47,5 @@ def test_lag_times_are_those_of_the_first_unread_records(monkeypatch: pytest.Mon
 
 def test_lag_time_needs_kafka() -> None:
     for arguments in (["--lag-time"], ["--offsets", "--lag-time"]):
-        result = CliRunner().invoke(groups.groups, ["describe", "g", "--zookeeper", "z:1", *arguments])
+        result = CliRunner().invoke(groups, ["describe", "g", "--zookeeper", "z:1", *arguments])
         assert (result.exit_code, "--lag-time needs --offsets and --bootstrap" in result.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""`zkrebalancer groups plan`, `explain`, `configure`, `freeze` and `unfreeze`: preview, explain, change settings."""
+"""`zkrebalancer groups plan`, `explain`, `rebalance`, `configure`, `freeze` and `unfreeze`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import Foreseen, foresee, foresee_one
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -23,6 +26,10 @@ MAX_MOVES_SHOWN = 20
 kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
+
+
+class NoLeaderError(RebalancerError):
+    """No coordinator leads, so the request would have no effect."""
 
 
 @click.command()
@@ -80,6 +87,39 @@ def explain(
         click.echo(f"with {why.alternative}, the best alternative, the cost would change by: {terms}")
     for note in notes:
         click.echo(f"note: {note}", err=True)
+
+
+@click.command()
+@click.argument("group")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
+    """Ask the coordinator to check a group again.
+
+    Nothing happens if no partition has to move.
+
+    \b
+    Example:
+      zkrebalancer groups rebalance payments --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        report = inspection.read_group(zk, group)
+        leader = inspection.read_leader(zk)
+        if leader is None:
+            raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
+        node = zk.perform(Get(paths.group(group)), ABSENT)
+        if not isinstance(node, Content):
+            raise inspection.UnknownGroupError(f"group {group} was deleted")
+        # Rewriting the settings unchanged is the request: every leader watches them anyway.
+        request = Multi((SetContent(paths.group(group), node.content, node.stat.version),))
+        written = zk.perform(request, CHANGED)
+    if not isinstance(written, Done):
+        raise RebalancerError(f"group {group}: its settings were changed at the same time; try again")
+    if as_json:
+        click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
+    else:
+        click.echo(f"asked coordinator {leader.brokerid} to check {group}, now at generation {report.generation}")
 
 
 @click.command()

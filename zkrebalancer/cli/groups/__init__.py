@@ -1,0 +1,38 @@
+"""`zkrebalancer groups`: inspect and operate consumer groups."""
+
+from __future__ import annotations
+
+import click
+
+from zkrebalancer.cli.groups.lifecycle import create, delete
+from zkrebalancer.cli.groups.offsets import group_offsets
+from zkrebalancer.cli.groups.plans import configure, explain, freeze, plan, rebalance, unfreeze
+from zkrebalancer.cli.groups.reset import reset
+from zkrebalancer.cli.groups.views import describe, list_groups
+
+
+@click.group()
+def groups() -> None:
+    """Inspect and operate consumer groups.
+
+    \b
+    Example:
+      zkrebalancer groups describe payments --zookeeper localhost:2181/kafka
+    """
+
+
+for command in (
+    configure,
+    create,
+    delete,
+    describe,
+    explain,
+    freeze,
+    group_offsets,
+    list_groups,
+    plan,
+    rebalance,
+    reset,
+    unfreeze,
+):
+    groups.add_command(command)

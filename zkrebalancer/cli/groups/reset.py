@@ -1,0 +1,98 @@
+"""`zkrebalancer groups reset-offsets`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+import click
+from rich.table import Table
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.tables import console
+from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.reset_offsets import reset_offsets
+from zkrebalancer.protocol import fields
+from zkrebalancer.runtime.zk import BlockingZk
+
+FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
+
+
+@click.command("reset-offsets")
+@click.argument("group")
+@click.option("--to-earliest", "target", flag_value="earliest", help="To the first record that Kafka still has.")
+@click.option("--to-latest", "target", flag_value="latest", help="To the end of each partition.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset, in every partition.")
+@click.option(
+    "--to-datetime",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]),
+    callback=lambda _context, _option, moment: _require_kafka_time(moment),
+    help="To the first record at or after this time.",
+)
+@options.kafka_options("Kafka brokers; required unless --to-offset is given. Also resets the offsets stored in Kafka.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def reset(
+    group: str,
+    target: str | None,
+    to_offset: int | None,
+    to_datetime: datetime | None,
+    kafka: Mapping[str, str] | None,
+    dry_run: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Reset the stored offsets of a group that has no members.
+
+    \b
+    Example:
+      zkrebalancer groups reset-offsets payments --to-earliest --dry-run \\
+          --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+    """
+    if sum(choice is not None for choice in (target, to_offset, to_datetime)) != 1:
+        raise click.UsageError("give exactly one of --to-earliest, --to-latest, --to-offset and --to-datetime")
+    if to_offset is None and kafka is None:
+        raise click.UsageError("--bootstrap is required, because Kafka knows these offsets")
+
+    def new_offsets(partitions: list[fields.TopicPartition]) -> Mapping[fields.TopicPartition, int]:
+        if to_offset is not None or kafka is None:
+            return dict.fromkeys(partitions, to_offset or 0)
+        if to_datetime is not None:
+            return kafka_offsets.offsets_at(kafka, partitions, to_datetime)
+        ends = kafka_offsets.log_ends(kafka, partitions)
+        return {partition: low if target == "earliest" else high for partition, (low, high) in ends.items()}
+
+    with BlockingZk(zookeeper) as zk:
+        in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
+        changes = reset_offsets(zk, group, new_offsets, dry_run, in_kafka)
+    if not changes:
+        where = " in ZooKeeper (use --bootstrap to include those in Kafka)" if kafka is None else ""
+        click.echo(f"group {group} has no stored offsets{where}", err=True)
+    if as_json:
+        rows = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "before": change.in_zookeeper,
+                "before_in_kafka": change.in_kafka,
+                "after": change.after,
+            }
+            for (topic, partition), change in changes.items()
+        ]
+        click.echo(json.dumps({"group": group, "dry_run": dry_run, "offsets": rows}))
+        return
+    table = Table("topic", "partition", "in ZooKeeper", "in Kafka", "would be" if dry_run else "now")
+    for (topic, partition), change in changes.items():
+        shown = (partition, change.in_zookeeper, change.in_kafka, change.after)
+        table.add_row(topic, *("-" if value is None else str(value) for value in shown))
+    console().print(table)
+
+
+def _require_kafka_time(moment: datetime | None) -> datetime | None:
+    if moment is not None and moment.year < FIRST_KAFKA_YEAR:
+        raise click.BadParameter(f"Kafka has no times before {FIRST_KAFKA_YEAR}")
+    return moment
