@@ -23,6 +23,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 WEIGHING = frozenset({"balanced"})  # strategies that use lag and rates
+WITH_OPTIONS = frozenset({"balanced"})  # strategies that have options; others ignore them
 
 
 def strategy(name: str) -> Strategy:

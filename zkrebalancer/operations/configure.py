@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from zkrebalancer.assignment import strategy
+from zkrebalancer.assignment import WITH_OPTIONS, strategy
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.protocol import paths, settings
@@ -82,7 +82,16 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
         raise ConfigurationError(str(error)) from None
     strategy(after.strategy)
     read_options(after.options)
+    _refuse_unused(after, given)
     return after
+
+
+def _refuse_unused(after: GroupSettings, given: Iterable[str]) -> None:
+    """Refuse to set what would have no effect; options that are there already may stay, for a later strategy."""
+    unused = [key for key in sorted(given) if key.startswith(OPTION) and key.removeprefix(OPTION) in after.options]
+    if unused and after.strategy not in WITH_OPTIONS:
+        which = " or ".join(sorted(WITH_OPTIONS))
+        raise ConfigurationError(f"{unused[0]}: the strategy {after.strategy} has no options; set strategy={which}")
 
 
 def _value(text: str) -> Any:  # noqa: ANN401  # what JSON has

@@ -101,6 +101,20 @@ def test_an_option_that_no_strategy_has_is_refused() -> None:
         changed(BEFORE, ["options.move_cost=much"])
 
 
+def test_an_option_that_would_have_no_effect_is_refused() -> None:
+    """What is there already may stay, for another strategy later."""
+    sticky = GroupSettings(strategy="sticky", options={"move_cost": 2})
+    with pytest.raises(
+        ConfigurationError, match=r"options\.move_cost: the strategy sticky has no options; set strategy=b"
+    ):
+        changed(sticky, ["options.move_cost=1"])
+    with pytest.raises(ConfigurationError, match=r"options\.rack_cost: the strategy range has no options"):
+        changed(GroupSettings(strategy="balanced"), ["strategy=range", "options.rack_cost=1"])
+    assert changed(sticky, ["frozen=true"]).options == {"move_cost": 2}
+    assert changed(sticky, ["options.move_cost="]).options == {}
+    assert changed(sticky, ["strategy=balanced", "options.move_cost=1"]).options == {"move_cost": 1}
+
+
 def test_settings_are_read_with_their_node() -> None:
     client = ModelClient()
     client.create(paths.group("g"), b'{"version": 1, "frozen": true}')
