@@ -8,7 +8,8 @@ import pytest
 
 from zkrebalancer.observe.obstacles import find_obstacles
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
-from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.obstacles import REFUSED, PublishedObstacle
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
@@ -35,3 +36,21 @@ def test_a_group_that_is_frozen_and_paused() -> None:
     found = find_obstacles(view, is_led=True, published=[], unpublished=0)
     assert [each.kind for each in found] == ["paused", "frozen"]
     assert "by operation reset-1;" in found[0].text
+
+
+def test_what_a_program_reads_of_an_obstacle() -> None:
+    """Its member, path, right and end: what the text says, without parsing it."""
+    unreadable = Member("a-1", None, None, given=None)
+    record = EvictionRecord(1, {}, evicted_at_ms=1_000, lease_ms=2_000)
+    view = replace(
+        GroupView("g", {}, GroupSettings()), members={"a-1": unreadable}, evicted={"b-1": record, "c-1": None}
+    )
+    refused = PublishedObstacle("g", REFUSED, "no permission", "/consumers/groups/g", "READ")
+    found = find_obstacles(view, is_led=True, published=[refused], unpublished=0)
+    assert [(each.kind, each.member, each.path, each.right, each.until_ms) for each in found] == [
+        (REFUSED, None, "/consumers/groups/g", "READ", None),
+        ("unreadable", "a-1", None, None, None),
+        ("unreadable", "a-1", None, None, None),
+        ("lease", "b-1", None, None, 3_000),
+        ("lease", "c-1", None, None, None),
+    ]

@@ -111,6 +111,7 @@ def test_what_was_deleted_with_a_topic_is_put_back() -> None:
     world = with_copies()
     changes = restore(Client(world))
     assert {number: change.after for (_topic, number), change in changes.items()} == OFFSETS
+    assert {change.copy for change in changes.values()} == set(world.zk.children(paths.deleted_offsets(GROUP)))
     assert stored(world) == OFFSETS
     assert_goes_on(world)
 

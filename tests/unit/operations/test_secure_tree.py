@@ -114,3 +114,9 @@ def test_the_whole_tree_is_walked_and_what_cannot_be_read_is_named_once(monkeypa
     outcome = repaired(client)
     assert {finding.path for finding in outcome.findings} >= {groups[0], f"{groups[0]}/ids", groups[1]}
     assert sorted(outcome.unreadable) == groups[1:]
+
+
+def test_the_nodes_of_a_group_that_is_named_are_there_before_its_members() -> None:
+    client = RightsClient()
+    write_principals(cast("BlockingZk", client), Principals(("sasl:c",), groups={"g": ("sasl:g",)}))
+    assert client.model.nodes.keys() >= {f"{paths.group('g')}/{name}" for name in paths.GROUP_CHILDREN}
