@@ -93,7 +93,7 @@ def test_records_that_are_not_stored_are_counted(monkeypatch: pytest.MonkeyPatch
         yield b"0"
         yield b"1"
 
-    with pytest.raises(TopicError, match="topic late: 2 of 2 records were not stored: Local: "):
+    with pytest.raises(TopicError, match=r"topic late: 2 of 2 records were not stored: (?!None)."):
         produce(kafka, "late", values(), None)
 
 
