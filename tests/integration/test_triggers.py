@@ -86,6 +86,24 @@ def test_a_consumer_is_frozen_past_its_session_and_thawed(scenario: Scenario) ->
     scenario.verify()
 
 
+def test_an_operator_evicts(scenario: Scenario) -> None:
+    """The agent still runs: it loses its partitions, and joins again as a new consumer."""
+    scenario.begin(modes=[INCREMENTAL])
+    (group,) = scenario.groups
+    consumer = min(member.consumer for member in scenario.report(group).members)
+    evict = ("zkrebalancer", "groups", "evict", group, consumer, "--zookeeper", scenario.lab.cluster.zookeeper)
+    foreseen = json.loads(run(*evict, "--dry-run", "--json").stdout)
+    assert (foreseen["evicted"], foreseen["has_leader"]) == (False, True)
+    assert foreseen["partitions"]
+    done = run(*evict, "--yes", "--json")
+    assert json.loads(done.stdout) == {**foreseen, "evicted": True}
+    assert f" evicted {consumer} from group {group}" in done.stderr
+    scenario.wait_group("it is gone", group, lambda report: consumer not in {m.consumer for m in report.members})
+    scenario.wait_group("it is back", group, lambda report: len(report.members) == 2)
+    scenario.verify()
+    assert [event["member"] for event in scenario.events("member_left", reason="evicted")] == [consumer]
+
+
 def test_partitions_are_added(scenario: Scenario) -> None:
     scenario.begin()
     scenario.grow_topic(scenario.topic("t"), PARTITIONS + 3)

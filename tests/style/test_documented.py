@@ -42,6 +42,7 @@ RUNS = {
     "zkrebalancer groups describe": (
         "tests/integration/test_reset_offsets.py::test_offsets_in_both_stores_are_described_with_their_lag_and_reset"
     ),
+    "zkrebalancer groups evict": "tests/integration/test_triggers.py::test_an_operator_evicts",
     "zkrebalancer groups explain": "tests/integration/test_group_settings.py::test_why_a_partition_is_where_it_is",
     "zkrebalancer groups list": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from zkrebalancer.cli.groups.eviction import evict
 from zkrebalancer.cli.groups.lifecycle import create, delete
 from zkrebalancer.cli.groups.offsets import group_offsets
 from zkrebalancer.cli.groups.plans import configure, explain, freeze, plan, rebalance, unfreeze
@@ -26,6 +27,7 @@ for command in (
     create,
     delete,
     describe,
+    evict,
     explain,
     freeze,
     group_offsets,

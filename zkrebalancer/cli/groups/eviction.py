@@ -1,0 +1,60 @@
+"""`zkrebalancer groups evict`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from zkrebalancer.cli import options
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import evict as operation
+from zkrebalancer.protocol import fields
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+@click.command()
+@click.argument("group")
+@click.argument("consumer")
+@click.option("--dry-run", is_flag=True, help="Only show what the consumer has.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) -> None:
+    """End the membership of a consumer that does not end it itself.
+
+    Its partitions go to others once its lease is over; records that it has not committed are read again. If its agent
+    still runs, it joins again as a new consumer: to keep it away, stop it. In a secured tree, only coordinators may
+    evict.
+
+    \b
+    Example:
+      zkrebalancer groups evict payments worker-3-5f2c --dry-run --zookeeper localhost:2181/kafka
+    """
+    if not (yes or dry_run or (sys.stdin.isatty() and not as_json)):
+        raise click.UsageError("uncommitted records would be read again; confirm with --yes, or try --dry-run")
+    with BlockingZk(zookeeper) as zk:
+        member = operation.read_consumer(zk, group, consumer)
+        has_leader = inspection.read_leader(zk) is not None
+        owned = member.owners.partitions if member.owners else {}
+        lease_ms = member.registration.lease_ms if member.registration else None
+        if not as_json:
+            lease = "an unknown time" if lease_ms is None else f"at most {lease_ms / 1_000:g} s"
+            click.echo(f"{consumer} has {len(owned)} partitions; its lease lasts {lease}")
+        if not has_leader:
+            click.echo("note: no coordinator leads; the consumer stays until one does", err=True)
+        if not (yes or dry_run):
+            dry_run = not click.confirm("Evict?")
+        if not dry_run:
+            operation.evict(zk, group, consumer)
+    if as_json:
+        known = {
+            "partitions": fields.topics_to_ranges(frozenset(owned)),
+            "lease_ms": lease_ms,
+            "has_leader": has_leader,
+        }
+        click.echo(json.dumps({"group": group, "consumer": consumer, "evicted": not dry_run, **known}))
+    else:
+        click.echo("nobody was evicted" if dry_run else f"{consumer} is evicted")
