@@ -206,7 +206,7 @@ MUTATIONS = (
         "a consumer that has acknowledged a late stop is evicted",
         12,
         (Edit("Departures._channel_listed", "late is not None and late.node is not None and ___", "False"),),
-        seeds=30,
+        seeds=300,
     ),
     Mutation(
         "the lease of an evicted member is not waited for",
@@ -315,7 +315,7 @@ MUTATIONS = (
         "adopted commands may be applied",
         20,
         (Edit("reader._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
-        seeds=300,
+        seeds=2_000,
     ),
     *HOSTILE_MUTATIONS,
     # Of the code --------------------------------------------------------------------------------------------------

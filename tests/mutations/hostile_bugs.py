@@ -91,8 +91,8 @@ HOSTILE_MUTATIONS = (
         "a mark alone says which topic the offsets belong to",
         15,
         (Edit("GroupView.is_stale", "f\"{mark} {recorded or ''}\"", "mark"),),
-        seeds=300,
-        hostile="garble_mark",
+        seeds=60,
+        hostile="garble_mark give_topic_id recreate_topics",
     ),
     Mutation(
         "a refused call is repeated at once",
@@ -127,13 +127,6 @@ HOSTILE_MUTATIONS = (
         None,
         (Edit("GroupView.is_stale", "known is not UNREAD and ", ""),),
         seeds=60,
-        hostile="deny_topic",
-    ),
-    Mutation(
-        "an unreadable member holds partitions that others own by now",
-        2,
-        (Edit("Departures._really_held", "if ___:", "if True:"),),
-        seeds=300,
         hostile="deny_topic",
     ),
     Mutation(

@@ -29,7 +29,7 @@ def hunt(number: int, seeds: int | None = None) -> Hunt:
     mutation = MUTATIONS[number]
     with edited(mutation.edits):
         for seed in range(seeds or mutation.seeds):
-            _result, failure = run(make_plan(seed, [mutation.hostile] if mutation.hostile else ()))
+            _result, failure = run(make_plan(seed, mutation.hostile.split()))
             if failure is not None:
                 return Hunt(number, seed, failure.name)
     return Hunt(number, None, "")

@@ -15,5 +15,5 @@ class Mutation:
     rule: int | None  # in `docs/reference/protocol.md`; None: not a numbered rule
     edits: tuple[Edit, ...]
     seeds: int = 3  # enough to find it
-    hostile: str = ""  # the kind of hostile fault that finds it; "": the usual faults find it
+    hostile: str = ""  # the kinds of hostile faults that find it; "": the usual faults do
     redundant: str = ""  # why nothing breaks without the rule; if set, no seed may find the bug
