@@ -341,6 +341,36 @@ def test_what_an_interrupt_dropped_takes_no_room() -> None:
     assert buffer.again() == dict.fromkeys(PARTITIONS, 0)
 
 
+def test_what_was_set_aside_before_an_interrupt_takes_no_room() -> None:
+    """In `RecordBuffer.begin_again`, keep the count or the bytes of what is set aside."""
+    one, other = PARTITIONS[:2]
+    for settings in (
+        BufferSettings(LIMIT, 5, max_bytes=1_000 * RECORD_BYTES),
+        BufferSettings(LIMIT, 100, max_bytes=5 * RECORD_BYTES),
+    ):
+        buffer = RecordBuffer(settings)
+        for partition in (one, other):
+            buffer.admit(partition, GENERATION, 0)
+        put(buffer, one, [0, 1, 2])
+        buffer.pause([one])
+        buffer.begin_again()
+        buffer.again()
+        put(buffer, other, [0, 1, 2])
+        buffer.pause([other])
+        assert buffer.unpause([other]) == {other: 3}, settings  # it was kept
+
+
+def test_an_unpaused_partition_has_its_turn_beside_others() -> None:
+    """In `RecordBuffer.unpause`, make it ready only if nothing else is."""
+    buffer = RecordBuffer(ROOMY)
+    for partition in PARTITIONS[:2]:
+        buffer.admit(partition, GENERATION, 0)
+        put(buffer, partition, [0, 1, 2])
+    buffer.pause([PARTITIONS[0]])
+    buffer.unpause([PARTITIONS[0]])
+    assert sorted(run.partition for run in buffer.take(100)) == [0, 1]
+
+
 def test_only_what_is_still_fetched_is_fetched_again() -> None:
     """In `RecordBuffer.again`, return partitions that were forgotten, stopped or paused after the interrupt."""
     buffer = RecordBuffer(BufferSettings(LIMIT, MAX_RECORDS, MAX_BYTES))
