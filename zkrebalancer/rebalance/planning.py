@@ -43,6 +43,7 @@ class Planning:
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
         self._odd_holders: set[str] = set()  # members that hold partitions of no known topic
+        self._unread: set[str] = set()  # members without a readable registration: topics that change do not touch them
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
@@ -75,6 +76,7 @@ class Planning:
 
     def begin(self) -> None:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
+        self._view.touched.update(dict.fromkeys(self._unread))
         resetting = self._view.stale_topics()
         if resetting != self._resetting or not self._subscriptions.are_changes_reported:
             self._resetting = resetting
@@ -163,8 +165,11 @@ class Planning:
         before, after = self._members.get(consumer), None
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
+        self._unread.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
+            if member.registration is None:
+                self._unread.add(consumer)
             if member.takes_part:
                 self._note_instance(consumer, member.instance)
                 after = self._describe(member)

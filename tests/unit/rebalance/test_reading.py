@@ -140,6 +140,26 @@ def test_who_may_not_be_read_keeps_what_it_has() -> None:
     assert world.leader().machine.groups[GROUP].view.members["a-1"].registration is not None
 
 
+def test_a_topic_is_deleted_that_only_an_unreadable_registration_names() -> None:
+    """Nobody tells the group of it. In `Planning.begin`, do not touch members without a registration."""
+    world = world_with(partitions=2)
+    world.add_agent("a")
+    world.run()
+    world.zk.denied.add(("", paths.ids(GROUP, "a-1"), Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(2_000)
+    world.delete_topic("t")
+    world.pass_time(2_000)
+    world.add_agent("b")
+    world.pass_time(2_000)  # the world compares what planning keeps with what it would find anew
+    world.zk.denied.clear()
+    world.set_topic("t", 2, "id-2")
+    world.pass_time(60_000)
+    world.assert_settled()
+    assert len(world.owned()) == 2
+
+
 def test_a_listing_of_owners_that_is_refused_at_first_makes_nobody_dead() -> None:
     """One whose registration was deleted by hand is known by its record alone. In `GroupReader`, list both at once."""
     world = world_with(GroupSettings(), "a")
