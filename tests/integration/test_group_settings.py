@@ -59,7 +59,8 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     assert foreseen["plan"]["moves"]
     assert scenario.report(group).settings.strategy == "sticky"
     told = groups(scenario, "configure", group, f"strategy={strategy}", "rebalance_timeout_ms=20000", json_wanted=False)
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (told.returncode, told.stderr.count("\n")) == (0, 1), told.stderr
+    assert told.stderr.endswith(f" changed strategy, rebalance_timeout_ms of group {group}\n")
     assert f"{len(foreseen['plan']['moves'])} partitions would move" in told.stdout
     wanted = {(move["topic"], move["partition"]): move["to"] for move in foreseen["plan"]["moves"]}
 
@@ -88,7 +89,7 @@ def test_on_a_terminal_settings_are_written_after_a_yes(
     told = end(begin("zkrebalancer", "groups", *arguments, stdin=terminal))
     os.close(keyboard)
     os.close(terminal)
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (told.returncode, told.stderr.count(" audit: ")) == (0, int(answer == "y")), told.stderr
     assert last_line in told.stdout.splitlines()[-1]
     assert scenario.report(group).settings.rebalance_timeout_ms == timeout_ms
     scenario.verify()

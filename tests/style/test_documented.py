@@ -47,6 +47,10 @@ RUNS = {
     "zkrebalancer groups list": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),
+    **dict.fromkeys(
+        ["zkrebalancer groups pin", "zkrebalancer groups unpin"],
+        "tests/unit/cli/test_group_commands.py::test_partitions_are_pinned_and_unpinned",
+    ),
     "zkrebalancer groups plan": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),

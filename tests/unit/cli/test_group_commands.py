@@ -73,6 +73,32 @@ def test_what_a_freeze_has_held_back_is_shown_before_it_moves(commands: Commands
     assert {move["partition"] for move in foreseen["plan"]["moves"]} == {n for _t, n in commands.world.owned()["b-1"]}
 
 
+def test_partitions_are_pinned_and_unpinned(commands: Commands, caplog: pytest.LogCaptureFixture) -> None:
+    """In `pin`, forget what is pinned; in `unpin`, remove the topic; without `balanced`, write."""
+    refused = commands.run("pin", GROUP, "t", "0", "--yes")
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "the strategy sticky has no options" in str(refused.exception)
+    commands.run("configure", GROUP, "strategy=balanced")
+
+    def pinned() -> object:
+        return settings.decode(commands.world.zk.nodes[paths.group(GROUP)].content).options.get("pinned")
+
+    assert commands.json("pin", GROUP, "t", "0", "--dry-run")["applied"] is False
+    assert pinned() is None
+    commands.run("pin", GROUP, "t", "0", "3", "--yes")
+    commands.run("pin", GROUP, "u", "1", "--yes")
+    commands.run("pin", GROUP, "t", "1", "--yes")
+    assert pinned() == {"t": [0, 1, 3], "u": [1]}
+    assert caplog.messages[-1].endswith(" changed options of group g")
+    commands.run("unpin", GROUP, "t", "0", "1", "--yes")
+    assert pinned() == {"t": [3], "u": [1]}
+    assert commands.run("unpin", GROUP, "t", "0").stdout.splitlines()[-1] == "g already has these settings"
+    commands.run("unpin", GROUP, "t", "3", "--yes")
+    commands.run("unpin", GROUP, "u", "1", "--yes")
+    assert pinned() is None
+    assert commands.run("pin", GROUP, "t").exit_code == 2
+
+
 def test_a_group_is_created_with_settings(commands: Commands) -> None:
     created = commands.json("create", "new", "strategy=range", "frozen=true")
     assert (created["created"], created["settings"]["strategy"]) == (True, "range")

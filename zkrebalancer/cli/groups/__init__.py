@@ -7,6 +7,7 @@ import click
 from zkrebalancer.cli.groups.eviction import evict
 from zkrebalancer.cli.groups.lifecycle import create, delete
 from zkrebalancer.cli.groups.offsets import group_offsets
+from zkrebalancer.cli.groups.pins import pin, unpin
 from zkrebalancer.cli.groups.plans import configure, explain, freeze, plan, rebalance, unfreeze
 from zkrebalancer.cli.groups.reset import reset
 from zkrebalancer.cli.groups.views import describe, list_groups
@@ -32,9 +33,11 @@ for command in (
     freeze,
     group_offsets,
     list_groups,
+    pin,
     plan,
     rebalance,
     reset,
     unfreeze,
+    unpin,
 ):
     groups.add_command(command)

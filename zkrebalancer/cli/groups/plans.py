@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -13,6 +13,7 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
+from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import Foreseen, foresee, foresee_one
 from zkrebalancer.protocol import paths
@@ -149,7 +150,9 @@ def configure(
       zkrebalancer groups configure payments strategy=balanced options.move_cost=0.2 \\
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
-    _apply(zookeeper, group, pairs, "configured", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+    apply_settings(
+        zookeeper, group, lambda _before: pairs, "configured", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json
+    )
 
 
 @click.command()
@@ -166,7 +169,10 @@ def freeze(group: str, zookeeper: str, as_json: bool) -> None:
     Example:
       zkrebalancer groups freeze payments --zookeeper localhost:2181/kafka
     """
-    _apply(zookeeper, group, ("frozen=true",), "frozen", dry_run=False, yes=True, kafka=None, as_json=as_json)
+    pairs = ("frozen=true",)
+    apply_settings(
+        zookeeper, group, lambda _before: pairs, "frozen", dry_run=False, yes=True, kafka=None, as_json=as_json
+    )
 
 
 @click.command()
@@ -189,13 +195,15 @@ def unfreeze(
       zkrebalancer groups unfreeze payments --dry-run --zookeeper localhost:2181/kafka
     """
     pairs = ("frozen=false",)
-    _apply(zookeeper, group, pairs, "not frozen", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+    apply_settings(
+        zookeeper, group, lambda _before: pairs, "not frozen", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json
+    )
 
 
-def _apply(
+def apply_settings(
     zookeeper: str,
     group: str,
-    pairs: Sequence[str],
+    pairs: Callable[[GroupSettings], Sequence[str]],
     result: str,
     *,
     dry_run: bool,
@@ -203,10 +211,13 @@ def _apply(
     kafka: Mapping[str, str] | None,
     as_json: bool,
 ) -> None:
-    """Change settings after showing the plan; `result`: what the group is afterwards, for people."""
+    """Change settings after showing the plan, and log who did.
+
+    `pairs`: the changes (`KEY=VALUE`), by the settings before; `result`: what the group is afterwards, for people.
+    """
     with BlockingZk(zookeeper) as zk:
         before, node = operation.read_settings(zk, group)
-        after = operation.changed(before, pairs)
+        after = operation.changed(before, pairs(before))
         foreseen = foresee(zk, inspection.read_group(zk, group), after, kafka)
         changes = _changes(before, after)
         if not as_json:
@@ -216,6 +227,7 @@ def _apply(
                 dry_run = not click.confirm("Apply?")
         if not dry_run and changes:
             operation.write_settings(zk, group, node, after)
+            audit.record(f"changed {', '.join(changes)} of group {group}")
     if as_json:
         document = {"group": group, "applied": not dry_run, "changes": changes, "settings": asdict(after)}
         click.echo(json.dumps({**document, "plan": _document(foreseen)}))

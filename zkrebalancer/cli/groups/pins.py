@@ -1,0 +1,92 @@
+"""`zkrebalancer groups pin` and `unpin`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import click
+
+from zkrebalancer.assignment.balanced.options import read_options
+from zkrebalancer.cli import options
+from zkrebalancer.cli.groups.plans import apply_settings, dry_run_option, kafka_options, yes_option
+from zkrebalancer.protocol.settings import GroupSettings
+
+partitions_argument = click.argument(
+    "partitions", metavar="PARTITION…", nargs=-1, required=True, type=click.IntRange(0)
+)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@partitions_argument
+@dry_run_option
+@yes_option
+@kafka_options
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def pin(
+    group: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+    kafka: Mapping[str, str] | None,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Keep partitions with their owners while these live, until `unpin`.
+
+    The strategy must be `balanced`. The same as adding to `options.pinned` with `groups configure`.
+
+    \b
+    Example:
+      zkrebalancer groups pin payments orders 0 3 --zookeeper localhost:2181/kafka
+    """
+
+    def pairs(before: GroupSettings) -> Sequence[str]:
+        pinned = read_options(before.options).pinned
+        return _pairs({**pinned, topic: pinned.get(topic, frozenset()) | set(partitions)})
+
+    apply_settings(zookeeper, group, pairs, "pinned", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@partitions_argument
+@dry_run_option
+@yes_option
+@kafka_options
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def unpin(
+    group: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+    kafka: Mapping[str, str] | None,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Let pinned partitions move again, after showing which would.
+
+    \b
+    Example:
+      zkrebalancer groups unpin payments orders 3 --dry-run --zookeeper localhost:2181/kafka
+    """
+
+    def pairs(before: GroupSettings) -> Sequence[str]:
+        pinned = read_options(before.options).pinned
+        return _pairs({**pinned, topic: pinned.get(topic, frozenset()) - set(partitions)})
+
+    apply_settings(zookeeper, group, pairs, "unpinned", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+
+
+def _pairs(pinned: Mapping[str, frozenset[int]]) -> Sequence[str]:
+    left = {topic: sorted(partitions) for topic, partitions in pinned.items() if partitions}
+    return (f"options.pinned={json.dumps(left)}" if left else "options.pinned=",)
