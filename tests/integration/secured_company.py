@@ -56,13 +56,20 @@ ARGUMENTS = {
     "group": ["g"],
     "topic": ["t"],
     "partition": ["0"],
+    "partitions": ["0"],
+    "consumer": ["c"],
     "pairs": ["strategy=sticky"],
     "--broker-id": ["--broker-id", "1"],
     "--bootstrap": ["--bootstrap", "127.0.0.1:1"],
     "--upstream": ["--upstream", "127.0.0.1:1"],
     "--listen": ["--listen", "127.0.0.1:1"],
 }
-MORE = {"reset-offsets": ["--to-offset", "0"], "delete": ["--yes"]}
+MORE = {
+    "reset-offsets": ["--to-offset", "0"],
+    "delete": ["--yes"],
+    "evict": ["--yes"],
+    "import": ["--from", "old-consumers"],
+}
 GROUP = TOPIC = "orders"
 PARTITIONS = 4
 OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]

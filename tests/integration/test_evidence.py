@@ -32,8 +32,8 @@ def test_long_logs_and_events_are_cut_where_they_are_old(scenario: Scenario) -> 
     log = scenario.lab.events / "long.log"
     log.write_text("\n".join(f"line {number} " + "x" * 1_000 for number in range(10_000)))
     for number in range(1_000):
-        scenario.lab.note("step", name=f"{number}", target="x" * 1_000)
-    scenario.lab.note("step", name="last", target="")
+        scenario.lab.note("step", number=number, name=f"{number}", target="x" * 1_000)
+    scenario.lab.note("step", number=1_000, name="last", target="")
     scenario.wait_event("step", name="last")
     for text, last in (
         (evidence.ends({"long": log}), "line 9999 "),

@@ -109,7 +109,7 @@ def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_p
             ["--zookeeper", elsewhere, *own, *quiet], tmp_path, CLIENTS
         ),
     }
-    assert [len(commands) for commands in attempts.values()] == [20, 5, 5]
+    assert [len(commands) for commands in attempts.values()] == [25, 5, 5]
     results = iter(run_all([one for commands in attempts.values() for one in commands]))
     forwarder.close()
     for text, commands in attempts.items():
