@@ -96,6 +96,9 @@ class OffsetQueries:
             else:
                 answer(None, error.args[0].str())
 
+        if self._is_over:
+            answer(None, "the connections are closed")
+            return
         try:
             client = self._ready_client()
             (future,) = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()

@@ -1,14 +1,9 @@
-"""What the application asks Kafka itself: offsets and topics, through a client of its own, made for the first question.
-
-A slow answer therefore delays neither fetching nor a start, and questions are possible before the first poll.
-"""
+"""What the application asks Kafka itself: offsets and topics. Nothing here waits, and any thread may ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from consumer_agent.config import ConsumerConfig
-from consumer_agent.kafka.client import store_settings
 from consumer_agent.kafka.offset_queries import OffsetQueries, Offsets, Where
 from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
@@ -45,32 +40,23 @@ class Question:
         self._answered.notify()
 
 
-class Questions:
-    """The application's questions. All methods may be called from any thread; none waits."""
+def about_offsets(queries: OffsetQueries, wheres: Mapping[TopicPartition, Where], answered: Condition) -> Question:
+    """Ask for the offset of each partition at an end, or since a time (ms): then its end, if nothing is later."""
+    by_where: dict[Where, list[TopicPartition]] = {}
+    for partition, where in wheres.items():
+        by_where.setdefault(where, []).append(partition)
+    question = Question(len(by_where), answered)
 
-    def __init__(self, config: ConsumerConfig) -> None:
-        """Prepare."""
-        self._queries = OffsetQueries(store_settings(config))
+    def noting(where: Where) -> Callable[[Mapping[Where, Offsets]], None]:
+        return lambda found: question.note(found[where], queries.trouble)
 
-    def about_offsets(self, wheres: Mapping[TopicPartition, Where], answered: Condition) -> Question:
-        """Ask for the offset of each partition at an end, or since a time (ms): then its end, if nothing is later."""
-        by_where: dict[Where, list[TopicPartition]] = {}
-        for partition, where in wheres.items():
-            by_where.setdefault(where, []).append(partition)
-        question = Question(len(by_where), answered)
-        for where, partitions in by_where.items():
-            self._queries.ask(partitions, [where], self._noting(question, where))
-        return question
+    for where, partitions in by_where.items():
+        queries.ask(partitions, [where], noting(where))
+    return question
 
-    def _noting(self, question: Question, where: Where) -> Callable[[Mapping[Where, Offsets]], None]:
-        return lambda found: question.note(found[where], self._queries.trouble)
 
-    def about_topic(self, topic: str, answered: Condition) -> Question:
-        """Ask for the partitions of a topic."""
-        question = Question(1, answered)
-        self._queries.describe(topic, question.note_topic)
-        return question
-
-    def close(self) -> None:
-        """Close the connections; open questions end without an answer."""
-        self._queries.close()
+def about_topic(queries: OffsetQueries, topic: str, answered: Condition) -> Question:
+    """Ask for the partitions of a topic."""
+    question = Question(1, answered)
+    queries.describe(topic, question.note_topic)
+    return question

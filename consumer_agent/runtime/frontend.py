@@ -37,7 +37,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 if TYPE_CHECKING:
-    from consumer_agent.kafka.questions import Questions
+    from consumer_agent.kafka.offset_queries import OffsetQueries
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
@@ -75,7 +75,7 @@ class Frontend(Usage):
         self._begins_paused = begins_paused
         self.in_region = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
-        self._questions: Questions | None = None
+        self._early_queries: OffsetQueries | None = None
         self._telemetry = Telemetry(None, self.config.group)
         super().__init__(self._new_shared(), who)
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
@@ -129,6 +129,7 @@ class Frontend(Usage):
         except BaseException:
             engine.end(0.0)
             raise
+        self._end_early_queries()
 
     # ---- reading
 
@@ -339,18 +340,22 @@ class Frontend(Usage):
         with self.own_state("position").lock:
             return self.shared.buffer.emitting_positions()
 
-    def questions(self, method: str) -> Questions:
-        """Return what asks Kafka for the application; raise ConsumerStateError if the consumer is closed."""
+    def queries(self, method: str) -> OffsetQueries:
+        """Return what asks Kafka, from the first poll on the engine's; ConsumerStateError if the consumer is closed."""
         self.require_open(method)
-        if self._questions is None:
-            from consumer_agent.kafka.questions import Questions  # noqa: PLC0415  # imports the admin client
+        if self._fetcher is not None:
+            return self._fetcher.current.queries
+        if self._early_queries is None:
+            from consumer_agent.kafka.client import store_settings  # noqa: PLC0415  # imports the admin client
+            from consumer_agent.kafka.offset_queries import OffsetQueries  # noqa: PLC0415
 
-            self._questions = Questions(self.config)
-        return self._questions
+            self._early_queries = OffsetQueries(store_settings(self.config))
+        return self._early_queries
 
-    def _end_questions(self) -> None:
-        if self._questions is not None:
-            self._questions.close()
+    def _end_early_queries(self) -> None:
+        queries, self._early_queries = self._early_queries, None
+        if queries is not None:
+            queries.close()
 
     # ---- committing and leaving
 
@@ -397,8 +402,7 @@ class Frontend(Usage):
         with self.shared.changed.lock:
             self.is_closed = True
             self.shared.changed.notify()  # ends a poll of another thread or task
-        if self._engine is None:
-            self._end_questions()
+        self._end_early_queries()
         if self._is_ended or self._is_leaving or self._engine is None:
             return False
         self._is_leaving = True  # another thread's `close` does nothing; after an interrupt, the next one continues
@@ -424,7 +428,6 @@ class Frontend(Usage):
     def end_leaving(self) -> None:
         """End a `close`, successful or not; after an interrupt it may be called again."""
         self._is_leaving = False
-        self._end_questions()
         if self._is_ended:
             self.listeners.clear()
 

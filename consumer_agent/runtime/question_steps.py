@@ -55,9 +55,11 @@ def partitions_for_topic(frontend: Frontend, topic: str, timeout_s: float) -> St
     method = "partitions_for_topic"
     arguments.check_timeout(method, timeout_s)
     arguments.check_topic(method, topic)
+    from consumer_agent.kafka import questions  # noqa: PLC0415  # imports the admin client
+
     deadline_s = time.monotonic() + timeout_s
     while True:
-        question = frontend.questions(method).about_topic(topic, frontend.shared.changed)
+        question = questions.about_topic(frontend.queries(method), topic, frontend.shared.changed)
         yield from _answer(frontend, question, deadline_s)
         if question.partitions is not None:
             return set(question.partitions)
@@ -71,18 +73,20 @@ def _offsets(
 ) -> Steps[dict[TopicPartition, int]]:
     """Ask for an offset of each partition, until all are known."""
     arguments.check_timeout(method, timeout_s)
+    from consumer_agent.kafka import questions  # noqa: PLC0415  # imports the admin client
+
     deadline_s = time.monotonic() + timeout_s
     found: dict[TopicPartition, int] = {}
-    questions = frontend.questions(method)
+    queries = frontend.queries(method)
     while missing := {partition: where for partition, where in wheres.items() if partition not in found}:
-        question = questions.about_offsets(missing, frontend.shared.changed)
+        question = questions.about_offsets(queries, missing, frontend.shared.changed)
         yield from _answer(frontend, question, deadline_s)
         found.update(question.offsets)
         if len(found) < len(wheres):
             topic, number = min(wheres.keys() - found.keys())
             what = f"{method}: no answer about {len(wheres) - len(found)} partitions, such as {topic}/{number}"
             yield from _pause(frontend, what, question.trouble, deadline_s)
-            questions = frontend.questions(method)  # refused once the consumer is closed
+            queries = frontend.queries(method)  # another one after a replacement; none once the consumer is closed
     return {partition: found[partition] for partition in wheres}
 
 

@@ -177,8 +177,8 @@ class SharedState:
 
     def come(self, *, finishes: bool = False) -> None:
         """Note that the application polls, or is back from a callback; `finishes`: returned records are finished."""
-        self.presence.come()
         with self.lock:
+            self.presence.come()
             self._view = self._known
             if finishes:
                 self.buffer.finish()

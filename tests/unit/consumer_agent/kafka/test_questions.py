@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from consumer_agent import AsyncConsumer, ConfigurationError, Consumer, ConsumerStateError, KafkaUnavailableError
+from consumer_agent.kafka.offset_queries import OffsetQueries
 from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
 
 A, B = ("orders", 0), ("orders", 1)
@@ -42,7 +43,7 @@ def consumer_of(answers: Answers) -> Consumer:
     """Return a consumer that asks this broker."""
     consumer = Consumer(**SERVERS)
     with mock.patch("consumer_agent.kafka.offset_queries.AdminClient", return_value=Broker(answers)):
-        consumer._frontend.questions("test")
+        consumer._frontend.queries("test")
     return consumer
 
 
@@ -125,7 +126,7 @@ def test_closing_ends_a_question_that_waits() -> None:
     async def scenario() -> None:
         consumer = AsyncConsumer(**SERVERS)
         with mock.patch("consumer_agent.kafka.offset_queries.AdminClient", return_value=Broker(ends, holds=True)):
-            consumer._frontend.questions("test")
+            consumer._frontend.queries("test")
         asking = asyncio.create_task(consumer.beginning_offsets([A]))
         await asyncio.sleep(0)
         await consumer.close()
@@ -133,3 +134,15 @@ def test_closing_ends_a_question_that_waits() -> None:
             await asking
 
     asyncio.run(scenario())
+
+
+def test_a_question_after_the_connections_are_closed_makes_no_new_ones() -> None:
+    """Nothing would close them."""
+    queries = OffsetQueries({"bootstrap.servers": "b:1"})
+    queries.close()
+    answers: list[object] = []
+    with mock.patch("consumer_agent.kafka.offset_queries.AdminClient") as made:
+        queries.describe("orders", lambda partitions, trouble: answers.append((partitions, trouble)))
+        queries.ask([A], ["latest"], answers.append)
+    assert answers == [(None, "the connections are closed"), {"latest": {A: None}}]
+    assert not made.called
