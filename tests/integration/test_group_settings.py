@@ -125,6 +125,35 @@ def test_a_frozen_group_moves_after_unfreeze_and_an_empty_one_can_be_deleted(sce
     scenario.verify()
 
 
+def test_a_drained_member_has_nothing_until_it_is_undrained(scenario: Scenario) -> None:
+    scenario.begin(modes=[INCREMENTAL], members=2)
+    (group,) = scenario.groups
+    first = scenario.report(group).members[0]
+    assert first.registration is not None
+    owned = {member.consumer: member.owners.partitions for member in scenario.report(group).members if member.owners}
+    foreseen = json.loads(groups(scenario, "drain", group, first.consumer, "--dry-run").stdout)
+    assert {(move["topic"], move["partition"]) for move in foreseen["plan"]["moves"]} == owned[first.consumer].keys()
+    unknown = groups(scenario, "drain", group, "nobody")
+    assert (unknown.returncode, unknown.stdout, unknown.stderr.count("\n")) == (1, "", 1)
+    told = groups(scenario, "drain", group, first.consumer)
+    assert (told.returncode, told.stderr.endswith(f" changed drained_members of group {group}\n")) == (0, True)
+
+    def has_nothing(report: GroupReport) -> bool:
+        return not any(tp for tp, thread in report.owned().items() if thread.startswith(first.consumer))
+
+    scenario.wait_group("it has given everything away", group, has_nothing)
+    lines = groups(scenario, "describe", group, "--state", json_wanted=False).stdout
+    assert f"drained: member {first.consumer} is drained" in lines
+    topic = next(iter(scenario.topics))
+    explained = json.loads(groups(scenario, "explain", group, topic, "0").stdout)
+    assert explained["notes"] == [f"{first.consumer} is drained: it gets nothing that another member reads"]
+    host = first.registration.host
+    assert groups(scenario, "drain", "--host", host).returncode == 0, "all are drained, so all have their share"
+    assert groups(scenario, "undrain", "--host", host).returncode == 0
+    assert groups(scenario, "undrain", group, first.consumer).returncode == 0
+    scenario.verify()
+
+
 def test_why_a_partition_is_where_it_is(scenario: Scenario) -> None:
     scenario.begin(modes=[INCREMENTAL])
     (group,) = scenario.groups

@@ -259,6 +259,25 @@ MUTATIONS = (
         seeds=30,
     ),
     Mutation("a frozen group moves", 16, (Edit("Planning.admissible", "not view.settings.frozen", "True"),), seeds=30),
+    Mutation("a drained member goes on as before", 28, (Edit("Drain.settled", "", "return iter(())"),), seeds=30),
+    Mutation(
+        "a drained member gives away what no other member reads",
+        28,
+        (Edit("Drain.settled", "if topic not in self._readers", "if False"),),
+        seeds=60,
+    ),
+    Mutation(
+        "a drained member does not notice that others have come or gone",
+        28,
+        (Edit("Drain._count", "self._is_touched = self._is_touched or self._readers[topic] == 1", "pass"),),
+        seeds=100,
+    ),
+    Mutation(
+        "the last other reader of a topic leaves unnoticed",
+        28,
+        (Edit("Drain._count", "del self._readers[topic]", "pass"),),
+        seeds=100,
+    ),
     Mutation(
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from random import Random
 
@@ -361,11 +362,20 @@ def _configure(cluster: Cluster, draw: Random) -> None:
     """Change settings, mostly during a rebalance."""
     group = draw.choice(list(GROUPS))
     more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(OBSTRUCTING)}"
+    if draw.random() < 0.4:
+        more = f"{more},{draw.choice(_drains(cluster, group))}"
     cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
     change = SetContent(paths.group(group), cluster.settings(group, more))
     cluster.schedule.after(draw.randrange(15_000), cluster.write, change)
     if draw.random() < 0.5:
         cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
+
+
+def _drains(cluster: Cluster, group: str) -> list[str]:
+    """Return settings that drain an instance, all members, or one: each has a host of its own."""
+    hosts = [one.name for one in cluster.living_agents(group)]
+    some = [f'"drained_hosts":["{host}"]' for host in hosts]
+    return ['"drained_members":["i1"]', f'"drained_hosts":{json.dumps(hosts)}', *some]
 
 
 def _ask(cluster: Cluster, draw: Random) -> None:

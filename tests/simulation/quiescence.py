@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
@@ -113,6 +113,22 @@ def read_shares(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
     return owned
 
 
+def drained_members(cluster: Cluster, group: str) -> set[str]:
+    """Return the consumers that the group's settings drain."""
+    known = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
+    return {
+        agent.consumer
+        for agent in cluster.living_agents(group)
+        if agent.consumer is not None and known.drains(agent.consumer, agent.settings.instance_id, agent.name)
+    }
+
+
+def served_counts(cluster: Cluster, group: str, owned: Mapping[str, Collection[TopicPartition]]) -> list[int]:
+    """Return how many partitions each member owns that may have some: all read every topic."""
+    drained = drained_members(cluster, group)
+    return [len(partitions) for name, partitions in owned.items() if name not in drained or owned.keys() <= drained]
+
+
 def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     agents = cluster.living_agents(group)
     names = {agent.consumer for agent in agents}
@@ -127,7 +143,9 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     wanted = sorted(cluster.brokers.logs)
     if sorted(partition for partitions in owned.values() for partition in partitions) != wanted:
         yield f"group {group}: members own {owned}, not {wanted}"
-    counts = [len(partitions) for partitions in owned.values()]
+    drained, counts = drained_members(cluster, group), served_counts(cluster, group, owned)
+    if any(owned[name] for name in drained) and len(drained) < len(owned):
+        yield f"group {group}: {drained} are drained, and members own {owned}"
     if counts and max(counts) - min(counts) > 1:
         yield f"group {group}: not balanced, {counts}"
     for agent in agents:
@@ -178,7 +196,7 @@ def one_bad_agent(cluster: Cluster) -> None:
         holders = [name for name, partitions in owned.items() if partition in partitions]
         if not holders and partition not in owned.get(bad.consumer or "", ()):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {partition} has no owner")
-    counts = [len(partitions) for name, partitions in owned.items() if name != bad.consumer]
+    counts = served_counts(cluster, "inc", {name: found for name, found in owned.items() if name != bad.consumer})
     if max(counts) - min(counts) > 1:
         raise BrokenPromiseError("isolation", f"{bad.name} hangs, and the others have not moved on: {owned}")
     for name in owned.keys() - {bad.consumer}:

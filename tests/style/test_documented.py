@@ -39,6 +39,10 @@ RUNS = {
         "tests/integration/test_group_settings.py"
         "::test_a_frozen_group_moves_after_unfreeze_and_an_empty_one_can_be_deleted",
     ),
+    **dict.fromkeys(
+        ["zkrebalancer groups drain", "zkrebalancer groups undrain"],
+        "tests/integration/test_group_settings.py::test_a_drained_member_has_nothing_until_it_is_undrained",
+    ),
     "zkrebalancer groups describe": (
         "tests/integration/test_reset_offsets.py::test_offsets_in_both_stores_are_described_with_their_lag_and_reset"
     ),

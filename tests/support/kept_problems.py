@@ -20,10 +20,13 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     group = groups[task.group]
     anew = Planning(group.view, group._subscriptions, lambda _text: None)
     anew._resetting = group.planning._resetting  # as at the start of planning
+    anew._drain.settings = group.planning._drain.settings
     for consumer in group.view.members:
         anew._look_at(consumer)
     if anew._consumers_of or group.view.statics:
         anew._look_at_static_members()
+    for consumer, member in anew._drain.settled():
+        anew._replace(consumer, member)
     members = anew._members | anew._absent
     assert task.problem.members == members, f"group {group.name}: the kept problem is outdated"
     names = {topic for member in members.values() for topic in member.threads}

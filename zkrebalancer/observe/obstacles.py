@@ -80,6 +80,9 @@ def _of_settings(settings: GroupSettings) -> Iterator[Obstacle]:
         yield Obstacle("paused", f"starts are paused by {by}; a pause that nothing renews ends after a minute")
     if settings.frozen:
         yield Obstacle("frozen", "frozen: no owned partition moves, partitions without an owner are assigned")
+    for what, names in (("member", settings.drained_members), ("host", settings.drained_hosts)):
+        for name in names:
+            yield Obstacle("drained", f"{what} {name} is drained: it gets nothing that another member reads")
 
 
 def _of_member(member: Member, settings: GroupSettings) -> Iterator[Obstacle]:

@@ -64,6 +64,12 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())
+    notes += [
+        f"{name} is drained, and keeps {after[name]} partitions: "
+        + ("the group is frozen" if settings.frozen else "no other member reads them")
+        for name in planning.drained
+        if after[name]
+    ]
     return Foreseen(
         moves=[(tp, holder.get(tp), target.get(tp)) for tp in changed],
         before={name: before[name] for name in names},
@@ -83,13 +89,18 @@ def foresee_one(
         UnknownStrategyError, OptionError, KafkaOffsetsError: as `foresee`.
 
     """
-    _view, _planning, problem, notes = _read_problem(zk, report, report.settings, kafka)
+    _view, planning, problem, notes = _read_problem(zk, report, report.settings, kafka)
     explanation = explain(report.settings.strategy, problem, partition)
     if explanation is None:
         topic, number = partition
         raise UnknownPartitionError(f"{topic}-{number}: group {report.name} reads and holds no topic that has it")
     if report.settings.frozen and explanation.holder is not None:
         explanation = Explanation(explanation.holder, explanation.holder, "the group is frozen")
+    elif explanation.holder in planning.drained:
+        stays = explanation.holder == explanation.target
+        reason = f"{explanation.holder} is drained" + (", but no other member reads the topic" if stays else "")
+        explanation = replace(explanation, reason=reason)
+    notes += [f"{name} is drained: it gets nothing that another member reads" for name in planning.drained]
     return explanation, notes
 
 

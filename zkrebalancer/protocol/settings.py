@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
@@ -37,9 +38,21 @@ class GroupSettings:
     """Longest time that further changes can delay a plan."""
     static_grace_ms: int = 30_000
     """How long the partitions of a static member stay reserved after it is gone."""
+    drained_members: tuple[str, ...] = ()
+    """Members that give away what they have: names or instance ids. Set with `groups drain`."""
+    drained_hosts: tuple[str, ...] = ()
+    """Hosts whose members give away what they have. Set with `groups drain --host`."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the strategy, which validates them."""
 
+    def drains(self, consumer: str, instance: str | None, host: str | None) -> bool:
+        """Whether a member is drained: by its name, by its instance id, or by its host."""
+        names = self.drained_members
+        return consumer in names or instance in names or host in self.drained_hosts
+
+
+MAX_DRAINED = 1_000  # names in each list
+MAX_NAME = 300  # characters of each
 
 _LIMITS = {
     "rebalance_timeout_ms": (10, 3_600_000),
@@ -47,6 +60,34 @@ _LIMITS = {
     "rebalance_debounce_ms": (0, 60_000),
     "rebalance_debounce_cap_ms": (0, 600_000),
     "static_grace_ms": (0, 86_400_000),
+}
+
+
+def _flag(what: str, document: Mapping[str, Any], key: str) -> bool:
+    value = document[key]
+    if not isinstance(value, bool):
+        raise NodeContentError(f"{what}: {key} must be true or false, not {value!r:.80}")
+    return value
+
+
+def _names(what: str, document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = document[key]
+    if not isinstance(value, list) or not all(isinstance(name, str) and 0 < len(name) <= MAX_NAME for name in value):
+        raise NodeContentError(f"{what}: {key} must be a list of names, not {value!r:.80}")
+    if len(value) > MAX_DRAINED:
+        raise NodeContentError(f"{what}: {key} has {len(value)} names, at most {MAX_DRAINED} are allowed")
+    return tuple(value)
+
+
+_READERS: dict[str, Callable[[str, Mapping[str, Any], str], object]] = {
+    "strategy": fields.text,
+    "mode": fields.text,
+    "options": fields.mapping,
+    "paused_by": fields.text,
+    "frozen": _flag,
+    "starts_paused": _flag,
+    "drained_members": _names,
+    "drained_hosts": _names,
 }
 
 
@@ -98,21 +139,11 @@ def decode(content: bytes) -> GroupSettings:
     for key, (minimum, maximum) in _LIMITS.items():
         if key in document:
             values[key] = fields.integer(what, document, key, minimum=minimum, maximum=maximum)
-    for key, read in (
-        ("strategy", fields.text),
-        ("mode", fields.text),
-        ("options", fields.mapping),
-        ("paused_by", fields.text),
-    ):
+    for key, read in _READERS.items():
         if key in document:
             values[key] = read(what, document, key)
     if values.get("mode", EAGER) not in {EAGER, INCREMENTAL}:
         raise NodeContentError(f"{what}: mode {values['mode']!r:.80} is not {EAGER} or {INCREMENTAL}")
-    for key in ("frozen", "starts_paused"):
-        if key in document:
-            if not isinstance(document[key], bool):
-                raise NodeContentError(f"{what}: {key} must be true or false, not {document[key]!r:.80}")
-            values[key] = document[key]
     return GroupSettings(**values)  # type: ignore[arg-type]  # each value was checked above
 
 

@@ -23,6 +23,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 from zkrebalancer.rebalance import static_members
+from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.plan import Deviations, Share
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -45,6 +46,7 @@ class Planning:
         self._odd_holders: set[str] = set()  # members that hold partitions of no known topic
         self._unread: set[str] = set()  # members without a readable registration: topics that change do not touch them
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
+        self._drain = Drain()
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
@@ -68,6 +70,11 @@ class Planning:
         """The topics that members read, or of which they hold something, as of the last look."""
         return self._topics.keys()
 
+    @property
+    def drained(self) -> Collection[str]:
+        """The drained members, as of the last look."""
+        return self._drain.names
+
     def touch_all(self) -> None:
         """Examine every member again, because the group was read anew or its topics have changed."""
         self._is_all_touched = True
@@ -78,6 +85,8 @@ class Planning:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
         self._view.touched.update(dict.fromkeys(self._unread))
         resetting = self._view.stale_topics()
+        if self._drain.begin(self._view.settings):
+            self.touch_all()
         if resetting != self._resetting or not self._subscriptions.are_changes_reported:
             self._resetting = resetting
             self.touch_all()
@@ -103,6 +112,8 @@ class Planning:
             return False
         if self._consumers_of or self._fenced or view.statics or self._absent:
             self._look_at_static_members()
+        for consumer, described in self._drain.settled():
+            self._replace(consumer, described)
         return True
 
     def _resolve_some(self, member: Member | None, limit: int) -> int:
@@ -122,7 +133,10 @@ class Planning:
             self._look_at(consumer)
         self._reserved = static_members.reserved(self._view, self._consumers_of, self._fenced)
         self._reserved_for = {tp: consumer for consumer, reserved in self._reserved.items() for tp in reserved}
-        absent, self._absent = self._absent, static_members.absent(self._view, self._subscriptions)
+        absent, self._absent = (
+            self._absent,
+            static_members.absent(self._view, self._subscriptions, self._drain.settings),
+        )
         for consumer in absent.keys() | self._absent.keys():
             if absent.get(consumer) != self._absent.get(consumer):
                 self._changed.add(consumer)
@@ -162,7 +176,7 @@ class Planning:
 
     def _look_at(self, consumer: str) -> None:
         member = self._view.members.get(consumer)
-        before, after = self._members.get(consumer), None
+        after = None
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
         self._unread.discard(consumer)
@@ -177,6 +191,12 @@ class Planning:
                 self._outside.add(consumer)
             if not all(map(self._view.is_known, self._view.held_by(consumer))):
                 self._odd_holders.add(consumer)
+        if not self._drain.note(consumer, None if member is None else member.registration, after):
+            self._replace(consumer, after)
+
+    def _replace(self, consumer: str, after: ProblemMember | None) -> None:
+        """Replace a member of the problem, None if it takes no part."""
+        before = self._members.get(consumer)
         if after == before:
             return
         self._changed.add(consumer)

@@ -19,6 +19,8 @@ from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
@@ -70,16 +72,23 @@ def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> di
     return claims
 
 
-def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMember]:
-    """Return the static members that are away but may return, so that their partitions go to no other member."""
+def absent(view: GroupView, subscriptions: Subscriptions, settings: GroupSettings) -> dict[str, ProblemMember]:
+    """Return the static members that are away but may return, so that their partitions go to no other member.
+
+    Nothing waits for a member that `settings` drain.
+    """
     members: dict[str, ProblemMember] = {}
     present = _instances_present(view)
     for instance, (record, _version) in view.statics.items():
         if instance in present or record.deadline_ms is None:
             continue
+        away = view.away.get(instance)
+        known = away.registration if away is not None else None
+        if settings.drains(record.consumer, instance, known.host if known is not None else None):
+            continue
         owned = {tp: 0 for tp in sorted(record.partitions) if not view.holders(tp)}
         if owned:
-            members[record.consumer] = _as_it_was(view.away.get(instance), instance, owned, subscriptions)
+            members[record.consumer] = _as_it_was(known, instance, owned, subscriptions)
     return members
 
 
@@ -99,10 +108,9 @@ def reserved(
 
 
 def _as_it_was(
-    member: Member | None, instance: str, owned: Mapping[TopicPartition, int], subscriptions: Subscriptions
+    known: Registration | None, instance: str, owned: Mapping[TopicPartition, int], subscriptions: Subscriptions
 ) -> ProblemMember:
     """Describe an absent member by its last registration, so that its absence changes no other's share."""
-    known = member.registration if member is not None else None
     threads: dict[str, int] = {topic: 1 for topic, _number in owned}
     if known is None:  # it left before this leadership
         return ProblemMember(threads, owned, instance_id=instance)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import groups, lifecycle, plans, views
+from zkrebalancer.cli.groups import changes, draining, groups, lifecycle, plans, views
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
@@ -41,7 +41,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     world = world_with(partitions=4)
     client = ModelClient(world.zk)
-    for module in (views, plans, lifecycle):
+    for module in (views, plans, changes, draining, lifecycle):
         monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
     return Commands(world)
 
@@ -181,3 +181,61 @@ def test_a_view_is_shown_again_until_an_interrupt(
     errors = [text for text in result.stdout.splitlines() if text.startswith("not up to date: ")]
     assert (len(headings), len(errors)) == (4, 1)
     assert commands.run(*arguments, "--watch", "--json").exit_code == 2
+
+
+def test_a_host_is_drained_in_every_group_that_has_members_there(commands: Commands) -> None:
+    commands.world.add_agent("a", host="h1", rack="r1", capacity=2.0)
+    commands.world.add_agent("b", host="h2")
+    commands.world.pass_time(1_000)
+    refused = commands.run("drain", "--host", "h3", "--yes")
+    assert "no group has members on h3; members are on h1, h2" in str(refused.exception)
+
+    shown = commands.json("drain", "--host", "h1", "--dry-run")
+    assert [(one["group"], one["applied"], len(one["plan"]["moves"])) for one in shown["groups"]] == [(GROUP, False, 2)]
+    assert commands.run("drain", "--host", "h1", "--yes").stdout.splitlines()[-1] == "h1 is drained in g"
+    assert commands.run("drain", "--host", "h1", "--yes").stdout.splitlines()[-1] == "h1 is drained in no further group"
+    commands.world.pass_time(1_000)
+    assert commands.world.owned()["a-1"] == {}
+    rows = commands.run("describe", GROUP, "--members").stdout
+    assert all(text in rows for text in ("r1", "2, drained"))
+    assert [one["drained"] for one in commands.json("describe", GROUP)["consumers"]] == [True, False]
+    assert "host h1 is drained" in commands.run("describe", GROUP, "--state").stdout
+
+    assert "no group drains the host h2" in str(commands.run("undrain", "--host", "h2").exception)
+    assert len(commands.json("undrain", "--host", "h1")["groups"][0]["plan"]["moves"]) == 2
+    commands.world.pass_time(1_000)
+    assert len(commands.world.owned()["a-1"]) == 2
+
+
+def test_members_are_drained_by_name_or_instance_and_names_of_the_gone_are_forgotten(commands: Commands) -> None:
+    world = commands.world
+    world.add_agent("a", instance_id="pod-1")
+    world.add_agent("b")
+    world.pass_time(1_000)
+    assert "has no member c-1; it has a-1, b-1, pod-1" in str(commands.run("drain", GROUP, "c-1").exception)
+    assert commands.json("drain", GROUP, "b-1")["settings"]["drained_members"] == ["b-1"]
+    world.kill_agent(world.agents["b"])
+    world.pass_time(20_000)
+    shown = commands.json("drain", GROUP, "pod-1")
+    assert shown["settings"]["drained_members"] == ["pod-1"]
+    assert shown["plan"]["notes"] == ["a-1 is drained, and keeps 4 partitions: no other member reads them"]
+    explained = commands.run("explain", GROUP, "t", "0")
+    assert "keeps it there: a-1 is drained, but no other member reads the topic" in explained.stdout
+    assert "does not drain b-1; it drains pod-1" in str(commands.run("undrain", GROUP, "b-1").exception)
+    assert commands.run("undrain", GROUP, "--yes").stdout.splitlines()[-1] == "g is not draining them"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("drain",),
+        ("drain", GROUP),
+        ("drain", GROUP, "a", "--host", "h"),
+        ("undrain",),
+        ("undrain", GROUP, "a", "--host", "h"),
+    ],
+)
+def test_a_drain_names_members_or_a_host(commands: Commands, arguments: tuple[str, ...]) -> None:
+    refused = commands.run(*arguments)
+    assert refused.exit_code == 2
+    assert "--host" in refused.stderr

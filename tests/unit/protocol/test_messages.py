@@ -50,7 +50,12 @@ def fault_of(kind: str, document: object) -> str | None:
     return None
 
 
-NOT_READ = {("evicted", "command_id"), ("evicted", "topics")}  # a list of names is allowed, or nothing reads it
+NOT_READ = {  # a list of names is allowed, or nothing reads it
+    ("evicted", "command_id"),
+    ("evicted", "topics"),
+    ("group settings", "drained_members"),
+    ("group settings", "drained_hosts"),
+}
 # As messages call them:
 UNNAMED = {"threads": "threads", "partitions": "topics", "former": "topics", "ownership_map": "threads"}
 
@@ -178,3 +183,11 @@ def test_a_cause_that_is_none(key: str) -> None:
     document = document_of("command")
     fault = fault_of("command", {**document, "cause": {**document["cause"], key: 5}})
     assert fault == f"cause: {key} must be a string, not 5"
+
+
+@pytest.mark.parametrize("names", ["odd", [""], [1], ["x" * 301], ["x"] * 1_001])
+def test_what_is_no_list_of_drained_names(names: object) -> None:
+    fault = fault_of("group settings", {**document_of("group settings"), "drained_hosts": names})
+
+    assert (fault or "").startswith("group settings: drained_hosts ")
+    assert len(fault or "") < 200

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from zkrebalancer.cli.groups.draining import drain, undrain
 from zkrebalancer.cli.groups.eviction import evict
+from zkrebalancer.cli.groups.freezing import freeze, unfreeze
 from zkrebalancer.cli.groups.lifecycle import create, delete
 from zkrebalancer.cli.groups.offsets import group_offsets
 from zkrebalancer.cli.groups.pins import pin, unpin
-from zkrebalancer.cli.groups.plans import configure, explain, freeze, plan, rebalance, unfreeze
+from zkrebalancer.cli.groups.plans import configure, explain, plan, rebalance
 from zkrebalancer.cli.groups.reset import reset
 from zkrebalancer.cli.groups.views import describe, list_groups
 
@@ -28,6 +30,7 @@ for command in (
     create,
     delete,
     describe,
+    drain,
     evict,
     explain,
     freeze,
@@ -37,6 +40,7 @@ for command in (
     plan,
     rebalance,
     reset,
+    undrain,
     unfreeze,
     unpin,
 ):

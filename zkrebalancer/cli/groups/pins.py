@@ -9,8 +9,8 @@ import click
 
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.cli import options
-from zkrebalancer.cli.groups.plans import apply_settings, dry_run_option, kafka_options, yes_option
-from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.cli.groups.changes import Asked, apply_settings, dry_run_option, kafka_options, yes_option
+from zkrebalancer.observe.inspection import GroupReport
 
 partitions_argument = click.argument(
     "partitions", metavar="PARTITION…", nargs=-1, required=True, type=click.IntRange(0)
@@ -46,11 +46,11 @@ def pin(
       zkrebalancer groups pin payments orders 0 3 --zookeeper localhost:2181/kafka
     """
 
-    def pairs(before: GroupSettings) -> Sequence[str]:
-        pinned = read_options(before.options).pinned
+    def pairs(report: GroupReport) -> Sequence[str]:
+        pinned = read_options(report.settings.options).pinned
         return _pairs({**pinned, topic: pinned.get(topic, frozenset()) | set(partitions)})
 
-    apply_settings(zookeeper, group, pairs, "pinned", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+    apply_settings(zookeeper, group, pairs, "pinned", Asked(dry_run, yes, kafka, as_json))
 
 
 @click.command()
@@ -80,11 +80,11 @@ def unpin(
       zkrebalancer groups unpin payments orders 3 --dry-run --zookeeper localhost:2181/kafka
     """
 
-    def pairs(before: GroupSettings) -> Sequence[str]:
-        pinned = read_options(before.options).pinned
+    def pairs(report: GroupReport) -> Sequence[str]:
+        pinned = read_options(report.settings.options).pinned
         return _pairs({**pinned, topic: pinned.get(topic, frozenset()) - set(partitions)})
 
-    apply_settings(zookeeper, group, pairs, "unpinned", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json)
+    apply_settings(zookeeper, group, pairs, "unpinned", Asked(dry_run, yes, kafka, as_json))
 
 
 def _pairs(pinned: Mapping[str, frozenset[int]]) -> Sequence[str]:

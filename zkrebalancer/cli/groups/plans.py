@@ -1,32 +1,30 @@
-"""`zkrebalancer groups plan`, `explain`, `rebalance`, `configure`, `freeze` and `unfreeze`."""
+"""`zkrebalancer groups plan`, `explain`, `rebalance` and `configure`."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 
 from zkrebalancer.cli import options
-from zkrebalancer.cli.tables import console
+from zkrebalancer.cli.groups.changes import (
+    Asked,
+    apply_settings,
+    dry_run_option,
+    foreseen_document,
+    kafka_options,
+    show_foreseen,
+    yes_option,
+)
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import audit
-from zkrebalancer.operations import configure as operation
-from zkrebalancer.operations.foresight import Foreseen, foresee, foresee_one
+from zkrebalancer.operations.foresight import foresee, foresee_one
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
-from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
-
-MAX_MOVES_SHOWN = 20
-
-kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
 
 
 class NoLeaderError(RebalancerError):
@@ -50,9 +48,9 @@ def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: b
         report = inspection.read_group(zk, group)
         foreseen = foresee(zk, report, report.settings, kafka)
     if as_json:
-        click.echo(json.dumps({"group": group, **_document(foreseen)}))
+        click.echo(json.dumps({"group": group, **foreseen_document(foreseen)}))
     else:
-        _print(foreseen)
+        show_foreseen(foreseen)
 
 
 @click.command()
@@ -117,6 +115,7 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
         written = zk.perform(request, CHANGED)
     if not isinstance(written, Done):
         raise RebalancerError(f"group {group}: its settings were changed at the same time; try again")
+    audit.record(f"requested a check of group {group}")
     if as_json:
         click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
     else:
@@ -150,126 +149,4 @@ def configure(
       zkrebalancer groups configure payments strategy=balanced options.move_cost=0.2 \\
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
-    apply_settings(
-        zookeeper, group, lambda _before: pairs, "configured", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json
-    )
-
-
-@click.command()
-@click.argument("group")
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def freeze(group: str, zookeeper: str, as_json: bool) -> None:
-    """Keep each owned partition with its owner until `unfreeze`.
-
-    Partitions without an owner are still assigned. The same as `groups configure GROUP frozen=true --yes`.
-
-    \b
-    Example:
-      zkrebalancer groups freeze payments --zookeeper localhost:2181/kafka
-    """
-    pairs = ("frozen=true",)
-    apply_settings(
-        zookeeper, group, lambda _before: pairs, "frozen", dry_run=False, yes=True, kafka=None, as_json=as_json
-    )
-
-
-@click.command()
-@click.argument("group")
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def unfreeze(
-    group: str, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
-) -> None:
-    """Let partitions move again, after showing which would.
-
-    The same as `groups configure GROUP frozen=false`.
-
-    \b
-    Example:
-      zkrebalancer groups unfreeze payments --dry-run --zookeeper localhost:2181/kafka
-    """
-    pairs = ("frozen=false",)
-    apply_settings(
-        zookeeper, group, lambda _before: pairs, "not frozen", dry_run=dry_run, yes=yes, kafka=kafka, as_json=as_json
-    )
-
-
-def apply_settings(
-    zookeeper: str,
-    group: str,
-    pairs: Callable[[GroupSettings], Sequence[str]],
-    result: str,
-    *,
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
-    as_json: bool,
-) -> None:
-    """Change settings after showing the plan, and log who did.
-
-    `pairs`: the changes (`KEY=VALUE`), by the settings before; `result`: what the group is afterwards, for people.
-    """
-    with BlockingZk(zookeeper) as zk:
-        before, node = operation.read_settings(zk, group)
-        after = operation.changed(before, pairs(before))
-        foreseen = foresee(zk, inspection.read_group(zk, group), after, kafka)
-        changes = _changes(before, after)
-        if not as_json:
-            _print_changes(changes)
-            _print(foreseen)
-            if changes and sys.stdin.isatty() and not (yes or dry_run):
-                dry_run = not click.confirm("Apply?")
-        if not dry_run and changes:
-            operation.write_settings(zk, group, node, after)
-            audit.record(f"changed {', '.join(changes)} of group {group}")
-    if as_json:
-        document = {"group": group, "applied": not dry_run, "changes": changes, "settings": asdict(after)}
-        click.echo(json.dumps({**document, "plan": _document(foreseen)}))
-    elif dry_run:
-        click.echo("no setting was changed")
-    else:
-        click.echo(f"{group} is {result}" if changes else f"{group} already has these settings")
-
-
-def _changes(before: GroupSettings, after: GroupSettings) -> dict[str, dict[str, object]]:
-    old, new = asdict(before), asdict(after)
-    return {key: {"before": old[key], "after": new[key]} for key in new if old[key] != new[key]}
-
-
-def _document(foreseen: Foreseen) -> dict[str, object]:
-    moves = [
-        {"topic": topic, "partition": partition, "from": giver, "to": taker}
-        for (topic, partition), giver, taker in foreseen.moves
-    ]
-    return {**asdict(foreseen), "moves": moves}
-
-
-def _print_changes(changes: Mapping[str, Mapping[str, object]]) -> None:
-    table = Table("setting", "before", "after")
-    for key, change in changes.items():
-        table.add_row(key, *(json.dumps(value) for value in change.values()))
-    console().print(table)
-
-
-def _print(foreseen: Foreseen) -> None:
-    to = console()
-    if foreseen.moves:
-        moves = Table("topic", "partition", "from", "to")
-        for (topic, partition), giver, taker in foreseen.moves[:MAX_MOVES_SHOWN]:
-            moves.add_row(topic, str(partition), giver or "-", taker or "-")
-        to.print(moves)
-        if len(foreseen.moves) > MAX_MOVES_SHOWN:
-            to.print(f"and {len(foreseen.moves) - MAX_MOVES_SHOWN} more; --json lists all")
-        shares = Table("member", "partitions now", "after")
-        for name, count in foreseen.before.items():
-            shares.add_row(name, str(count), str(foreseen.after[name]))
-        to.print(shares)
-    to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no owner")
-    for note in foreseen.notes:
-        click.echo(f"note: {note}", err=True)
+    apply_settings(zookeeper, group, lambda _report: pairs, "configured", Asked(dry_run, yes, kafka, as_json))

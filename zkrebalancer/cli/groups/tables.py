@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations.group_lag import PartitionLag
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.registration import stop_limit_ms
@@ -46,6 +46,7 @@ def document(report: GroupReport, lag: Lag | None, times: LagTimes | None) -> di
                 "threads": fields.threads_to_ranges(member.owners.partitions) if member.owners else None,
                 "generation": member.owners.generation if member.owners else None,
                 "pending_commands": member.pending_commands,
+                "drained": _is_drained(report, member),
             }
             for member in report.members
         ],
@@ -78,15 +79,27 @@ def _some(names: list[str]) -> str:
 
 def members_table(report: GroupReport) -> Table:
     """Return one line for each consumer."""
-    columns = ("consumer", "host", "instance id", "subscription", "partitions", "pending", "generation", "stops within")
-    table = Table(*columns)
+    table = Table(
+        "consumer",
+        "host",
+        "rack",
+        "instance id",
+        "capacity",
+        "subscription",
+        "partitions",
+        "pending",
+        "generation",
+        "stops within",
+    )
     allowed_ms = report.settings.rebalance_timeout_ms
     for member in report.members:
         known = member.registration
         table.add_row(
             member.consumer,
             known.host if known else "unreadable",
+            (known.rack if known else None) or "-",
             (known.instance_id if known else None) or "-",
+            _capacity(report, member),
             f"{known.pattern}: {', '.join(known.subscription)}" if known else "-",
             _ranges(frozenset(member.owners.partitions)) if member.owners else "unreadable",
             str(member.pending_commands),
@@ -94,6 +107,16 @@ def members_table(report: GroupReport) -> Table:
             f"{stop_limit_ms(known.stop_timeout_ms if known else None, allowed_ms) / 1_000:g} s",
         )
     return table
+
+
+def _is_drained(report: GroupReport, member: MemberReport) -> bool:
+    known = member.registration
+    return known is not None and report.settings.drains(member.consumer, known.instance_id, known.host)
+
+
+def _capacity(report: GroupReport, member: MemberReport) -> str:
+    capacity = f"{member.registration.capacity:g}" if member.registration else "-"
+    return f"{capacity}, drained" if _is_drained(report, member) else capacity
 
 
 def _lag_s(times: LagTimes | None, partition: fields.TopicPartition) -> dict[str, float | None]:

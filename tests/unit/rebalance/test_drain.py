@@ -1,0 +1,178 @@
+"""A drained member gives away what others may read, under every strategy, until the drain is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.groups import events, world_with
+from tests.support.world import World
+from zkrebalancer.assignment import STRATEGIES
+from zkrebalancer.assignment.model import Member
+from zkrebalancer.protocol import settings
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import EAGER, GroupSettings
+from zkrebalancer.rebalance.drain import Drain
+
+DRAINING_A = GroupSettings(drained_members=("a-1",))
+
+
+def configure(world: World, group: GroupSettings) -> None:
+    world.configure(settings.encode(group))
+    world.pass_time(2_000)
+
+
+def counts(world: World) -> dict[str, int]:
+    return {name: len(owned) for name, owned in world.owned().items()}
+
+
+@pytest.mark.parametrize("mode", ["incremental", EAGER])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_drained_member_gives_away_what_it_has_and_gets_its_share_back_afterwards(strategy: str, mode: str) -> None:
+    before = GroupSettings(strategy=strategy, mode=mode)
+    world = world_with(before, "a", "b", "c", partitions=9)
+
+    configure(world, replace(before, drained_members=("a-1",)))
+    assert sorted(counts(world).items()) == [("a-1", 0), ("b-1", 4), ("c-1", 5)] or counts(world) == {
+        "a-1": 0,
+        "b-1": 5,
+        "c-1": 4,
+    }
+    world.set_topic("t", 10)
+    world.pass_time(2_000)
+    assert counts(world) == {"a-1": 0, "b-1": 5, "c-1": 5}
+
+    configure(world, before)
+    assert counts(world)["a-1"] >= 3
+    world.assert_settled()
+
+
+def test_only_what_the_drained_member_had_moves() -> None:
+    world = world_with(GroupSettings(), "a", "b", "c", partitions=9)
+    before = world.owned()
+
+    configure(world, DRAINING_A)
+
+    assert events(world, "rebalance_planned")[-1]["moved_count"] == len(before["a-1"])
+    assert all(before[name].keys() <= world.owned()[name].keys() for name in ("b-1", "c-1"))
+
+
+def test_the_last_reader_of_a_topic_keeps_it_until_another_one_joins() -> None:
+    world = world_with(GroupSettings(), "a")
+
+    configure(world, DRAINING_A)
+    world.set_topic("t", 5)
+    world.pass_time(2_000)
+    assert counts(world) == {"a-1": 5}
+
+    world.add_agent("b")
+    world.pass_time(2_000)
+    assert counts(world) == {"a-1": 0, "b-1": 5}
+
+
+def test_a_drained_member_reads_a_topic_again_when_its_other_readers_are_gone() -> None:
+    world = world_with(DRAINING_A, "a", "b")
+    assert counts(world) == {"a-1": 0, "b-1": 4}
+
+    world.kill_agent(world.agents["b"])
+    world.pass_time(20_000)
+
+    assert counts(world) == {"a-1": 4}
+    world.assert_settled()
+
+
+def test_topics_are_given_away_one_by_one() -> None:
+    world = World()
+    world.set_topic("t", 2)
+    world.set_topic("u", 2)
+    world.create_group(settings.encode(DRAINING_A))
+    world.add_coordinator()
+    world.add_agent("a", {"t": 1, "u": 1})
+    world.add_agent("b", {"t": 1})
+    world.pass_time(2_000)
+
+    assert {topic for topic, _number in world.owned()["a-1"]} == {"u"}
+    assert {topic for topic, _number in world.owned()["b-1"]} == {"t"}
+
+
+def test_members_of_a_drained_host_get_nothing_also_when_they_come_back() -> None:
+    world = world_with(GroupSettings(drained_hosts=("h1",)))
+    world.add_agent("a", host="h1")
+    world.add_agent("b", host="h2")
+    world.pass_time(2_000)
+    assert counts(world) == {"a-1": 0, "b-1": 4}
+
+    world.kill_agent(world.agents["a"])
+    world.add_agent("c", host="h1")
+    world.pass_time(20_000)
+    assert counts(world) == {"b-1": 4, "c-1": 0}
+
+
+def test_if_every_member_is_drained_they_share_as_usual() -> None:
+    world = world_with(GroupSettings(drained_hosts=("h",)), "a", "b")
+
+    assert counts(world) == {"a-1": 2, "b-1": 2}
+
+
+def test_a_drained_instance_stays_drained_through_a_restart_and_nothing_waits_for_it() -> None:
+    world = world_with(GroupSettings(drained_members=("pod-1",), static_grace_ms=60_000))
+    world.add_agent("a", instance_id="pod-1")
+    world.pass_time(2_000)
+    assert counts(world) == {"a-1": 4}  # the only one
+
+    world.kill_agent(world.agents["a"])
+    world.add_agent("b")
+    world.pass_time(30_000)
+    assert counts(world) == {"b-1": 4}
+
+    world.add_agent("c", instance_id="pod-1")
+    world.pass_time(2_000)
+    assert counts(world) == {"b-1": 4, "c-1": 0}
+
+
+def test_a_frozen_group_moves_nothing_for_a_drain_and_gives_the_drained_member_nothing_new() -> None:
+    world = world_with(GroupSettings(), "a", "b")
+
+    configure(world, replace(DRAINING_A, frozen=True))
+    world.set_topic("t", 8)
+    world.pass_time(2_000)
+
+    assert counts(world) == {"a-1": 2, "b-1": 6}
+
+
+def test_the_next_leader_goes_on_with_a_drain_in_every_step() -> None:
+    """The leader dies after each of its writes."""
+    for writes in range(1, 8):
+        world = world_with(GroupSettings(), "a", "b")
+        world.configure(settings.encode(DRAINING_A))
+        leader = world.leader()
+        for _ in range(writes):
+            world.move(leader)
+        world.kill_coordinator(leader)
+        world.add_coordinator()
+        world.pass_time(20_000)
+        assert counts(world) == {"a-1": 0, "b-1": 4}
+
+
+def test_a_drained_member_that_dies_loses_nothing() -> None:
+    world = world_with(GroupSettings(), "a", "b")
+    world.configure(settings.encode(DRAINING_A))
+    world.kill_agent(world.agents["a"])
+    world.pass_time(60_000)
+
+    assert counts(world) == {"b-1": 4}
+
+
+def test_a_member_whose_registration_cannot_be_read_is_no_reader() -> None:
+    drain = Drain()
+    about = Registration("static", {"t": 1}, "0", "a", "h", 6_000)
+    drain.begin(DRAINING_A)
+    assert drain.note("a-1", about, Member({"t": 1}, {}))
+
+    assert not drain.note("b-1", None, Member({"t": 1}, {}))
+    assert [dict(member.threads) for _name, member in drain.settled()] == [{"t": 1}]
+
+    assert not drain.note("b-1", about, Member({"t": 1}, {}))
+    assert [dict(member.threads) for _name, member in drain.settled()] == [{}]
+    assert not list(drain.settled()), "nothing has changed since"

@@ -1,0 +1,134 @@
+"""Changes of a group's settings, with the plan that each would cause shown first; options of these commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import click
+from rich.table import Table
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.tables import console
+from zkrebalancer.observe import inspection
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations import audit
+from zkrebalancer.operations import configure as operation
+from zkrebalancer.operations.foresight import Foreseen, foresee
+from zkrebalancer.protocol.calls import Content
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+MAX_MOVES_SHOWN = 20
+
+kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
+
+Pairs = Callable[[GroupReport], Sequence[str]]  # what to change (`KEY=VALUE`) in the group as it was read
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operator asked for beside the change itself; `kafka`: settings of librdkafka, to read lag."""
+
+    dry_run: bool
+    yes: bool
+    kafka: Mapping[str, str] | None
+    as_json: bool
+
+    def is_confirmed(self, question: str) -> bool:
+        """Ask, if the answer is open and there is a terminal."""
+        if self.dry_run:
+            return False
+        return self.yes or self.as_json or not sys.stdin.isatty() or click.confirm(question)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New settings of one group, not written yet, and the plan that they would cause."""
+
+    group: str
+    node: Content
+    after: GroupSettings
+    changes: Mapping[str, Mapping[str, object]]
+    foreseen: Foreseen
+
+    def document(self, *, applied: bool) -> dict[str, object]:
+        """Return the change for `--json`."""
+        shown = {"group": self.group, "applied": applied, "changes": self.changes, "settings": asdict(self.after)}
+        return {**shown, "plan": foreseen_document(self.foreseen)}
+
+    def show(self) -> None:
+        """Print the change for people."""
+        table = Table("setting", "before", "after")
+        for key, change in self.changes.items():
+            table.add_row(key, *(json.dumps(value) for value in change.values()))
+        console().print(table)
+        show_foreseen(self.foreseen)
+
+
+def prepare(zk: BlockingZk, group: str, pairs: Pairs, kafka: Mapping[str, str] | None) -> Change:
+    """Return what the pairs would change in a group."""
+    before, node = operation.read_settings(zk, group)
+    report = inspection.read_group(zk, group)
+    after = operation.changed(before, pairs(report))
+    old, new = asdict(before), asdict(after)
+    changes = {key: {"before": old[key], "after": new[key]} for key in new if old[key] != new[key]}
+    return Change(group, node, after, changes, foresee(zk, report, after, kafka))
+
+
+def write(zk: BlockingZk, change: Change) -> None:
+    """Write the new settings, and log who did."""
+    operation.write_settings(zk, change.group, change.node, change.after)
+    audit.record(f"changed {', '.join(change.changes)} of group {change.group}")
+
+
+def apply_settings(zookeeper: str, group: str, pairs: Pairs, result: str, asked: Asked) -> None:
+    """Change a group's settings after showing the plan, and log who did.
+
+    `result`: what the group is afterwards, for people.
+    """
+    with BlockingZk(zookeeper) as zk:
+        change = prepare(zk, group, pairs, asked.kafka)
+        if not asked.as_json:
+            change.show()
+        is_applied = not asked.dry_run and (not change.changes or asked.is_confirmed("Apply?"))
+        if is_applied and change.changes:
+            write(zk, change)
+    if asked.as_json:
+        click.echo(json.dumps(change.document(applied=is_applied)))
+    elif not is_applied:
+        click.echo("no setting was changed")
+    else:
+        click.echo(f"{group} is {result}" if change.changes else f"{group} already has these settings")
+
+
+def foreseen_document(foreseen: Foreseen) -> dict[str, object]:
+    """Return a plan for `--json`."""
+    moves = [
+        {"topic": topic, "partition": partition, "from": giver, "to": taker}
+        for (topic, partition), giver, taker in foreseen.moves
+    ]
+    return {**asdict(foreseen), "moves": moves}
+
+
+def show_foreseen(foreseen: Foreseen) -> None:
+    """Print a plan for people."""
+    to = console()
+    if foreseen.moves:
+        moves = Table("topic", "partition", "from", "to")
+        for (topic, partition), giver, taker in foreseen.moves[:MAX_MOVES_SHOWN]:
+            moves.add_row(topic, str(partition), giver or "-", taker or "-")
+        to.print(moves)
+        if len(foreseen.moves) > MAX_MOVES_SHOWN:
+            to.print(f"and {len(foreseen.moves) - MAX_MOVES_SHOWN} more; --json lists all")
+        shares = Table("member", "partitions now", "after")
+        for name, count in foreseen.before.items():
+            shares.add_row(name, str(count), str(foreseen.after[name]))
+        to.print(shares)
+    to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no owner")
+    for note in foreseen.notes:
+        click.echo(f"note: {note}", err=True)

@@ -1,0 +1,111 @@
+"""Drains: which names and hosts are added to a group's settings, or removed from them.
+
+The coordinator gives what drained members have to others. The settings outlive leaders and members.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from zkrebalancer.observe import inspection
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations.evict import MAX_NAMES_SHOWN, NoSuchConsumerError
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.runtime.zk import BlockingZk
+
+Pairs = Callable[[GroupReport], Sequence[str]]
+
+
+class NotDrainedError(RebalancerError):
+    """A member or host that the group does not drain."""
+
+
+def draining(members: Sequence[str]) -> Pairs:
+    """Return the change that drains members, named by name or instance id; it raises NoSuchConsumerError."""
+
+    def pairs(report: GroupReport) -> Sequence[str]:
+        known = _names(report)
+        for name in members:
+            if name not in known:
+                raise NoSuchConsumerError(f"group {report.name} has no member {name:.80}; it has {_some(known)}")
+        kept = known.intersection(report.settings.drained_members)  # names of members that are gone would stay for ever
+        return (_pair("drained_members", kept.union(members)),)
+
+    return pairs
+
+
+def undraining(members: Sequence[str]) -> Pairs:
+    """Return the change that ends the drain of members, or of all and of all hosts if none is named."""
+
+    def pairs(report: GroupReport) -> Sequence[str]:
+        if not members:
+            return ("drained_members=", "drained_hosts=")
+        drained = report.settings.drained_members
+        for name in members:
+            if name not in drained:
+                raise NotDrainedError(f"group {report.name} does not drain {name:.80}; it drains {_some(drained)}")
+        return (_pair("drained_members", {*drained} - {*members}),)
+
+    return pairs
+
+
+def draining_host(host: str) -> Pairs:
+    """Return the change that drains a host, whether or not it has members now."""
+    return lambda report: (_pair("drained_hosts", {*report.settings.drained_hosts, host}),)
+
+
+def undraining_host(host: str) -> Pairs:
+    """Return the change that ends the drain of a host; it raises NotDrainedError."""
+
+    def pairs(report: GroupReport) -> Sequence[str]:
+        drained = report.settings.drained_hosts
+        if host not in drained:
+            raise NotDrainedError(f"group {report.name} does not drain the host {host:.80}; it drains {_some(drained)}")
+        return (_pair("drained_hosts", {*drained} - {host}),)
+
+    return pairs
+
+
+def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> list[str]:
+    """Return the groups that have members on the host, or with `is_drain` false those that drain it.
+
+    Raises:
+        NoSuchConsumerError, NotDrainedError: there is none.
+        ZooKeeperRefusedError: a group may not be read.
+
+    """
+    reports, refused = inspection.read_groups(zk)
+    if refused:
+        raise refused[0]
+    if not is_drain:
+        found = [report.name for report in reports if host in report.settings.drained_hosts]
+        if not found:
+            raise NotDrainedError(f"no group drains the host {host:.80}")
+        return found
+    found = [report.name for report in reports if host in _hosts(report)]
+    if not found:
+        known = {name for report in reports for name in _hosts(report)}
+        raise NoSuchConsumerError(f"no group has members on {host:.80}; members are on {_some(known)}")
+    return found
+
+
+def _hosts(report: GroupReport) -> set[str]:
+    return {member.registration.host for member in report.members if member.registration}
+
+
+def _names(report: GroupReport) -> set[str]:
+    """Return the names and the instance ids of a group's members, also of static members that are away."""
+    known = [member.registration for member in report.members if member.registration]
+    instances = {registration.instance_id for registration in known if registration.instance_id}
+    return {member.consumer for member in report.members} | instances | report.view.statics.keys()
+
+
+def _pair(key: str, names: Iterable[str]) -> str:
+    """Return the text that sets a list of names."""
+    return f"{key}={json.dumps(sorted(names))}"
+
+
+def _some(names: Iterable[str]) -> str:
+    known = sorted(names)
+    return ", ".join([*known[:MAX_NAMES_SHOWN], *(["…"] if len(known) > MAX_NAMES_SHOWN else [])]) or "none"

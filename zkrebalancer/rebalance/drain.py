@@ -1,0 +1,81 @@
+"""Members that an operator drains: they read only the topics that no other member reads.
+
+A drained member thus gives away what it has, under every strategy, and a topic never loses its last reader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from zkrebalancer.assignment.model import Member as ProblemMember
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+
+NOTHING: Mapping[str, int] = {}  # shared, because strategies recognise equal subscriptions by identity
+
+
+class Drain:
+    """The drained members of one group, and the topics that others read. It is kept up to date one member at a time."""
+
+    def __init__(self) -> None:
+        """Drain no member."""
+        self.settings = GroupSettings()  # those of the last plan, while a new one begins
+        self._readers: Counter[str] = Counter()  # topic -> members that read it and are not drained
+        self._topics_of: dict[str, Mapping[str, int]] = {}  # what these members read
+        self._drained: dict[str, ProblemMember] = {}  # as they would be otherwise
+        self._is_touched = False  # whether a drained member may read something else now
+
+    @property
+    def names(self) -> list[str]:
+        """The drained members that take part, sorted."""
+        return sorted(self._drained)
+
+    def begin(self, settings: GroupSettings) -> bool:
+        """Keep the settings for the next plan; return whether members have to be examined again."""
+        before, self.settings = self.settings, settings
+        names, hosts = settings.drained_members, settings.drained_hosts
+        return (names, hosts) != (before.drained_members, before.drained_hosts)
+
+    def note(self, consumer: str, registration: Registration | None, member: ProblemMember | None) -> bool:
+        """Note a member as it would be without a drain, None if it is gone; return whether it is drained.
+
+        A member without a registration that can be read is neither drained nor a reader.
+        """
+        if member is None or registration is None:
+            self._count(consumer, NOTHING)
+        elif self.settings.drains(consumer, registration.instance_id, registration.host):
+            self._count(consumer, NOTHING)
+            self._drained[consumer] = member
+            self._is_touched = True
+            return True
+        else:
+            self._count(consumer, member.threads)
+        if self._drained.pop(consumer, None) is not None:
+            self._is_touched = True
+        return False
+
+    def _count(self, consumer: str, topics: Mapping[str, int]) -> None:
+        before = self._topics_of.pop(consumer, NOTHING)
+        if topics:
+            self._topics_of[consumer] = topics
+        if before is topics or before.keys() == topics.keys():
+            return
+        for topic in topics.keys() - before.keys():
+            self._readers[topic] += 1
+            self._is_touched = self._is_touched or self._readers[topic] == 1
+        for topic in before.keys() - topics.keys():
+            self._readers[topic] -= 1
+            if not self._readers[topic]:
+                del self._readers[topic]
+                self._is_touched = True
+
+    def settled(self) -> Iterator[tuple[str, ProblemMember]]:
+        """Yield each drained member as the strategy shall see it, if that may have changed."""
+        if not self._is_touched:
+            return
+        self._is_touched = False
+        for consumer, member in sorted(self._drained.items()):
+            topics = {topic: count for topic, count in member.threads.items() if topic not in self._readers}
+            yield consumer, replace(member, threads=topics or NOTHING)
