@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import types
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,9 @@ from packaging.requirements import Requirement
 from tests.style.sources import ROOT
 
 Versions = Literal["lowest", "newest"]
-TOOLS = ("hypothesis", "kafka-python", "psutil", "pytest", "pytest-timeout")  # what the tests below need
+TOOLS = ("hypothesis", "kafka-python", "psutil", "pytest", "pytest-timeout", "PyYAML")  # what the tests below need
+OTHER_PYTHONS = ("3.12", "3.13")  # beside that of this environment
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
 # Each dependency is used by some of them. They need neither Spark nor anything else that is optional.
 TESTS = (
     *("tests/unit/assignment", "tests/unit/cli", "tests/unit/consumer_agent", "tests/unit/coordinator"),
@@ -45,14 +48,59 @@ def declared(extra: str | None = None) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
+def imported(tests: Sequence[str] = TESTS) -> dict[str, Path]:
+    """Return the packages of others that these tests import when they are collected, each with a file that does."""
+    places = [ROOT / test.partition("::")[0] for test in tests]
+    to_read = [file for place in places for file in (place.rglob("*.py") if place.is_dir() else [place])]
+    to_read += [ROOT / "tests/conftest.py", ROOT / "tests/integration/conftest.py"]
+    found: dict[str, Path] = {}
+    read: set[Path] = set()
+    while to_read:
+        file = to_read.pop()
+        if file in read or not file.exists():
+            continue
+        read.add(file)
+        for module in _modules(ast.parse(file.read_text())):
+            package = module.partition(".")[0]
+            if package == "tests":
+                to_read.append(ROOT / f"{module.replace('.', '/')}.py")
+            elif package not in sys.stdlib_module_names:
+                found.setdefault(package, file)
+    return found
+
+
+def _modules(tree: ast.Module) -> list[str]:
+    """Return the modules that a module imports at its top level; a name from a package may be a module, too."""
+    modules: list[str] = []
+    for one in tree.body:
+        if isinstance(one, ast.Import):
+            modules += [name.name for name in one.names]
+        elif isinstance(one, ast.ImportFrom) and one.module is not None:
+            modules += [one.module, *(f"{one.module}.{name.name}" for name in one.names)]
+    return modules
+
+
 def bound(requirement: Requirement, operator: str) -> str | None:
     """Return the version after an operator such as ">="."""
     return next((one.version for one in requirement.specifier if one.operator == operator), None)
 
 
-def make(folder: Path, versions: Versions) -> Path:
+def find_python(version: str) -> str | None:
+    """Return an interpreter of this minor version that can make environments: on the path, or of pyenv."""
+    on_path = shutil.which(f"python{version}")
+    candidates = [on_path] if on_path is not None else []
+    candidates += map(str, sorted(PYENV.glob(f"{version}.*/bin/python{version}")))
+    asked = "import ensurepip, sys, venv; print(*sys.version_info[:2], sep='.')"
+    for candidate in candidates:
+        done = subprocess.run([candidate, "-I", "-c", asked], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def make(folder: Path, versions: Versions, interpreter: str = sys.executable) -> Path:
     """Create an environment with these versions of what everybody needs; return its interpreter."""
-    venv.create(folder, with_pip=True, symlinks=True)
+    subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
     wanted = declared()
     lines = [f"{one.name}=={bound(one, '>=')}" if versions == "lowest" else str(one) for one in wanted]
     known = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
