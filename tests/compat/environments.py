@@ -121,9 +121,11 @@ def installed(python: Path, wanted: Sequence[Requirement]) -> dict[str, str]:
     return dict(zip((one.name for one in wanted), found, strict=True))
 
 
-def run_tests(python: Path, tests: Sequence[str] = TESTS) -> subprocess.CompletedProcess[str]:
-    """Run tests of this checkout in an environment."""
+def run_tests(python: Path, tests: Sequence[str] = TESTS, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of this checkout in an environment, with these variables in addition."""
     environment = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "PYTEST_ADDOPTS"}}
     command = [str(python), "-m", "pytest", "-q", "-m", "not long", "-p", "no:cacheprovider", *tests]
     command.append("--ignore=tests/unit/cli/test_completion.py")  # it needs the installed programs
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, check=False
+    )

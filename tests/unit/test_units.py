@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.rules import call_fault, calls
+from zkrebalancer.cli import coordinator, group_coordinator
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -43,6 +44,21 @@ def test_a_unit_runs_what_exists_is_watched_and_gets_secrets_as_credentials(unit
     assert int(found["WatchdogSec"]) >= 60
     assert "${CREDENTIALS_DIRECTORY}/secrets.toml" in command
     assert found["LoadCredential"].startswith("secrets.toml:/etc/zkrebalancer/")
+
+
+@pytest.mark.parametrize("drop_in", sorted(FOLDER.glob("*.conf")), ids=lambda path: path.stem)
+def test_a_drop_in_gives_a_secret_as_a_credential_by_a_variable_that_exists(drop_in: Path) -> None:
+    found = service(drop_in)
+    name, _, file = found["LoadCredential"].partition(":")
+    assert file.startswith("/etc/zkrebalancer/")
+    variable, _, value = found["Environment"].partition("=")
+    assert value == f"%d/{name}"
+    known = {
+        one.envvar
+        for command in (group_coordinator.group_coordinator, coordinator.coordinator)
+        for one in command.params
+    }
+    assert variable in known
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze: apt-get install systemd")
