@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from consumer_agent import Consumer
-from consumer_agent.sidecar.http_endpoints import numbers
+from consumer_agent.sidecar.http_endpoints import families, numbers
 from consumer_agent.sidecar.run_counts import RunCounts
 from tests.support.promtool import find_promtool
 from tests.unit.coordinator.test_monitor import shown_by_a_coordinator, shown_by_a_gateway
@@ -95,14 +98,33 @@ def queries() -> list[str]:
 
 def shown() -> Iterator[str]:
     """Yield the names of everything that our processes export."""
-    mirror = mirror_metrics.registry(mirror_metrics.Seen()).collect()
-    for metric in [*shown_by_a_coordinator(), *shown_by_a_gateway(), *mirror]:
+    for metric in (one for shown_by_a_program in PAGES.values() for one in shown_by_a_program()):
         yield metric.name + "_total" * (metric.type == "counter")
         if metric.type == "histogram":
             yield f"{metric.name}_bucket"
+
+
+def shown_by_an_agent() -> Iterator[Metric]:
     own = numbers(Consumer(zookeeper="z:1", bootstrap="b:1", group="g"), RunCounts(has_child=True))
-    for name in own:
-        yield A + re.sub("_ms$", "_seconds", name)
+    yield from families(own, {"group": "g", "client_id": "c"})
+
+
+PAGES: dict[str, Callable[[], Iterable[Metric]]] = {
+    "coordinator": shown_by_a_coordinator,
+    "gateway": shown_by_a_gateway,
+    "mirror": lambda: mirror_metrics.registry(mirror_metrics.Seen()).collect(),
+    "agent": shown_by_an_agent,
+}
+
+
+class Fixed(Collector):
+    """A metric that was collected before."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 def test_they_ask_for_metrics_that_exist() -> None:
@@ -139,6 +161,17 @@ def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("program", ["coordinator", "gateway", "mirror", "agent"])
+def test_pages_keep_prometheus_conventions(program: str, promtool: str) -> None:
+    """Leave out a help text, or measure milliseconds."""
+    registry = CollectorRegistry()
+    for metric in PAGES[program]():
+        registry.register(Fixed(metric))
+    page = generate_latest(registry).decode()
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_prometheus_accepts_every_rule_and_every_query(promtool: str, tmp_path: Path) -> None:
