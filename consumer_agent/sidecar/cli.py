@@ -17,6 +17,7 @@ import click
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.records import Record
+from consumer_agent.sidecar.child import command_line
 from consumer_agent.sidecar.dead_letters import open_dead_letters
 from consumer_agent.sidecar.frames import record_document
 from consumer_agent.sidecar.health import Watch
@@ -165,6 +166,8 @@ def _run(
     own = settings.group_of(SidecarSettings)
     with_child = "exec" in settings.values
     config = ConsumerConfig(**settings.group_of(ConsumerConfig), enable_auto_finish=not with_child)
+    if with_child:
+        command_line(settings.values["exec"])  # a missing program is reported before anything connects
     if config.zookeeper_security is not None:
         with BlockingZk(config.zookeeper, security=config.zookeeper_security):
             pass  # fails at once on a refused login, instead of waiting for the connection

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from consumer_agent import config as configuration
@@ -18,9 +17,10 @@ from consumer_agent.config import Check, ConsumerConfig, Fault, choice, integer,
 from consumer_agent.sidecar.frames import CODECS
 from consumer_agent.sidecar.sidecar import SidecarSettings
 from zkrebalancer.protocol import addresses, paths
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST, stop_limit_ms
 from zkrebalancer.protocol.suggestions import unknown
+from zkrebalancer.runtime.toml_file import read_toml
 
 PREFIX = "CONSUMER_AGENT_"
 KAFKA_PREFIX = f"{PREFIX}KAFKA_"
@@ -82,12 +82,9 @@ def gather(files: Sequence[str], environment: Mapping[str, str], flags: Mapping[
 
 def _read_file(settings: Settings, path: str) -> None:
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        settings.faults.append(f"{path}: cannot be read: {error.strerror}")
-        return
-    except (ValueError, RecursionError) as error:
-        settings.faults.append(f"{path}: is not TOML: {error}")
+        document = read_toml(path)
+    except ConfigurationError as error:
+        settings.faults.append(str(error))
         return
     for key, value in document.items():
         if key == "kafka_config" and not isinstance(value, Mapping):
@@ -286,6 +283,16 @@ def _dead_letter(value: object) -> str | None:
     return f"{name!r:.80} is not a topic's name" if kind == "topic" and not paths.is_legal_topic(name) else None
 
 
+def _exec(value: object) -> str | None:
+    if not isinstance(value, str):
+        return text_fault(value)
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        return f"cannot be split into words: {error}"
+    return text_fault(value)
+
+
 def _http(value: object) -> str | None:
     is_one = isinstance(value, str) and "," not in value and addresses.servers_fault(value) is None
     return None if is_one else f"must be HOST:PORT, not {value!r:.80}"
@@ -296,7 +303,7 @@ _CHECKS: dict[str, Check] = {
     "topics": _topics,
     "pattern": text_fault,
     "pattern_type": choice(WHITE_LIST, BLACK_LIST),
-    "exec": text_fault,
+    "exec": _exec,
     "frames": choice(*CODECS),
     "dead_letter": _dead_letter,
     "max_failures": integer(1, 1_000),

@@ -56,6 +56,13 @@ def run(*command: object) -> str:
     return done.stdout
 
 
+def provide(tool: str) -> None:
+    """Install a tool that is missing, from the package of its name."""
+    if shutil.which(tool) is None:
+        run("apt-get", "update")
+        run("apt-get", "install", "--yes", "--no-install-recommends", tool)
+
+
 @pytest.fixture(scope="session")
 def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the package."""
@@ -69,9 +76,7 @@ def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def clean(tmp_path: Path) -> Iterator[Path]:
     """Install a clean system of the same release, with this machine's sources of packages."""
-    for tool in ("debootstrap", "lintian"):
-        if shutil.which(tool) is None:
-            run("apt-get", "install", "--yes", "--no-install-recommends", tool)
+    provide("debootstrap")
     codename = run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").strip()
     root = tmp_path / "root"
     run("debootstrap", "--variant=minbase", codename, root, MIRROR)
@@ -92,6 +97,7 @@ def files(root: Path) -> set[str]:
 
 
 def test_lintian_has_nothing_to_say(deb: Path) -> None:
+    provide("lintian")
     assert run("lintian", "--allow-root", "--fail-on=error,warning", "--info", deb) == ""
 
 

@@ -111,6 +111,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.protocol",
         "zkrebalancer.runtime.http_server",
         "zkrebalancer.runtime.notify",
+        "zkrebalancer.runtime.toml_file",
         "zkrebalancer.runtime.vitals",
         "zkrebalancer.runtime.zk",
     ),

@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from zkrebalancer.cli import options
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.suggestions import unknown
 from zkrebalancer.runtime.kafka import BOOTSTRAP
+from zkrebalancer.runtime.toml_file import read_toml
 
 TABLE = "kafka"  # of librdkafka's settings
 CONFIG, PRINT = "config_files", options.PRINTS_CONFIG
@@ -154,11 +153,9 @@ def _read_files(ctx: click.Context, _param: click.Parameter, paths: tuple[str, .
 
 def _document(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise click.UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"{path}: is not TOML: {error}") from None
+        return read_toml(path)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _kafka_table(path: str, value: object) -> dict[str, tuple[str, str]]:

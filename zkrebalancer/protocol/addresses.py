@@ -30,7 +30,12 @@ def server_fault(text: str) -> str | None:
 def zookeeper_fault(text: str) -> str | None:
     """Return what is wrong with `HOST:PORT[,…][/CHROOT]`, None if it is valid."""
     servers, slash, chroot = text.partition("/")
-    if slash and not _CHROOT.fullmatch(slash + chroot):
+    if slash and not _is_path(slash + chroot):
         return f"expected HOST:PORT[,…][/CHROOT], but {slash + chroot!r:.80} is not a path"
     fault = servers_fault(servers)
     return None if fault is None else fault.replace("HOST:PORT[,…]", "HOST:PORT[,…][/CHROOT]", 1)
+
+
+def _is_path(path: str) -> bool:
+    """Whether ZooKeeper accepts the path; the client would resolve `.` and `..`, or refuse them."""
+    return bool(_CHROOT.fullmatch(path)) and path.isprintable() and {".", ".."}.isdisjoint(path.split("/"))

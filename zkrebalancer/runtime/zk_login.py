@@ -112,7 +112,7 @@ def read_secret(name: str) -> str:
         text = content.decode().rstrip("\r\n")
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
+    except ValueError:  # also for a name with NUL
         raise ConfigurationError(f"{name}: is not UTF-8 text") from None
     if not text:
         raise ConfigurationError(f"{name}: is empty")

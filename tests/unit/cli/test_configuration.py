@@ -19,6 +19,7 @@ from zkrebalancer.cli.coordinator import coordinator
 from zkrebalancer.cli.group_coordinator import group_coordinator
 from zkrebalancer.cli.topics import mirror
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.runtime.toml_file import MAX_FILE_BYTES
 
 
 @click.command(cls=ConfiguredCommand)
@@ -109,6 +110,9 @@ def test_librdkafkas_settings_come_from_a_table_and_secrets_are_not_shown(file: 
         ("kafka = 1", "{}: kafka: must be a table of texts and numbers"),
         ('bootstrap = "b:1"\n[kafka]\n"fetch.mim.bytes" = 1', "Invalid value for kafka in {}: "),
         ("x = ", "{}: is not TOML: "),
+        ("# " + "x" * MAX_FILE_BYTES, "{}: is too large: more than 1,000,000 bytes"),
+        ('zookeeper = "z:1/\\u0000"', "{}: zookeeper: must not contain the character NUL"),
+        ('[kafka]\n"sasl.password" = "\\u0000"', "{}: kafka: must not contain the character NUL"),
         ("config = 'x'", "{}: config: there is no such setting; "),
     ],
 )

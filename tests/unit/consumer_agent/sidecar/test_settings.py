@@ -11,6 +11,7 @@ import pytest
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.sidecar.settings import KINDS, Settings, as_toml, effective, find_faults, fit_revoke_timeout, gather
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
+from zkrebalancer.runtime.toml_file import MAX_FILE_BYTES
 
 FLAGS: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g", "topics": ["t"]}
 
@@ -106,6 +107,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert found == f"{tmp_path}/x.toml: cannot be read: No such file or directory"
 
 
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (found,) = find_faults(gather([written(tmp_path, "# " + "x" * MAX_FILE_BYTES)], {}, FLAGS))
+    assert found == f"{tmp_path}/agent.toml: is too large: more than 1,000,000 bytes"
+
+
 @pytest.mark.parametrize(
     ("flags", "origin"),
     [
@@ -120,6 +126,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"topics": ["t"], "http": "a:1,b:2"}, "--http: must be HOST:PORT"),
         ({"topics": ["t"], "log_level": "loud"}, "--log-level: "),
         ({"topics": ["t"], "prefetch": "none"}, "--prefetch: must be total or per_partition"),
+        ({"topics": ["t"], "exec": "sh -c 'x"}, "--exec: cannot be split into words: No closing quotation"),
         ({"topics": ["t"], "exec": "c", "frames": "xml"}, "--frames: "),
         ({"topics": ["t"], "exec": "c", "dead_letter": "x"}, "--dead-letter: must be topic:NAME or file:PATH"),
         ({"topics": ["t"], "exec": "c", "dead_letter": "topic:a b"}, "--dead-letter: "),
