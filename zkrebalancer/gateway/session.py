@@ -65,9 +65,9 @@ class Session:
         self._client.start()
 
     def close(self) -> None:
-        """End the session. Calls get no reply from now on: it would say that the connection is lost, at once.
+        """End the session, which is reported as `Lost`. Calls get no reply from now on.
 
-        Who expects to hear of a lost connection first would ask again without a pause, for ever.
+        A reply would say that the connection is lost, at once; a caller would ask again without a pause, for ever.
         """
         self._is_closed = True
         self._client.close()
@@ -122,7 +122,7 @@ class Session:
         return [answer.get() or Refused(Refusal.CONNECTION_LOST) for answer in answers]
 
     def _handle(self, event: ZooKeeperEvent) -> None:
-        if self._is_closed:
+        if self._is_closed and not isinstance(event, Lost):
             return
         if isinstance(event, Replied):
             self._waiting.pop(event.call_id)(event.reply)

@@ -9,7 +9,18 @@ import gevent
 import pytest
 
 from zkrebalancer.gateway.session import RENEWALS_PER_LEASE, Session
-from zkrebalancer.protocol.calls import Connected, Done, Get, Refusal, Refused, Replied, Reply, Suspended
+from zkrebalancer.protocol.calls import (
+    Connected,
+    Done,
+    Get,
+    Lost,
+    Refusal,
+    Refused,
+    Replied,
+    Reply,
+    Suspended,
+    ZooKeeperEvent,
+)
 from zkrebalancer.protocol.registration import lease_ms
 
 TIMEOUT_MS = 6_000
@@ -104,3 +115,14 @@ def test_a_closed_session_answers_nothing_so_that_nobody_asks_again_for_ever() -
 
     session.request(Get("/"), again)
     assert asked == [Refused(Refusal.CONNECTION_LOST)]
+
+
+def test_the_end_of_a_closed_session_is_reported_so_that_members_are_recorded_as_lost() -> None:
+    changes: list[ZooKeeperEvent] = []
+    session = Session("127.0.0.1:1", TIMEOUT_MS, changes.append, lambda _: None)
+    session._handle(Connected(1, TIMEOUT_MS))
+    session.close()
+    session._handle(Suspended())
+    session._handle(Lost())
+    assert changes == [Connected(1, TIMEOUT_MS), Lost()]
+    assert session.session_id == 0
