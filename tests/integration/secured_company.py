@@ -157,8 +157,8 @@ class Company:
         """Return the login of a coordinator as it is now."""
         return ZooKeeperSecurity(tls_ca=self.ca, user="coordinator", password=self.passwords["coordinator"])
 
-    def begin(self, program: str, *arguments: object) -> subprocess.Popen[str]:
-        common = ("--log-level", "debug", "--events", self.folder / "events")
+    def begin(self, program: str, *arguments: object, events: bool = True) -> subprocess.Popen[str]:
+        common = ("--log-level", "debug", *(("--events", self.folder / "events") if events else ()))
         self.running.append(begin(program, *arguments, *common))
         return self.running[-1]
 

@@ -54,7 +54,9 @@ from tests.support.secured_zookeeper import (
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
+    ABSENT,
     Connected,
     Content,
     Get,
@@ -198,11 +200,29 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
     company.wait_for("first", "second")
     company.stop(second)
     company.wait_for("first")
+    company.printed += [page(gateway, path) for path in ("metrics", "readiness", "leader")]
     for process in [*company.running]:
         process.send_signal(signal.SIGUSR1)
         company.stop(process)
     assert {*company.departures()} == {"closed"}
+    _use_tools(company)
     require_no_secret(company)
+
+
+def _use_tools(company: Company) -> None:
+    """Let an operator look at the group and keep the tree; then let the mirror write it."""
+    kept = company.folder / "kept.backup"
+    place, kafka = company.login("operator"), ("--bootstrap", company.bootstrap)
+    looks = [("groups", name, GROUP) for name in ("describe", "plan", "explain")]
+    commands = [("groups", "list"), *looks, ("groups", "describe", GROUP, "--offsets", *kafka), ("backup", kept)]
+    for result in run_all([("zkrebalancer", *one, *place, "--log-level", "debug") for one in commands]):
+        assert result.returncode == 0, result
+        company.printed += [result.stdout, result.stderr]
+    company.printed.append(kept.read_text())
+    before = company.zk.perform(Get(paths.topic(TOPIC)))
+    mirror = company.begin("zkrebalancer", "topics", "mirror", *place, *kafka, events=False)
+    wait_until(lambda: company.zk.perform(Get(paths.topic(TOPIC)), ABSENT) != before, "the mirror to write the topic")
+    company.stop(mirror)
 
 
 # ---- secrets that change, and a server that falls silent, while everything runs

@@ -6,6 +6,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from http.client import HTTPException
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import gevent
@@ -22,7 +24,7 @@ from zkrebalancer.runtime.vitals import Health
 MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
 END_TIMEOUT_S = 3.0
-JSON = "application/json"
+JSON, OPEN_METRICS = "application/json", "application/openmetrics-text"
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)  # buckets for how late a loop is
 OK, NOT_FOUND, NOT_ALLOWED, UNAVAILABLE = (
     "200 OK",
@@ -57,7 +59,8 @@ class Pages:
     def answer(self, path: str, accept: str = "") -> Answer:
         """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
         if path == "/metrics":
-            encode, kind = choose_encoder(accept)
+            # Not the header itself: the library fails at versions that are none.
+            encode, kind = choose_encoder(f"{OPEN_METRICS}; version=1.0.0" if OPEN_METRICS in accept else "")
             # Thousands of groups take a second to format: in a thread, so that the loop goes on.
             content = gevent.get_hub().threadpool.apply(encode, (_Collected(list(self._registry.collect())),))
             return Answer(OK, kind, content)
@@ -151,10 +154,24 @@ class _Collected(Collector):
 
 
 class _Handler(WSGIHandler):
-    """Serves one client."""
+    """Serves one client. What clients do wrong is not logged: they would fill the log."""
 
     def handle(self) -> None:
         gevent.with_timeout(CLIENT_TIMEOUT_S, super().handle, timeout_value=None)
+
+    def read_request(self, raw_requestline: str) -> Any:  # noqa: ANN401  # a type of gevent's own
+        try:
+            return super().read_request(raw_requestline)
+        except HTTPException as error:  # gevent writes a traceback of any error but ValueError
+            raise ValueError(str(error)) from None
+
+    def handle_error(
+        self, t: type[BaseException] | None, v: BaseException | None, tb: TracebackType | None
+    ) -> None:  # gevent's names
+        if isinstance(v, gevent.Timeout):
+            self.close_connection = True  # without an answer, for which the client might not make room either
+        else:
+            super().handle_error(t, v, tb)
 
 
 def _document(is_well: bool, document: Mapping[str, Any]) -> Answer:

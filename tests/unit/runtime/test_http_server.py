@@ -100,6 +100,35 @@ def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: s
         server.stop(timeout=0)
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /leader HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx",
+        b"GET /leader HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
+        b"GET /leader HTTP/1.1\r\n" + b"X: a\r\n" * 200 + b"\r\n",
+        b"GET /leader HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text; version=9\xff;q=a\r\n\r\n",
+        b"GET /leader HTTP/1.1\r\n\r\n" * 100_000,  # whose answers are not read
+    ],
+)
+def test_no_client_fills_the_log(
+    request_: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Remove a method of `_Handler`: gevent writes a traceback for each request."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 0.05)
+    server = serve(("127.0.0.1", 0), pages())
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(request_)
+            with contextlib.suppress(ConnectionError):
+                while answer := client.recv(1 << 20):
+                    assert b" 500 " not in answer
+    finally:
+        server.stop(timeout=0)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_only_so_many_clients_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `serve`, limit nothing."""
     monkeypatch.setattr(http_server, "MAX_CLIENTS", 2)
