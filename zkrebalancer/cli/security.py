@@ -74,10 +74,11 @@ def init(
     with BlockingZk(zookeeper) as zk:
         before, _ = secure_tree.read_principals(zk)
         who = secure_tree.changed_principals(before, identity, roles, given)
-        if not dry_run:
-            secure_tree.write_principals(zk, who)
         with node_bar() as report:
-            outcome = secure_tree.walk(zk, who, repair=not dry_run, report=report)
+            if dry_run:
+                outcome = secure_tree.walk(zk, who, repair=False, report=report)
+            else:
+                outcome = secure_tree.secure(zk, who, report)
     changed = [finding for finding in outcome.findings if finding.excess or finding.missing]
     if as_json:
         counts = {"nodes": outcome.nodes, "changed": len(changed) - len(outcome.left), "dry_run": dry_run}

@@ -156,17 +156,44 @@ def write_principals(zk: BlockingZk, who: Principals) -> None:
     if before != who:
         write = SetContent(paths.SECURITY, content, version) if before else Create(paths.SECURITY, content)
         if not isinstance(zk.perform(Multi((write,)), CHANGED), Done):
-            raise SecurityChangedError(f"{paths.SECURITY} has just been changed by another program; try again")
+            raise _changed()
     zk.perform(SetRights(paths.SECURITY, rights.rights_of(paths.SECURITY, who, OWN) or {}))
-    if read_principals(zk)[0] != who:  # until now, everybody could write it
-        raise SecurityChangedError(f"{paths.SECURITY} has just been changed by another program; try again")
+    _require_principals(zk, who)  # until now, everybody could write it
     for group in who.groups:
         below = [f"{paths.group(group)}/{name}" for name in paths.GROUP_CHILDREN]
         for path in (paths.group(group), *below):
             zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
 
 
+def _require_principals(zk: BlockingZk, who: Principals) -> None:
+    if read_principals(zk)[0] != who:
+        raise _changed()
+
+
+def _changed() -> SecurityChangedError:
+    return SecurityChangedError(f"{paths.SECURITY} has just been changed by another program; try again")
+
+
 # ---- the walk
+
+
+Report = Callable[[int, int | None], None]
+
+
+def secure(zk: BlockingZk, who: Principals, report: Report = lambda _count, _total: None) -> Outcome:
+    """Store who is who, and give all nodes their rights.
+
+    Raises:
+        SecurityChangedError: another program changed who is who meanwhile.
+        ZooKeeperRefusedError: it may not be written.
+        ZooKeeperUnavailableError: the connection broke; another run continues.
+
+    """
+    write_principals(zk, who)
+    outcome = walk(zk, who, repair=True, report=report)
+    # Until its parent was closed, everybody could delete the node and create another.
+    _require_principals(zk, who)
+    return outcome
 
 
 def walk(
@@ -174,7 +201,7 @@ def walk(
     who: Principals,
     *,
     repair: bool,
-    report: Callable[[int, int | None], None] = lambda _count, _total: None,
+    report: Report = lambda _count, _total: None,
 ) -> Outcome:
     """Compare the rights of all nodes, parents first, and replace those that are not as they should be if `repair`.
 

@@ -14,6 +14,7 @@ from zkrebalancer.operations.secure_tree import (
     Outcome,
     SecurityChangedError,
     read_principals,
+    secure,
     walk,
     write_principals,
 )
@@ -38,6 +39,10 @@ WHO = Principals(("sasl:c",))
 OPEN = {rights.WORLD: rights.ALL}
 
 
+class KilledError(Exception):
+    """The process that secures the tree was killed."""
+
+
 class RightsClient(ModelClient):
     """Also keeps access control lists; `before_rights` is what another program does just before the next change."""
 
@@ -47,8 +52,19 @@ class RightsClient(ModelClient):
         self.before_rights: Callable[[], None] | None = None
         self.closed: set[str] = set()  # to this client, which may list no children there
         self.hidden: set[str] = set()  # its rights cannot be read either
+        self.calls_left: int | None = None  # after which it is killed
+        self.is_last_lost = False
 
     def perform(self, call: Call | RightsCall, expected: Collection[Refusal] = ()) -> Reply:
+        if self.calls_left is None:
+            return self._perform(call, expected)
+        self.calls_left -= 1
+        reply = None if self.is_last_lost and not self.calls_left else self._perform(call, expected)
+        if not self.calls_left or reply is None:
+            raise KilledError
+        return reply
+
+    def _perform(self, call: Call | RightsCall, expected: Collection[Refusal]) -> Reply:
         if not isinstance(call, GetRights | SetRights):
             is_closed = isinstance(call, ListChildren) and call.path in self.closed | self.hidden
             return Refused(Refusal.NO_AUTH) if is_closed else super().perform(call, expected)
@@ -120,3 +136,62 @@ def test_the_nodes_of_a_group_that_is_named_are_there_before_its_members() -> No
     client = RightsClient()
     write_principals(cast("BlockingZk", client), Principals(("sasl:c",), groups={"g": ("sasl:g",)}))
     assert client.model.nodes.keys() >= {f"{paths.group('g')}/{name}" for name in paths.GROUP_CHILDREN}
+
+
+def used_tree() -> RightsClient:
+    """Return an open tree with two groups, one of which has a member and offsets, and a topic."""
+    client = RightsClient()
+    for path in (
+        *(paths.ids("g", "c-1"), paths.owners("g", "c-1"), paths.offsets("g", "t", 0), paths.group("other")),
+        *(paths.topic("t"), "/brokers/ids/1", paths.COORDINATOR),
+    ):
+        client.create(path)
+    return client
+
+
+@pytest.mark.parametrize("is_last_lost", [True, False], ids=["before", "after"])
+def test_securing_that_was_killed_at_any_call_is_completed_by_the_next_run(
+    is_last_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `walk`, close children before their parents; in `write_principals`, create the node's groups first."""
+    monkeypatch.setattr(secure_tree, "MAX_AT_ONCE", 2)
+    who = Principals(("sasl:c",), operators=("sasl:o",), groups={"g": ("sasl:g",), "new": ("sasl:n",)})
+    whole = used_tree()
+    secure(cast("BlockingZk", whole), who)
+    for calls in range(1, 500):
+        client = used_tree()
+        client.calls_left, client.is_last_lost = calls, is_last_lost
+        try:
+            secure(cast("BlockingZk", client), who)
+            break
+        except KilledError:
+            client.calls_left = None
+        closed = {path for path, (given, _) in client.lists.items() if given != OPEN}
+        above = {path: path.rpartition("/")[0] for path in closed - {*secure_tree.ROOTS, paths.SECURITY}}
+        assert all(parent in closed for parent in above.values()), "a node is closed, and its parent is open"
+        kept = {path: given for path, (given, _) in client.lists.items() if not rights.is_of_consumer(path)}
+        assert all("a" in given["sasl:c"] for given in kept.values()), "the coordinator may not continue"
+        outcome = secure(cast("BlockingZk", client), who)
+        assert outcome.left == outcome.unreadable == []
+        assert {path: given for path, (given, _) in client.lists.items()} == {
+            path: given for path, (given, _) in whole.lists.items()
+        }
+    assert 50 < calls < 499
+
+
+def test_who_is_who_that_was_replaced_before_its_parent_was_closed_is_noticed() -> None:
+    """In `secure`, believe what was written before the walk."""
+    client = RightsClient()
+    client.create(paths.GROUPS)
+
+    def forge() -> None:
+        client.set(paths.SECURITY, rights.encode(Principals(("sasl:rogue",))))
+
+    def later() -> None:
+        client.before_rights = forge  # the second change: that of the parent
+
+    client.before_rights = later
+    with pytest.raises(SecurityChangedError, match="has just been changed by another program; try again"):
+        secure(cast("BlockingZk", client), WHO)
+    secure(cast("BlockingZk", client), WHO)
+    assert read_principals(cast("BlockingZk", client))[0] == WHO
