@@ -88,7 +88,7 @@ def run(command: click.Command) -> NoReturn:
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:  # a full disk, a missing file
-        _fail(str(error), 1)
+        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", INTERRUPTED)
     sys.exit(0)

@@ -1,8 +1,8 @@
 """Keeps the tree below `/consumers` in a file, and puts it back, also into another ensemble.
 
 A backup has every persistent node but what belongs to consumers that will be gone: their channels, and the records of
-what they were given. On a running tree, nodes are read one after the other: each offset is one that was stored at some
-time during the backup.
+what they were given; and `/consumers/security`. On a running tree, nodes are read one after the other: each offset is
+one that was stored at some time during the backup.
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
@@ -51,6 +51,9 @@ GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a bac
 _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given)/.+")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
+# The leader's node ends with its session. Who may do what belongs to an ensemble, with its logins: an old backup would
+# also give back the rights of logins that were taken away.
+_LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)})(/.*)?")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
 _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
 Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
@@ -98,7 +101,7 @@ def _nodes(zk: BlockingZk) -> Iterator[Node]:
         for path, listed in zip(above, lists, strict=True):
             if isinstance(listed, Children):
                 below = (f"{path}/{name}" for name in listed.names)
-                waiting += [one for one in below if not _OF_CONSUMERS.fullmatch(one)]
+                waiting += [one for one in below if not _OF_CONSUMERS.fullmatch(one) and not _LEFT_OUT.fullmatch(one)]
 
 
 # ---- restore
@@ -168,6 +171,8 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
         done = Restored()
         chunk: list[Node] = []
         for count, node in enumerate(backup_file.read(file), start=1):
+            if _LEFT_OUT.fullmatch(node.path):
+                continue
             chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
             if len(chunk) == MAX_READS:
                 _write(zk, holder, chunk, done)

@@ -46,7 +46,7 @@ def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     count, digest = 0, hashlib.sha256()
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = _create(partial, file)
         with os.fdopen(descriptor, "wb") as out:
 
             def put(document: dict[str, Any]) -> None:
@@ -61,10 +61,24 @@ def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
             put({"nodes": count, "sha256": digest.hexdigest()})
             out.flush()
             os.fsync(out.fileno())
-        os.link(partial, file)  # unlike a renaming, this replaces nothing
+        _link(partial, file)
     finally:
         partial.unlink(missing_ok=True)
     return count
+
+
+def _create(partial: Path, file: Path) -> int:
+    try:
+        return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
+def _link(partial: Path, file: Path) -> None:
+    try:
+        os.link(partial, file)  # unlike a renaming, this replaces nothing
+    except FileExistsError:
+        raise FileExistsError(f"{file} exists") from None
 
 
 def check(file: Path) -> int:

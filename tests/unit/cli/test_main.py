@@ -103,7 +103,7 @@ def test_without_arguments_the_help_is_shown(
         (LocalClusterError("the port\nis taken"), 1, "Error: the port is taken\n"),
         (ZooKeeperUnavailableError("no server answers"), 1, "Error: no server answers\n"),
         (ChrootMissingError("no such chroot"), 2, "Error: no such chroot\n"),
-        (OSError(28, "No space left on device", "a.csv"), 1, "Error: [Errno 28] No space left on device: 'a.csv'\n"),
+        (OSError(28, "No space left on device", "a.csv"), 1, "Error: a.csv: No space left on device\n"),
         (click.UsageError("that way not"), 2, "Error: that way not\n"),
         (KeyboardInterrupt(), 130, "Error: interrupted\n"),
         (click.Abort(), 130, "Error: interrupted\n"),

@@ -120,6 +120,23 @@ def test_members_and_their_commands_are_not_in_a_backup(tmp_path: Path) -> None:
     assert {paths.given(GROUP), paths.served(GROUP), paths.COORDINATOR_EPOCH} <= {*found}
 
 
+def test_who_is_who_and_the_leader_are_left_out_also_of_what_is_restored(tmp_path: Path) -> None:
+    """In `_nodes` or `restore`, keep them: a login that was taken away would have its rights again."""
+    world = world_with(partitions=PARTITIONS)
+    for path in (paths.SECURITY, f"{paths.COORDINATOR}/below"):
+        for one in (path.rpartition("/")[0], path):
+            world.zk.perform(Multi((Create(one, b"{}"),)))
+    operation.back_up(client(world), tmp_path / "new", 1, nothing)
+    assert not {paths.SECURITY, paths.COORDINATOR, f"{paths.COORDINATOR}/below"} & {
+        node.path for node in read(tmp_path / "new")
+    }
+    kept = [*read(tmp_path / "new"), Node(paths.SECURITY, b"{}"), Node(f"{paths.COORDINATOR}/below", b"")]
+    write(tmp_path / "with", kept, 1)
+    target = empty_world()
+    restored(target, tmp_path / "with")
+    assert {paths.SECURITY, paths.COORDINATOR}.isdisjoint(target.zk.nodes)
+
+
 def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
     file = backed_up(tmp_path)
     world = world_with(partitions=PARTITIONS)
@@ -210,6 +227,14 @@ def test_a_file_is_not_replaced_and_a_failed_backup_leaves_none(tmp_path: Path) 
     file = backed_up(tmp_path)
     with pytest.raises(FileExistsError, match="backup exists"):
         write(file, [], 1)
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to("nowhere")
+    with pytest.raises(FileExistsError, match="dangling exists"):
+        write(dangling, [], 1)
+    dangling.unlink()
+    with pytest.raises(FileNotFoundError) as missing:
+        write(tmp_path / "no/backup", [], 1)
+    assert missing.value.filename == str(tmp_path / "no/backup")
     with pytest.raises(KilledError):
         operation.back_up(client(World(), calls=1), tmp_path / "new", 1, nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
