@@ -4,6 +4,7 @@ from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
 DOCKER = ["docker>=7.1,<8"]
+POSTGRES = ["psycopg[binary]>=3.2,<4"]  # the sink of a consistent region
 DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 # From PySpark 4.2 on a Python source may bound its batches. The lower bounds of pandas and pyarrow are PySpark's; those
 # of extras are not tried by themselves.
@@ -69,8 +70,9 @@ setup(
         "spark": SPARK,
         "experiments": EXPERIMENTS,
         "docker": DOCKER,
+        "postgres": POSTGRES,
         "docs": DOCS,
-        "dev": EXPERIMENTS + DOCKER + DEV,
+        "dev": EXPERIMENTS + DOCKER + POSTGRES + DEV,
     },
     entry_points={
         "console_scripts": [

@@ -20,6 +20,7 @@ class ConsumerBase:
     """Subscription, positions and metrics of one consumer."""
 
     _begins_paused: ClassVar = False  # its partitions: see `consumer_agent.spark`
+    _in_region: ClassVar = False
 
     def __init__(self, config: ConsumerConfig | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         """Check the configuration; nothing is connected before the first poll.
@@ -29,6 +30,7 @@ class ConsumerBase:
 
         """
         self._frontend = Frontend(config, settings, self._who, begins_paused=self._begins_paused)
+        self._frontend.in_region = self._in_region
         self._subscribed: tuple[configuration.Subscription, dict[Tell, Callback | None]] | None = None
         self._hooks: Mapping[Tell, Callback] = {}  # of a region, called before the application's callbacks
 

@@ -10,6 +10,7 @@ from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError
 from consumer_agent.kafka.client import KafkaLog
 from consumer_agent.kafka.messages import by_partition
+from consumer_agent.membership.effects import Origin
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.records import readable_headers
 from consumer_agent.runtime.record_buffer import Advance
@@ -36,6 +37,11 @@ class PlanningConsumer(Consumer):
     """A member that reads nothing itself: its partitions start paused, and `advance` reserves ranges for executors."""
 
     _begins_paused = True
+    _in_region = True  # whether it is one or not is up to the query
+
+    def origins(self) -> dict[TopicPartition, Origin]:
+        """Return what the progress of each partition in a sink belongs to."""
+        return dict(self._frontend.own_state("origins").origins)
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count the records of paused partitions below these offsets as returned: `{("orders", 0): 42}`.

@@ -36,6 +36,7 @@ WITH_MODULE_FIXTURES = {
         "reset_offsets",
         "secured_kafka",
         "secured_zookeeper",
+        "sinks",
         "zk_model",
         "zk_refusals",
     )

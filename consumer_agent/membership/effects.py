@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkrebalancer.protocol.calls import Call, Reply
 from zkrebalancer.protocol.errors import RebalancerError
@@ -124,6 +124,13 @@ class Forget(Effect):
     partitions: frozenset[TopicPartition]
 
 
+class Origin(NamedTuple):
+    """What a partition's progress in a sink belongs to."""
+
+    identity: str  # the incarnation of the topic; "": unknown
+    life: int  # how often an operator has set the group's offsets of the partition; only grows
+
+
 @dataclass(frozen=True, slots=True)
 class TellAssigned(Effect):
     """Run `on_assign` in the application's thread, before any record of these partitions is returned."""
@@ -132,10 +139,10 @@ class TellAssigned(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class TellIdentities(Effect):
-    """Tell the region which incarnations of their topics new partitions belong to ("": unknown), before `on_assign`."""
+class TellOrigins(Effect):
+    """Tell the region about new partitions, before `on_assign`: their topic's incarnation and their offsets' life."""
 
-    identities: Mapping[str, str]
+    origins: Mapping[TopicPartition, Origin]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,20 @@ from typing import TypeGuard
 
 from consumer_agent.membership.effects import (
     EffectQueue,
+    Origin,
     ReadKafkaOffsets,
     RecordFetcher,
     ResolveOffsets,
     StartFetching,
     TellAssigned,
-    TellIdentities,
+    TellOrigins,
     Warn,
 )
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.membership.refused_reads import RefusedReads
 from consumer_agent.membership.stages import Stage
-from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol import cluster_nodes, offset_lives, paths
 from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import NodeContentError
@@ -54,6 +55,8 @@ class Start:
     reading: set[TopicPartition] = field(default_factory=set)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka or a region
+    undated: set[str] = field(default_factory=set)  # topics whose lives are being read, for a region
+    lives: dict[TopicPartition, int] = field(default_factory=dict)
     odd_marks: dict[str, str] = field(default_factory=dict)  # of these topics, marks that no coordinator has written
     awaits_kafka: bool = False
     kafka_token: int = 0
@@ -78,6 +81,7 @@ class Start:
             self.unread = sorted(self.partitions, reverse=True)
         if self.lane.storage.in_kafka or self.in_region:
             self.unmarked = {topic for topic, _number in self.partitions}
+            self.undated = set(self.unmarked) if self.in_region else set()
             self._read_marks()
         if self.lane.storage.in_kafka and self.partitions:
             self._read_kafka()
@@ -114,6 +118,27 @@ class Start:
         self.unmarked.discard(topic)
         self.lane.kafka_book.marks[topic] = mark
         self._read()
+
+    def _lives_read(self, reply: Reply, topic: str) -> None:
+        """Note how often an operator has set the offsets of a topic."""
+        if self.stage is not Stage.READING or topic not in self.undated:
+            return
+        if _is_unexpected(reply):
+            self.refused.note(Get(paths.lives(self.group, topic)), reply)
+        elif isinstance(reply, Refused) and reply.outcome_unknown:
+            if self.lane.connected:
+                self._read_lives(topic)
+        else:
+            self.undated.discard(topic)
+            if isinstance(reply, Content):
+                self._note_lives(topic, reply.content)
+            self._read()
+
+    def _note_lives(self, topic: str, content: bytes) -> None:
+        try:
+            self.lives |= {(topic, number): life for number, life in offset_lives.decode(content).items()}
+        except NodeContentError as error:
+            self.effects.add(Warn(f"{topic}: {error}; it is ignored, and its sink continues at its own offsets"))
 
     def handle_kafka_offsets(
         self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
@@ -183,8 +208,10 @@ class Start:
             return
         self.stage = Stage.OVER
         if self.partitions and self.in_region:
-            topics = {topic for topic, _number in self.partitions}
-            self.effects.add(TellIdentities({topic: self.lane.kafka_book.marks.get(topic, "") for topic in topics}))
+            marks, lives = self.lane.kafka_book.marks, self.lives
+            self.effects.add(
+                TellOrigins({tp: Origin(marks.get(tp[0], ""), lives.get(tp, 0)) for tp in self.partitions})
+            )
         if self.partitions:
             self.effects.add(
                 RecordFetcher(
@@ -211,15 +238,24 @@ class Start:
             partition = self.unread.pop()
             self.reading.add(partition)
             self.effects.request(Get(paths.offsets(self.group, *partition)), self._offset_read, partition)
-        if not self.reading and not self.unread and not self.unmarked and not self.awaits_kafka:
+        if not self.reading and not self.unread and not self._awaits_topics and not self.awaits_kafka:
             in_kafka = self.lane.kafka_book.note_read(self.partitions, self.kafka_found)
             for partition, offset in in_kafka.items():
                 self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
             self._resolve()
 
+    @property
+    def _awaits_topics(self) -> bool:
+        return bool(self.unmarked or self.undated)
+
     def _read_marks(self) -> None:
         for topic in sorted(self.unmarked):
             self._read_mark(topic)
+        for topic in sorted(self.undated):
+            self._read_lives(topic)
+
+    def _read_lives(self, topic: str) -> None:
+        self.effects.request(Get(paths.lives(self.group, topic)), self._lives_read, topic)
 
     def _read_mark(self, topic: str) -> None:
         path = self._mark_path(topic)

@@ -2,5 +2,6 @@
 
 from consumer_agent.region.consistent_region import ConsistentRegion
 from consumer_agent.region.sink import Advance, Claim, Sink
+from consumer_agent.region.sinks import as_sink
 
-__all__ = ["Advance", "Claim", "ConsistentRegion", "Sink"]
+__all__ = ["Advance", "Claim", "ConsistentRegion", "Sink", "as_sink"]

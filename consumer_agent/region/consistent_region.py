@@ -168,10 +168,8 @@ class ConsistentRegion:
         unclaimed = self._progress.unclaimed(generations)
         if not unclaimed:
             return False
-        identities = self._frontend.shared.identities
-        claims = [
-            Claim(tp, generations[tp], identities.get(tp[0], ""), life=0, offset=expected[tp]) for tp in unclaimed
-        ]
+        origins = self._frontend.shared.origins
+        claims = [Claim(tp, generations[tp], *origins[tp], expected[tp]) for tp in unclaimed]
         answer = sink.claim(self.group, claims)
         elsewhere = self._progress.note_claims(claims, answer, expected)
         self._refuse(set(unclaimed) - answer.keys())

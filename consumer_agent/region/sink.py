@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from zkrebalancer.protocol.cluster_nodes import is_same_topic, merged_names
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -26,6 +27,31 @@ class Advance(NamedTuple):
     before: int  # the next offset in the sink, as claimed or as left by the last transaction
     after: int
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a sink stores of a group's partition."""
+
+    identity: str
+    life: int
+    generation: int
+    next_offset: int
+
+
+def settled(claim: Claim, row: Row | None) -> Row | None:
+    """Return the row to store for a claim, given the stored one; None: a younger consumer has claimed the partition.
+
+    The rule of `Sink.claim`, for every kind of sink. Pure.
+    """
+    if row is None:
+        return Row(claim.identity, claim.life, claim.generation, claim.offset)
+    if row.generation > claim.generation:
+        return None
+    is_same = not row.identity or not claim.identity or is_same_topic(row.identity, claim.identity)
+    if not is_same or claim.life > row.life:
+        return Row(claim.identity or row.identity, max(claim.life, row.life), claim.generation, claim.offset)
+    return Row(merged_names(claim.identity, row.identity), row.life, claim.generation, row.next_offset)
 
 
 @runtime_checkable

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+import sys
 from typing import Any
 
 from consumer_agent.region.sink import Sink
+from consumer_agent.region.sqlite_sink import SqliteSink
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -12,4 +15,13 @@ def as_sink(database: Any) -> Sink:  # noqa: ANN401  # a connection of any known
     """Return the sink for a database; raises ConfigurationError."""
     if isinstance(database, Sink):
         return database
-    raise ConfigurationError(f"transaction: no sink is known for {type(database).__name__}; see Sink")
+    if isinstance(database, sqlite3.Connection):
+        return SqliteSink(database)
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is not None and isinstance(database, psycopg.Connection):  # it is imported, because it made this one
+        from consumer_agent.region.postgres_sink import PostgresSink  # noqa: PLC0415  # an extra
+
+        return PostgresSink(database)
+    kind = type(database)
+    known = "a connection of sqlite3 or psycopg 3, or a Sink"
+    raise ConfigurationError(f"transaction: {known} is needed, not {kind.__module__}.{kind.__qualname__}")

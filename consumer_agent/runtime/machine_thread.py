@@ -208,7 +208,7 @@ class MachineThread:
             effects.Forget: self._forget,
             effects.TellAssigned: lambda effect: shared.tell(Tell.ASSIGNED, effect.partitions),
             effects.AskRevoke: lambda effect: shared.tell(Tell.REVOKE, effect.partitions, effect.token),
-            effects.TellIdentities: lambda effect: shared.identities.update(effect.identities),
+            effects.TellOrigins: lambda effect: shared.origins.update(effect.origins),
             effects.TellLost: lambda _: shared.tell(Tell.LOST),
             effects.CommitFinished: lambda effect: shared.commit_finished(effect.tokens, effect.error),
             effects.TellStored: lambda effect: shared.answer(effect.token, effect.offsets, effect.error),

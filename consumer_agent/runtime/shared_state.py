@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
+from consumer_agent.membership.effects import Origin
 from consumer_agent.membership.events import Position
 from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import Notice, Tell
@@ -65,7 +66,7 @@ class SharedState:
         self.breakdown: RebalancerError | None = None  # the first one
         self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
         self.presence = Presence(now_ms)
-        self.identities: dict[str, str] = {}  # of topics, as their last start found them; for a region
+        self.origins: dict[TopicPartition, Origin] = {}  # as the last start found them; for a region
         self.is_awaited = True  # the fetcher's thread has to fetch, as the application finds no records
         self.is_out = True
         self.is_closed = False

@@ -1,7 +1,6 @@
-"""Spark as a member of a group, with effect exactly once: results, offsets and generation in one transaction.
+"""Spark as a member of a group, with results exactly once: one transaction holds a batch's results and its ranges.
 
-The tables are those of exactly_once.py, which may run in the same group. Records below the sink's offset are stored
-already. The generation is a fencing token: rows with an older one than the sink's are skipped.
+It shares the database with exactly_once.py, which may run in the same group.
 """
 
 import os
@@ -9,67 +8,45 @@ import signal
 import sqlite3
 import sys
 import time
-from contextlib import closing
-from itertools import groupby
 from threading import Event
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from zkrebalancer.pipeline.source import ConsumerGroupSource
-
-CLAIM = """
-    INSERT INTO progress VALUES (?, ?, 0, ?) ON CONFLICT DO UPDATE SET generation = excluded.generation
-    WHERE generation <= excluded.generation RETURNING next_offset
-"""
-ADVANCE = "UPDATE progress SET next_offset = ? WHERE topic = ? AND partition = ?"
+from zkrebalancer.pipeline.source import ConsumerGroupSource, SparkRegion
 
 
-def open_sink() -> sqlite3.Connection:
-    """Open the database; `with sink` is a transaction, for which others wait."""
-    sink = sqlite3.connect(os.environ["DATABASE"], timeout=60, isolation_level="IMMEDIATE")
-    sink.execute(
-        "CREATE TABLE IF NOT EXISTS progress"
-        " (topic TEXT, partition INTEGER, next_offset INTEGER, generation INTEGER, PRIMARY KEY (topic, partition))"
-    )
-    sink.execute("CREATE TABLE IF NOT EXISTS results (topic TEXT, partition INTEGER, result TEXT)")
-    return sink
+def open_database() -> sqlite3.Connection:
+    """Open the database; the region adds its table `consumer_progress`."""
+    database = sqlite3.connect(os.environ["DATABASE"], timeout=60)  # for how long it waits for others
+    database.execute("CREATE TABLE IF NOT EXISTS results (topic TEXT, partition INTEGER, result TEXT)")
+    return database
 
 
-def place(row: Row) -> tuple[str, int, int]:
-    """Return the partition and generation of a row."""
-    return row.topic, row.partition, row.generation
-
-
-def store(batch: DataFrame, _: int) -> None:
-    """Store the new rows of a batch; Spark may repeat it, and others may have processed it meanwhile."""
-    rows = sorted(batch.select("topic", "partition", "generation", "offset").collect())
+def write(transaction: sqlite3.Connection, rows: DataFrame) -> None:
+    """Write the results of a batch; those that are stored already are not among its rows."""
+    results = [(row.topic, row.partition, f"result of {row.offset}") for row in rows.select(*KEY).collect()]
     time.sleep(float(os.environ.get("WORK_S", "0")))
-    with closing(open_sink()) as sink, sink:
-        for (topic, partition, generation), of_partition in groupby(rows, key=place):
-            claimed = sink.execute(CLAIM, (topic, partition, generation)).fetchall()
-            new = [row.offset for row in of_partition if claimed and row.offset >= claimed[0][0]]
-            for offset in new:
-                sink.execute("INSERT INTO results VALUES (?, ?, ?)", (topic, partition, f"result of {offset}"))
-            if new:
-                sink.execute(ADVANCE, (new[-1] + 1, topic, partition))
+    transaction.executemany("INSERT INTO results VALUES (?, ?, ?)", results)
 
 
+KEY = ("topic", "partition", "offset")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m")
 spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
 spark.dataSource.register(ConsumerGroupSource)
+group, checkpoint = os.environ["GROUP"], os.environ["CHECKPOINT"]
 records = (
     spark.readStream.format("consumer_group")
     .option("zookeeper", os.environ["ZOOKEEPER"])
     .option("bootstrap", os.environ["BOOTSTRAP"])
-    .option("group", os.environ["GROUP"])
+    .option("group", group)
     .option("topics", os.environ["TOPIC"])
     .option("sessionTimeoutMs", os.environ.get("SESSION_TIMEOUT_MS", "10000"))
     .option("maxOffsetsPerTrigger", "10000")
     .load()
 )
-writer = records.writeStream.foreachBatch(store).option("checkpointLocation", os.environ["CHECKPOINT"])
-query = writer.start()
+region = SparkRegion(group=group, checkpoint=checkpoint, open_database=open_database, write=write)
+query = records.writeStream.foreachBatch(region.store).option("checkpointLocation", checkpoint).start()
 stopping = Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # no exception: py4j would print it
 while not stopping.is_set() and not query.awaitTermination(1):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 from pathlib import Path
 
 import click
 
 from tests.campaign.campaign import Campaign, CampaignSettings
 from tests.campaign.company import MIN_MEMBERS, new_groups
-from tests.campaign.progress import Progress
+from tests.campaign.progress import Progress, end_on_signals
 from tests.campaign.report import print_report
 from tests.campaign.schedule import KINDS
 from zkrebalancer.cli import options
@@ -69,7 +68,7 @@ def campaign(
         this = Campaign(
             CampaignSettings(minutes, seed, max_agents, kinds or tuple(KINDS), events_directory, keep), progress
         )
-        _end_on_signals(this, progress)
+        end_on_signals(this.end_soon, progress, ENDING)
         outcome = this.run()
     if as_json:
         click.echo(json.dumps(outcome.document()))
@@ -80,20 +79,6 @@ def campaign(
     if outcome.problems:
         count = len(outcome.problems)
         raise CampaignFailedError(f"a promise was broken (problems: {count}); events and logs are in {outcome.folder}")
-
-
-def _end_on_signals(this: Campaign, progress: Progress) -> None:
-    """End the campaign cleanly at the first Ctrl-C or SIGTERM; a second one has its usual effect."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def end(_number: int, _frame: object) -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        this.end_soon()
-        progress.line(ENDING)
-
-    for number in before:
-        signal.signal(number, end)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -39,3 +41,17 @@ class Progress:
         """Update the status line, if there is a terminal."""
         if self._status is not None:
             self._status.update(text[: self.console.width - 4])
+
+
+def end_on_signals(end_soon: Callable[[], None], progress: Progress, ending: str) -> None:
+    """End a run cleanly at the first Ctrl-C or SIGTERM; a second one has its usual effect."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(_number: int, _frame: object) -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        end_soon()
+        progress.line(ending)
+
+    for number in before:
+        signal.signal(number, end)

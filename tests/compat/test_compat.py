@@ -22,7 +22,7 @@ from tests.compat.environments import (
 )
 from tests.style.sources import ROOT
 
-EXTRAS = ("cluster", "spark", "experiments")
+EXTRAS = ("cluster", "spark", "experiments", "postgres")
 
 
 @pytest.mark.parametrize("extra", [None, *EXTRAS])

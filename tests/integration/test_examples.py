@@ -268,8 +268,13 @@ class Sink:
             return database.execute(query).fetchall()
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Return partition -> next offset and generation."""
-        return {row[0]: (row[1], row[2]) for row in self.ask("SELECT partition, next_offset, generation FROM progress")}
+        """Return partition -> next offset and generation; nothing before the first transaction."""
+        if not self.ask("SELECT 1 FROM sqlite_schema WHERE name = 'consumer_progress'"):
+            return {}
+        return {
+            row[0]: (row[1], row[2])
+            for row in self.ask("SELECT partition, next_offset, generation FROM consumer_progress")
+        }
 
     def next_offsets(self) -> set[int]:
         return {next_offset for next_offset, _ in self.progress().values()}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from consumer_agent import Batch, ConfigurationError, Consumer, ConsumerStateError
 from consumer_agent.region import ConsistentRegion
+from consumer_agent.region.sink import Row
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Stage, wait_until
-from tests.support.memory_sink import MemorySink, Row
-from zkrebalancer.protocol import paths
+from tests.support.memory_sink import MemorySink
+from zkrebalancer.protocol import offset_lives, paths
 from zkrebalancer.protocol.calls import Create, Multi
 
 RECORDS = 20
@@ -80,7 +82,7 @@ def test_results_and_offsets_are_stored_and_the_groups_offsets_follow(
 def test_reading_continues_at_the_sinks_offset(stage: Stage, consumer: Consumer, sink: MemorySink) -> None:
     """The first transaction is rolled back: it shows that a crash has lost the last commits of the group's offsets."""
     stage.produce(range(2), RECORDS)
-    sink.rows[stage.topic, 0] = Row(0, 7, "", 0)
+    sink.rows[stage.topic, 0] = Row("", 0, 0, 7)
     read(joined(stage, consumer, 0, 1), sink, 2 * RECORDS - 7)
     assert_once(sink.results, all_records(0, first=7) | all_records(1))
 
@@ -91,7 +93,7 @@ def test_partitions_that_are_assigned_later_are_claimed_before_they_are_read(
     stage.produce(range(2), RECORDS)
     region = joined(stage, consumer, 0)
     read(region, sink, RECORDS)
-    sink.rows[stage.topic, 1] = Row(0, 7, "", 0)
+    sink.rows[stage.topic, 1] = Row("", 0, 0, 7)
     stage.start(stage.members()[0], 1)
     first = next(batch for batch in region if batch)
     assert rows(first)[0] == (1, 7)
@@ -104,7 +106,7 @@ def test_a_younger_claim_refuses_the_batch_and_leaves_the_others(
     stage.produce(range(2), RECORDS)
     region = joined(stage, consumer, 0, 1)
     read(region, sink, 2 * RECORDS)
-    sink.rows[stage.topic, 0].generation += 1
+    sink.rows[stage.topic, 0] = replace(sink.rows[stage.topic, 0], generation=1_000)
     stage.produce(range(2), 5)
     for batch in region:
         with region.transaction(sink) as transaction:
@@ -152,15 +154,18 @@ def test_a_batch_without_a_transaction_is_stored_by_the_next_one(
     assert sink.rows[stage.topic, 0].next_offset > 0
 
 
-def test_a_claim_names_the_incarnation_of_the_topic(stage: Stage, consumer: Consumer, sink: MemorySink) -> None:
+def test_a_claim_names_the_incarnation_of_the_topic_and_the_life_of_its_offset(
+    stage: Stage, consumer: Consumer, sink: MemorySink
+) -> None:
     stage.produce([0], 1)
     region = ConsistentRegion(consumer, name="billing", every_s=EVERY_S)
     consumer.poll(0)
     member = stage.wait_member()
-    stage.zk.perform(Multi((Create(paths.offsets(stage.group, stage.topic), MARK),)))
+    lives = Create(paths.lives(stage.group)), Create(paths.lives(stage.group, stage.topic), offset_lives.encode({0: 4}))
+    stage.zk.perform(Multi((Create(paths.offsets(stage.group, stage.topic), MARK), *lives)))
     stage.wait_ack(stage.start(member, 0))
     read(region, sink, 1)
-    assert [claim.identity for claim in sink.claims] == [MARK.decode()]
+    assert [(claim.identity, claim.life) for claim in sink.claims] == [(MARK.decode(), 4)]
 
 
 def test_misuse_is_refused_at_once(stage: Stage, consumer: Consumer, sink: MemorySink) -> None:
@@ -173,7 +178,7 @@ def test_misuse_is_refused_at_once(stage: Stage, consumer: Consumer, sink: Memor
         region.transaction(sink)
     stage.produce([0], 1)
     for _batch in region:
-        with pytest.raises(ConfigurationError, match="no sink is known for int"):
+        with pytest.raises(ConfigurationError, match=r"a Sink is needed, not builtins\.int"):
             region.transaction(3)
         with region.transaction(sink):
             pass

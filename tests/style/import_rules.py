@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
     "zkrebalancer.pipeline.source": (
+        "consumer_agent.region",
         "consumer_agent.spark",
         "zkrebalancer.protocol",
         "zkrebalancer.runtime",

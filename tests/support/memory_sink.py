@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consumer_agent.region import Advance, Claim
-from zkrebalancer.protocol.cluster_nodes import is_same_topic
+from consumer_agent.region.sink import Row, settled
 from zkrebalancer.protocol.fields import TopicPartition
-
-
-@dataclass
-class Row:
-    """A partition's progress."""
-
-    generation: int
-    next_offset: int
-    identity: str
-    life: int
 
 
 @dataclass
@@ -36,13 +26,11 @@ class MemorySink:
         self.claims += claims
         answer = {}
         for claim in claims:
-            row = self.rows.get(claim.partition)
-            if row is not None and row.generation > claim.generation:
-                continue
-            is_same = row is not None and row.life >= claim.life and _may_be_same(row.identity, claim.identity)
-            offset = row.next_offset if row is not None and is_same else claim.offset
-            self.rows[claim.partition] = Row(claim.generation, offset, claim.identity, claim.life)
-            answer[claim.partition] = offset
+            found = self.rows.get(claim.partition)
+            row = settled(claim, found)
+            if row is not None:
+                self.rows[claim.partition] = row
+                answer[claim.partition] = row.next_offset
         return answer
 
     def begin(self, _group: str, advances: Mapping[TopicPartition, Advance]) -> set[TopicPartition]:
@@ -57,7 +45,7 @@ class MemorySink:
         self._maybe_fail("commit")
         self.results += self.connection
         for tp, advance in self._pending.items():
-            self.rows[tp].next_offset = advance.after
+            self.rows[tp] = replace(self.rows[tp], next_offset=advance.after)
         self.rollback()
         self._maybe_fail("committed")
 
@@ -68,7 +56,3 @@ class MemorySink:
         if call == self.fails_at:
             self.fails_at = ""
             raise ConnectionError(f"the database is away at {call}")
-
-
-def _may_be_same(one: str, other: str) -> bool:
-    return not one or not other or is_same_topic(one, other)

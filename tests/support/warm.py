@@ -39,6 +39,8 @@ STATUS_BYTES = 8
 class WarmPrograms(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
 
+    warm: tuple[str, ...] = COMMANDS  # these modules; others import what the starter has not imported
+
     def program(
         self,
         name: str,
@@ -48,7 +50,7 @@ class WarmPrograms(LocalCluster):
         takes_orders: bool = False,
     ) -> Program:
         """Return a program of this cluster; one with a failpoint, which is read at import, is no fork."""
-        is_warm = command[:2] == [sys.executable, "-m"] and command[2] in COMMANDS
+        is_warm = command[:2] == [sys.executable, "-m"] and command[2] in self.warm
         if not is_warm or environment or takes_orders:
             return super().program(name, command, environment, takes_orders=takes_orders)
         program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state)

@@ -79,6 +79,11 @@ class Program:
         return self._child is not None and self._child.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """The exit code, minus the signal that ended it; None while it runs."""
+        return self._spawned().poll()
+
+    @property
     def pid(self) -> int:
         """The process id; raises LocalClusterError if it was never spawned."""
         return self._spawned().pid

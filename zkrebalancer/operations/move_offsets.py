@@ -9,6 +9,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations.group_lifecycle import create_group
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.nodes import names_below
 from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
 from zkrebalancer.operations.topic_offsets import (
@@ -97,6 +98,7 @@ def import_offsets(
         writes = offset_writes(zk, group, known, offsets)
         while writes:
             pause.write(zk, writes)
+        begin_lives(zk, group, pause, offsets)
     return changes
 
 

@@ -6,8 +6,9 @@ A consumer that registers meanwhile must not start at an offset that is about to
 2. Pause starts: a setting of the group, whose version every command checks.
 3. Check again that the group has no consumers.
 4. Write the offsets; each transaction renews the pause, which fails if it is no longer in force. Offsets in Kafka are
-   written last.
-5. Resume starts.
+   written after those in ZooKeeper.
+5. Begin new lives of the offsets, so that sinks with offsets of their own follow.
+6. Resume starts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Operation, SetContent
@@ -65,6 +67,7 @@ def reset_offsets(
         if kafka is not None and in_kafka:
             kafka.write(in_kafka)
             pause.write(zk)  # fails if another reset began meanwhile, or the pause ended: Kafka itself checks nothing
+        begin_lives(zk, group, pause, changes)
     return changes
 
 

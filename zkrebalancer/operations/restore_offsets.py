@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
+from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.nodes import names_below
 from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
 from zkrebalancer.operations.topic_offsets import offset_writes, read_topic, refuse_former_topics
@@ -63,6 +64,7 @@ def restore_offsets(
         writes = offset_writes(zk, group, known, {tp: change.after for tp, change in changes.items()})
         while writes:
             pause.write(zk, writes)
+        begin_lives(zk, group, pause, changes)
     return changes
 
 

@@ -124,6 +124,11 @@ def incarnations(group_name: str, topic_name: str | None = None) -> str:
     return _child(group_name, "incarnations", topic_name)
 
 
+def lives(group_name: str, topic_name: str | None = None) -> str:
+    """How often an operator has set the offsets of a group, or those of one topic."""
+    return _child(group_name, "lives", topic_name)
+
+
 def deleted_offsets(group_name: str, copy: str | None = None) -> str:
     """The copies of a group's deleted offsets, or one of them."""
     return _child(group_name, "deleted_offsets", copy)

@@ -82,7 +82,7 @@ def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights
         rights += [(who.operators, "rd"), (members, "rcd")]
     elif kind == "static":
         rights += [(who.operators, "r"), (members, "r"), (who.gateways, "d")]
-    elif kind in {"weights", "deleted_offsets"}:
+    elif kind in {"weights", "deleted_offsets", "lives"}:
         rights += [(who.operators, "rwcd"), (members, "r")]
     else:
         rights += [(who.operators, "r"), (members, "r")]

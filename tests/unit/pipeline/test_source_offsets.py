@@ -23,9 +23,9 @@ ranges = st.lists(
 
 
 def test_the_end_of_a_batch_holds_its_ranges() -> None:
-    wanted = [Range("orders", 0, 50, 100, 7), Range("orders", 10, 0, 3, 9), Range("pay", 2, 5, 6, 7)]
+    wanted = [Range("orders", 0, 50, 100, 7, "id-1 czxid-7", 4), Range("orders", 10, 0, 3, 9), Range("pay", 2, 5, 6, 7)]
     document = offsets.encode(wanted)
-    assert document["orders"]["0"] == {"from": 50, "to": 100, "generation": 7}
+    assert document["orders"]["0"] == {"from": 50, "to": 100, "generation": 7, "identity": "id-1 czxid-7", "life": 4}
     assert offsets.decode(json.loads(json.dumps(document))) == wanted
 
 

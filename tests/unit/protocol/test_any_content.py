@@ -25,6 +25,7 @@ from zkrebalancer.protocol import (
     history,
     obstacles,
     offset_copy,
+    offset_lives,
     ownership,
     paths,
     registration,
@@ -101,6 +102,7 @@ READERS: dict[str, Reader] = {
     "mark": (cluster_nodes.decode_mark, str.encode),
     "obstacles": (obstacles.decode, lambda found: obstacles.encode(found[0], found[1][: obstacles.MAX_OBSTACLES])),
     "offset copy": (offset_copy.decode, lambda copy: offset_copy.decode(offset_copy.encode(copy))),
+    "lives": (offset_lives.decode, lambda lives: offset_lives.decode(offset_lives.encode(lives))),
     "history": (history.decode, lambda found: history.decode(history.extended([], found.rebalances))),
     "weights": (weights.decode, lambda found: weights.decode(weights.encode(found))),
     "security": (rights.decode, lambda who: rights.decode(rights.encode(who))),
@@ -116,6 +118,7 @@ LEGAL: dict[str, st.SearchStrategy[bytes]] = {
     "coordinator": shapes.ADDRESSES.map(cluster_nodes.encode_coordinator),
     "security": st.just(rights.encode(Principals(("sasl:c",), ("x509:CN=o",), groups={"g": ("sasl:g",)}))),
     "gateways": st.just(layout.encode(layout.Layout({1: 0}, {"h:1": 2}))),
+    "lives": st.dictionaries(st.integers(0, 9), st.integers(0, 9)).map(offset_lives.encode),
     "topic": st.just(b'{"version":3,"topic_id":"x","partitions":{"0":[1],"1":[2]}}'),
 }
 

@@ -32,6 +32,7 @@ MADE = [
     paths.weights("orders"),
     paths.deleted_offsets("orders", "0"),
     paths.incarnations("orders", "t"),
+    paths.lives("orders", "t"),
 ]
 ABOVE = [paths.CONSUMERS, paths.GROUPS, paths.COORDINATOR, paths.COORDINATOR_EPOCH, paths.SECURITY, paths.SERVED]
 

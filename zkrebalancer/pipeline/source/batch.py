@@ -40,7 +40,7 @@ class ConsumerGroupReader(DataSourceReader):
         ranges = [Range(*partition, begins[partition], ends[partition], None) for partition in partitions]
         lost = [whole for whole in ranges if whole.end < whole.begin]
         if lost and self._options.fail_on_data_loss:
-            topic, partition, begin, end, _ = lost[0]
+            topic, partition, begin, end = lost[0][:4]
             text = f"{topic}/{partition}: the group is at {begin}, and Kafka's log ends at {end}"
             raise DataLossError(f"{text}; option failOnDataLoss=false skips the partition")
         ranges = [whole for whole in ranges if whole.begin < whole.end]

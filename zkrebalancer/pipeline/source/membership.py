@@ -90,8 +90,9 @@ class Membership:
         wanted = offsets.limited(unread, limit, self._turn)
         self._turn += 1
         advances = self._consumer.advance(wanted)
+        origins = self._consumer.origins()
         ranges = [
-            Range(*partition, advance.begin, wanted[partition], advance.generation)
+            Range(*partition, advance.begin, wanted[partition], advance.generation, *origins[partition])
             for partition, advance in sorted(advances.items())
             if advance.begin < wanted[partition]
         ]

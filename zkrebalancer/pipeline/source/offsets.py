@@ -2,7 +2,7 @@
 
 The end offset of a batch holds its ranges completely:
 
-    {"orders": {"0": {"from": 50, "to": 100, "generation": 7}}}
+    {"orders": {"0": {"from": 50, "to": 100, "generation": 7, "identity": "…", "life": 0}}}
 
 The end offset of the batch before does not suffice as a start: a partition may come from another member, at a position
 where no batch of this query ended. And a batch repeated after a restart must read the same records without asking the
@@ -11,6 +11,7 @@ group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from consumer_agent.spark import equal_shares
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-Document = dict[str, dict[str, dict[str, int]]]
+Document = dict[str, dict[str, dict[str, Any]]]
 
 
 class CheckpointError(RebalancerError):
@@ -34,27 +35,48 @@ class Range(NamedTuple):
     begin: int
     end: int
     generation: int | None  # under which it is owned; None in a batch query
+    identity: str = ""  # the topic's incarnation, "" if it is unknown
+    life: int = 0  # how often an operator has set the group's offsets
 
 
 def encode(ranges: Iterable[Range]) -> Document:
     """Return the end offset of a batch that reads these ranges."""
     return {
-        topic: {str(r.partition): {"from": r.begin, "to": r.end, "generation": r.generation or 0} for r in of_topic}
+        topic: {str(r.partition): _encoded(r) for r in of_topic}
         for topic, of_topic in groupby(sorted(ranges), key=lambda r: r.topic)
     }
+
+
+def _encoded(one: Range) -> dict[str, Any]:
+    origin = {"identity": one.identity, "life": one.life}
+    known = {name: value for name, value in origin.items() if value}
+    return {"from": one.begin, "to": one.end, "generation": one.generation or 0, **known}
+
+
+def parse(line: str) -> list[Range]:
+    """Return the ranges of the batch with this end offset as JSON; raises CheckpointError."""
+    try:
+        return decode(json.loads(line))
+    except ValueError:
+        raise CheckpointError(f"the checkpoint has offsets of another source: {line:.200}") from None
 
 
 def decode(document: Any) -> list[Range]:  # noqa: ANN401  # unchecked JSON
     """Return the ranges of the batch with this end offset; raises CheckpointError."""
     try:
         return [
-            Range(topic, int(partition), int(held["from"]), int(held["to"]), int(held["generation"]))
+            _decoded(topic, int(partition), held)
             for topic, partitions in document.items()
             for partition, held in partitions.items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
         text = f"the checkpoint has offsets of another source: {document!r:.200}"
         raise CheckpointError(text) from None
+
+
+def _decoded(topic: str, partition: int, held: Mapping[str, Any]) -> Range:
+    origin = str(held.get("identity", "")), int(held.get("life", 0))  # an earlier version did not write them
+    return Range(topic, partition, int(held["from"]), int(held["to"]), int(held["generation"]), *origin)
 
 
 def limited(

@@ -60,8 +60,10 @@ class Driver:
         instance_id: str | None = None,
         storage: Storage = Storage.ZOOKEEPER,
         begins_anywhere: bool = True,
+        in_region: bool = False,
     ) -> None:
         member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause, storage, begins_anywhere)
+        member = replace(member, in_region=in_region)
         self.machine = StateMachine(MachineSettings(member, replace(REGISTRATION, instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}

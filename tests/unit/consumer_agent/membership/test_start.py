@@ -6,10 +6,12 @@ import pytest
 
 from consumer_agent.membership.effects import (
     Failpoint,
+    Origin,
     RecordFetcher,
     ResolveOffsets,
     StartFetching,
     TellAssigned,
+    TellOrigins,
     Warn,
 )
 from consumer_agent.membership.events import CloseRequested, CommitRequested, OffsetsResolved, Position, Tick
@@ -18,6 +20,7 @@ from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
     CHANNEL,
     CONSUMER,
+    GROUP,
     LEASE_MS,
     LIST_CHANNEL,
     OWNERS,
@@ -30,7 +33,7 @@ from tests.unit.consumer_agent.membership.driver import (
     owners_content,
     requests,
 )
-from zkrebalancer.protocol import command, ownership
+from zkrebalancer.protocol import command, offset_lives, ownership, paths
 from zkrebalancer.protocol.calls import (
     Children,
     Delete,
@@ -298,3 +301,30 @@ def test_an_ack_that_is_refused_for_no_known_reason_is_not_repeated(driver: Driv
     effects = driver.answer_write(reply)
     assert driver.writes() == []
     assert of_type(effects, StartFetching) == []
+
+
+def test_a_member_of_a_region_learns_what_its_partitions_progress_belongs_to() -> None:
+    driver = Driver(auto_commit_interval_ms=None, in_region=True)
+    driver.register()
+    effects = driver.send(command.encode(START))
+    lives, mark = Get(paths.lives(GROUP, "t")), Get(paths.offsets(GROUP, "t"))
+    assert {lives, mark} <= set(requests(effects))
+    driver.answer(mark, content(b"id-1 czxid-7"))
+    for partition in (T0, T1):
+        driver.answer(Get(offset_path(partition)), content(b"7"))
+    again = driver.answer(lives, Refused(Refusal.CONNECTION_LOST))
+    assert requests(again) == [lives]
+    driver.answer(lives, content(offset_lives.encode({1: 4})))
+    effects = driver.answer_write(Done((1, None)))
+    assert of_type(effects, TellOrigins) == [
+        TellOrigins({T0: Origin("id-1 czxid-7", 0), T1: Origin("id-1 czxid-7", 4)})
+    ]
+
+
+def test_unreadable_lives_are_ignored_with_a_warning() -> None:
+    driver = Driver(auto_commit_interval_ms=None, in_region=True)
+    driver.register()
+    driver.send(command.encode(START))
+    driver.answer(Get(paths.offsets(GROUP, "t")), content(b"czxid-7"))
+    effects = driver.answer(Get(paths.lives(GROUP, "t")), content(b"junk"))
+    assert "its sink continues at its own offsets" in of_type(effects, Warn)[0].text

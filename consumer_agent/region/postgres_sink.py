@@ -1,0 +1,147 @@
+"""PostgreSQL as a sink: a table `consumer_progress` beside the tables of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.region.sink import Advance, Claim, Row, settled
+from zkrebalancer.protocol.fields import TopicPartition
+
+IDLE_LIMIT_MS = 60_000  # of a transaction whose application does nothing, unless the connection has a limit already
+
+EXISTS = "SELECT to_regclass('consumer_progress') IS NOT NULL"
+TABLE = """
+    CREATE TABLE IF NOT EXISTS consumer_progress (
+        group_name text, topic text, partition integer, identity text NOT NULL, life bigint NOT NULL,
+        generation bigint NOT NULL, next_offset bigint NOT NULL, PRIMARY KEY (group_name, topic, partition)
+    )
+"""
+LIMIT = """
+    SELECT set_config('idle_in_transaction_session_timeout', %s, false)
+    WHERE current_setting('idle_in_transaction_session_timeout') = '0'
+"""
+# A row for each claim, so that there is something to lock; its generation is below every other.
+RESERVE = """
+    INSERT INTO consumer_progress
+    SELECT %s, topic, partition, '', -1, -1, 0 FROM unnest(%s::text[], %s::integer[]) AS claimed (topic, partition)
+    ORDER BY topic, partition ON CONFLICT DO NOTHING
+"""
+# Rows are locked in one order, so that two transactions cannot wait for each other.
+READ = """
+    SELECT stored.topic, stored.partition, identity, life, generation, next_offset FROM consumer_progress AS stored
+    JOIN unnest(%s::text[], %s::integer[]) AS claimed (topic, partition)
+    ON stored.topic = claimed.topic AND stored.partition = claimed.partition
+    WHERE group_name = %s ORDER BY stored.topic, stored.partition FOR UPDATE OF stored
+"""
+STORE = """
+    UPDATE consumer_progress SET identity = %s, life = %s, generation = %s, next_offset = %s
+    WHERE group_name = %s AND topic = %s AND partition = %s
+"""
+ADVANCE = """
+    WITH locked AS (
+        SELECT stored.topic, stored.partition, next.after FROM consumer_progress AS stored
+        JOIN unnest(%s::text[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
+            AS next (topic, partition, generation, before, after)
+        ON stored.topic = next.topic AND stored.partition = next.partition
+            AND stored.generation = next.generation AND stored.next_offset = next.before
+        WHERE group_name = %s ORDER BY stored.topic, stored.partition FOR UPDATE OF stored
+    )
+    UPDATE consumer_progress AS stored SET next_offset = locked.after FROM locked
+    WHERE stored.group_name = %s AND stored.topic = locked.topic AND stored.partition = locked.partition
+    RETURNING stored.topic, stored.partition
+"""
+
+
+class PostgresSink:
+    """A `Sink` in a PostgreSQL database, for a connection of psycopg 3; the application writes rows with a cursor.
+
+    A transaction whose application does nothing for IDLE_LIMIT_MS is ended by the server, so that a suspended consumer
+    does not keep its rows locked. A limit that the connection has (`idle_in_transaction_session_timeout`) stays.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        """Create the table if it is missing.
+
+        Raises:
+            ConsumerStateError: the connection is in a transaction.
+            psycopg.Error: of the database.
+
+        """
+        self._connection = connection
+        self._cursor: psycopg.Cursor[Any] | None = None
+        self._require_idle()
+        with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
+            if cursor.execute(EXISTS).fetchall() != [(True,)]:  # else no right to create tables is needed
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtext('consumer_progress'))")
+                cursor.execute(TABLE)
+            cursor.execute(LIMIT, (str(IDLE_LIMIT_MS),))
+
+    @property
+    def connection(self) -> psycopg.Cursor[Any] | None:
+        """The cursor of the open transaction, None outside; its `connection` is what the sink was made with."""
+        return self._cursor
+
+    def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
+        """See `Sink.claim`."""
+        self._require_idle()
+        topics, numbers = [claim.partition[0] for claim in claims], [claim.partition[1] for claim in claims]
+        with self._connection.transaction(), self._connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(RESERVE, (group, topics, numbers))
+            found = cursor.execute(READ, (topics, numbers, group)).fetchall()
+            stored = {(topic, number): Row(*values) for topic, number, *values in found if values[2] >= 0}
+            rows = {claim.partition: settled(claim, stored.get(claim.partition)) for claim in claims}
+            taken = {partition: row for partition, row in rows.items() if row is not None}
+            cursor.executemany(
+                STORE,
+                [
+                    (row.identity, row.life, row.generation, row.next_offset, group, *partition)
+                    for partition, row in taken.items()
+                ],
+            )
+        return {partition: row.next_offset for partition, row in taken.items()}
+
+    def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
+        """See `Sink.begin`."""
+        self._require_idle()
+        if self._connection.autocommit:
+            self._connection.execute("BEGIN")
+        self._cursor = self._connection.cursor()
+        if not advances:
+            return set()
+        topics, numbers = [topic for topic, _ in advances], [number for _, number in advances]
+        befores, afters, generations = (list(column) for column in zip(*advances.values(), strict=True))
+        given = (topics, numbers, generations, befores, afters, group, group)
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            return advances.keys() - set(cursor.execute(ADVANCE, given).fetchall())
+
+    def commit(self) -> None:
+        """Commit; raises ConsumerStateError if the application has ended the transaction."""
+        if self._status() is not TransactionStatus.INTRANS:
+            raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
+        self._connection.commit()
+        self._forget_cursor()
+
+    def rollback(self) -> None:
+        """Roll back; if the connection is lost, the server does it."""
+        self._forget_cursor()
+        if not self._connection.broken and not self._connection.closed:
+            self._connection.rollback()
+
+    def _forget_cursor(self) -> None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.close()
+
+    def _status(self) -> TransactionStatus:
+        return self._connection.info.transaction_status
+
+    def _require_idle(self) -> None:
+        if self._status() not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:  # unknown: closed, which raises
+            text = "the connection to PostgreSQL is in a transaction; commit it or roll it back first"
+            raise ConsumerStateError(text)
