@@ -68,6 +68,8 @@ class Agents:
             agent = known.get(identity)
             if agent is None or agent.is_over:
                 agent = known[identity] = MemberAgent(report.group_id, standing, self)
+            elif agent.knows(standing):
+                continue
             agent.stand(standing)
         if not known:
             self._agents.pop(report.group_id, None)

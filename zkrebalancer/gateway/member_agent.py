@@ -128,6 +128,10 @@ class MemberAgent:
 
     # ---- reports of the group
 
+    def knows(self, standing: Standing) -> bool:
+        """Whether this is the member as last reported; each report has all members, and few of them have changed."""
+        return standing is self._standing
+
     def stand(self, standing: Standing) -> None:
         """Update the agent to the member as it is stored."""
         former, self._standing = self._standing, standing

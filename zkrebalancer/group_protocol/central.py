@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE
-from zkrebalancer.group_protocol.consumer_roster import ConsumerMember
+from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, Description
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import NOTHING, Partition, Partitions
@@ -38,10 +38,14 @@ class CentralTargets:
         self._joins: dict[str, Turn] = {}  # of classic newcomers; answered when their whole first share is free
         self._newcomers: dict[str, int] = {}  # members that wait for their first target, or share -> until when, in ms
         self._released: set[Partition] = set()  # given up lately, and not yet given to a member
+        self._is_changed = False  # whether a held join may be due, since `due_joins` last looked at all of them
+        self._names: Mapping[UUID, str] = {}  # of the topics, as last reported
+        self._reported: dict[str, tuple[Description, Standing]] = {}  # of each member: of what it was made
 
     def forget(self, member_id: str) -> None:
         """Forget a member that is gone."""
         self._given.pop(member_id, None)
+        self._reported.pop(member_id, None)
         self._newcomers.pop(member_id, None)
         self._refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -101,11 +105,13 @@ class CentralTargets:
         only a usual interval after an earlier one.
         """
         self._released |= released
+        self.look_again()
         interval_ms = self._group.world.settings.consumer_heartbeat_interval_ms
         self._group.scheduler.start_timer((self._group.group_id, HASTE, ""), interval_ms, self._end_haste)
 
     def _end_haste(self) -> None:
         self._released.clear()
+        self.look_again()
         if self._joins:
             self._group.advance()
 
@@ -138,13 +144,21 @@ class CentralTargets:
         if member.member_id not in self._newcomers or turn.member is not member:
             return False
         self._joins[member.member_id] = turn
+        self.look_again()
         return True
+
+    def look_again(self) -> None:
+        """Note a change after which a held join may be due: thousands of heartbeats may come between two of them."""
+        self._is_changed = True
 
     def due_joins(self) -> list[Turn]:
         """Remove and return the joins of newcomers whose whole share is free, as far as can be told.
 
         What comes later costs a client another join, and it learns of that only with a heartbeat.
         """
+        if not self._is_changed:
+            return []
+        self._is_changed = False
         roster = self._group.roster
         members = [roster.members[member_id] for member_id in self._joins]
         ready = [one.member_id for one in members if one.target and all(map(roster.is_free_for(one), one.target))]
@@ -171,11 +185,28 @@ class CentralTargets:
     def standings(
         self, members: Iterable[ConsumerMember], names: Mapping[UUID, str], session_ms: int
     ) -> tuple[Standing, ...]:
-        """Return the members as they are reported; `session_ms` is the session timeout of KIP-848 clients."""
+        """Return the members as they are reported; `session_ms` is the session timeout of KIP-848 clients.
+
+        A member of which nothing has changed has the same `Standing` as before.
+        """
+        if names != self._names:
+            self._names = names
+            self._reported.clear()
         return tuple(self._standing(member, names, session_ms) for member in members)
 
     def _standing(self, member: ConsumerMember, names: Mapping[UUID, str], session_ms: int) -> Standing:
         given = self._given.get(member.member_id)
+        description = (given, member.description())
+        known = self._reported.get(member.member_id)
+        if known is None or known[0] != description:
+            known = description, self._new_standing(member, given, names, session_ms)
+            self._reported[member.member_id] = known
+        return known[1]
+
+    @staticmethod
+    def _new_standing(
+        member: ConsumerMember, given: Targeted | None, names: Mapping[UUID, str], session_ms: int
+    ) -> Standing:
         return Standing(
             member.member_id,
             member.instance_id,

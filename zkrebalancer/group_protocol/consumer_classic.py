@@ -241,6 +241,9 @@ def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 def _call_to_join(group: ConsumerGroup, member: ConsumerMember) -> None:
     group.start_timer(JOIN, member, "it did not join again in time")
+    if group.central is not None:
+        group.central.look_again()
+        group.advance()  # a newcomer no longer waits for a member that knows
 
 
 def _classic_member(

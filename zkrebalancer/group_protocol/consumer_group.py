@@ -73,6 +73,7 @@ class ConsumerGroup:
         self._when_gone = when_gone
         self._downgrade = downgrade
         self._seen: dict[str, Topic] = {}  # the topics of the target
+        self._outdated: set[str] | None = None  # members whose target may change; None: that of any member
         self._waiting: list[Turn] = []
         self._in_flight: list[tuple[Turn, Answer]] = []
         self._is_writing = False
@@ -146,8 +147,12 @@ class ConsumerGroup:
 
     # ---- what changes the target
 
-    def bump(self, reason: str) -> None:
-        """Raise the epoch, so that a new target is computed."""
+    def bump(self, reason: str, only: ConsumerMember | None = None) -> None:
+        """Raise the epoch, so that a new target is computed: of one member of a central group, or of all."""
+        if only is None:
+            self._outdated = None
+        elif self._outdated is not None:
+            self._outdated.add(only.member_id)
         self.group_epoch += 1
         self._has_changed = True
         if self.central is not None:
@@ -180,7 +185,7 @@ class ConsumerGroup:
         if member is None or self.central is None or self.is_dead:
             return
         if self.central.give(member, targeted):
-            self.bump(f"{member.member_id} is given {len(targeted.partitions)} partitions")
+            self.bump(f"{member.member_id} is given {len(targeted.partitions)} partitions", member)
         self._has_changed = True  # even if nothing is new: the write causes the report
         self.advance()
 
@@ -198,14 +203,18 @@ class ConsumerGroup:
 
     def _compute_target(self) -> None:
         """Bring all targets up to date."""
-        self._seen = self._wanted()
+        members = self.roster.members
+        affected = [members[one] for one in (members if self._outdated is None else self._outdated) if one in members]
+        if self._outdated is None:
+            self._seen = self._wanted()
         if self.central is None:
             self._let_assignor_decide()
         else:
-            for member in self.roster.members.values():
+            for member in affected:
                 member.target = self.central.target_of(member)
         self.target_epoch = self.group_epoch
-        for member in self.roster.members.values():
+        self._outdated = set()
+        for member in affected:
             self._note_progress(member)
 
     def _let_assignor_decide(self) -> None:
@@ -302,6 +311,8 @@ class ConsumerGroup:
             return
         self._answer(answers)
         self._report_members(self._being_stored)
+        if self.central is not None:
+            self.central.look_again()
         pause_ms = len(self.roster.members) // MEMBERS_PER_PAUSE_MS
         if pause_ms:
             self.scheduler.start_timer((self.group_id, PAUSE, ""), pause_ms, self.advance)

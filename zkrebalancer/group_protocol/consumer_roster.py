@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from zkrebalancer.group_protocol.consumer_states import MEMBER_TRANSITIONS, ConsumerMemberState
@@ -12,6 +12,8 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import NEW, NOTHING, Partition, Partitions, Position
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 from zkrebalancer.group_protocol.stored import StoredClassicSide, StoredConsumerMember, StoredPartitions
+
+Description = tuple[object, ...]
 
 
 class InvalidPositionError(Exception):
@@ -42,6 +44,23 @@ class ConsumerMember:
     classic: ClassicSide | None = None
     position: Position = NEW
     target: Partitions = NOTHING
+    kept: tuple[Description, StoredConsumerMember] | None = field(default=None, compare=False, repr=False)
+    """What `to_stored` has made of the member, and of what."""
+
+    def description(self) -> Description:
+        """Return everything that may change; as long as it is equal, so is each form of the member."""
+        return (
+            self.position,
+            self.target,
+            self.classic,
+            self.topic_names,
+            self.topic_regex,
+            self.client_id,
+            self.client_host,
+            self.rack_id,
+            self.rebalance_timeout_ms,
+            self.server_assignor,
+        )
 
     @property
     def has_its_target(self) -> bool:
@@ -155,7 +174,14 @@ class ConsumerRoster:
 
 
 def to_stored(member: ConsumerMember) -> StoredConsumerMember:
-    """Return a member in its stored form."""
+    """Return a member in its stored form, the same one as long as nothing changes: each write has all members."""
+    description = member.description()
+    if member.kept is None or member.kept[0] != description:
+        member.kept = description, _stored(member)
+    return member.kept[1]
+
+
+def _stored(member: ConsumerMember) -> StoredConsumerMember:
     classic, position = member.classic, member.position
     return StoredConsumerMember(
         member.member_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -83,6 +83,7 @@ class StoredConsumerMember:
     revoking: tuple[StoredPartitions, ...]
     target: tuple[StoredPartitions, ...]
     classic: StoredClassicSide | None
+    packed: bytes | None = field(default=None, init=False, repr=False, compare=False)  # made by the first `to_bytes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,30 @@ TYPES: dict[str, type[StoredGroup | StoredConsumerGroup]] = {"classic": StoredGr
 
 
 def to_bytes(group: StoredContent) -> bytes:
-    """Return the content of a group's node. Members' subscriptions are alike, so compression pays."""
+    """Return the content of a group's node. Members' subscriptions are alike, so compression pays.
+
+    A member of a KIP-848 group is packed once: each write has all members, and few of them have changed.
+    """
     name = next(name for name, kind in TYPES.items() if isinstance(group, kind))
-    content: bytes = msgpack.packb({"version": VERSION, "type": name, **_fields(group)}, default=_fields)
-    return zlib.compress(content, level=1)
+    found = {"version": VERSION, "type": name, **_fields(group)}
+    del found["members"]
+    packer: Any = msgpack.Packer(default=_fields, autoreset=False)  # type: ignore[attr-defined]  # a C extension
+    packer.pack_map_header(len(found) + 1)
+    for key, value in found.items():
+        packer.pack(key)
+        packer.pack(value)
+    packer.pack("members")
+    packer.pack_array_header(len(group.members))
+    return zlib.compress(b"".join((packer.bytes(), *map(_packed, group.members))), level=1)
+
+
+def _packed(member: StoredMember | StoredConsumerMember) -> bytes:
+    if isinstance(member, StoredConsumerMember) and member.packed is not None:
+        return member.packed
+    packed: bytes = msgpack.packb(member, default=_fields)
+    if isinstance(member, StoredConsumerMember):
+        object.__setattr__(member, "packed", packed)  # not a field of what is stored
+    return packed
 
 
 def _fields(value: Any) -> dict[str, object]:  # noqa: ANN401 -- any class of this module
@@ -150,7 +171,8 @@ def _unpack(content: bytes) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind) if one.init}
 
 
 @cache

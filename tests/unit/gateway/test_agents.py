@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.gateway.member_agent import MemberAgent
 from zkrebalancer.group_protocol.effects import Reported, Standing
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Connected, Delete, Get, Lost, Multi, Refusal, Refused, Reply
@@ -68,6 +70,19 @@ def test_what_a_session_left_over_ends_with_it() -> None:
     agents.session_changed(Lost())
     agents.session_changed(CONNECTED)
     assert log == []
+
+
+def test_only_members_that_have_changed_are_handed_to_their_agents() -> None:
+    """In `Agents.reported`, hand over all: a group of a thousand pays for all of them at each write."""
+    agents = agents_of(SilentSession([]), [])
+    members = [
+        Standing(name, None, "c", "/h", None, ("t",), "", 10_000, 10_000, 0, frozenset()) for name in ("a", "b", "c")
+    ]
+    agents.reported(Reported("g", tuple(members)))
+    members[1] = replace(members[1], number=1)
+    with mock.patch.object(MemberAgent, "stand") as stand:
+        agents.reported(Reported("g", tuple(members)))
+    assert [call.args for call in stand.call_args_list] == [(members[1],)]
 
 
 def test_a_session_that_ends_leaves_no_agent_behind() -> None:

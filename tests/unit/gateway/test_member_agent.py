@@ -6,12 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
+import pytest
+
+from tests.support.central_world import CentralWorld
+from tests.support.kip848_group import Client
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, registration_of
 from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
-from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import Call, Connected, Create, Delete, Get, Refusal, Refused, Reply
+from zkrebalancer.protocol import ownership, paths, registration
+from zkrebalancer.protocol.calls import Call, Connected, Content, Create, Delete, Get, Lost, Refusal, Refused, Reply
 from zkrebalancer.protocol.ownership import StaticMember
+from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS, MAX_STOP_TIMEOUT_MS, STATIC, WHITE_LIST
 
 GROUP = "g"
 ONE, OTHER = ("t", 0), ("t", 1)
@@ -19,11 +26,13 @@ SESSION_MS = 6_000
 
 
 class Session(ModelSession):
-    """The outcome of the next read of what waits for a member can be unknown."""
+    """The outcome of the next read of what waits for a member can be unknown; `calls` is their number."""
 
     loses_next = False
+    calls = 0
 
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        self.calls += 1
         if self.loses_next and isinstance(call, Get) and call.path == paths.static(GROUP, "i"):
             self.loses_next = False
             when_replied(Refused(Refusal.CONNECTION_LOST))
@@ -97,3 +106,111 @@ def test_a_client_keeps_what_waits_for_it_once_that_could_be_read() -> None:
     assert (len(gateway.registered()), gateway.given) == (1, [])
     gateway.connect()
     assert gateway.given == [Targeted(GROUP, "m", 1, frozenset({ONE}))]
+
+
+def test_a_group_that_is_read_again_during_a_stop_gets_the_target_again() -> None:
+    """In `stand`, ignore that the group knows no target: the stop would never end, and its client be evicted."""
+    world = CentralWorld()
+    first = world.add("a")
+    world.pass_time(1_500)
+    assert isinstance(first, Client)
+    first.holds_on = True
+    world.add("b")
+    world.pass_time(1_500)
+    assert len(world.read_by(first)) == 6
+    world.groups.crash()  # the group is read again; the gateway's agents continue
+    first.ticket = 0
+    world.run()
+    first.holds_on, first.owned = False, first.wanted
+    world.pass_time(2_000)
+    world.assert_shared()
+
+
+def test_a_gateway_that_hands_a_group_over_leaves_what_waits_for_its_members() -> None:
+    """In `hand_over`, leave as a client that is gone does: the next gateway's client would lose everything."""
+    gateway = Gateway()
+    gateway.session.do(
+        Create(paths.static(GROUP, "i"), ownership.encode_static(StaticMember("c", frozenset({ONE}), None)))
+    )
+    gateway.report(member(ONE))
+    assert len(gateway.registered()) == 1
+    gateway.agents.keep(())
+    assert (gateway.registered(), gateway.agents.count) == ([], 0)
+    assert gateway.session.model.children(paths.static(GROUP)) == ["i"]
+
+
+def test_what_a_failed_departure_leaves_is_deleted() -> None:
+    """In `_perform`, clean nothing up: the coordinator would wait for a client that has left, for a gateway's life."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    assert len(gateway.registered()) == 1
+    gateway.session.refusals = [Refused(Refusal.NO_NODE), Refused(Refusal.QUOTA_EXCEEDED)]
+    gateway.agents.reported(Reported(GROUP, ()))
+    assert gateway.registered() == []
+
+
+def test_the_end_of_the_gateways_session_takes_nothing_from_its_clients() -> None:
+    """In `session_changed`, tell the group of it: the client would give up what waits for it."""
+    gateway = Gateway()
+    gateway.report(member())
+    gateway.agents.session_changed(Lost())
+    assert gateway.given == []
+
+
+def test_a_registration_is_renewed_as_often_as_its_clients_session_demands() -> None:
+    """In `_connect`, take the gateway's session: seven times as many calls for a client with 45 s."""
+    gateway = Gateway()
+    gateway.report(replace(member(), session_timeout_ms=45_000))
+    before = gateway.session.calls
+    gateway.pass_time(9_000)
+    assert gateway.session.calls == before
+    gateway.pass_time(2_000)
+    assert gateway.session.calls == before + 2
+
+
+def test_a_registration_says_what_the_client_said() -> None:
+    found = registration_of(replace(member(), topic_names=("t", "no/topic"), rack_id="r"), "i")
+    assert (found.pattern, found.subscription) == (STATIC, {"t": 1})
+    assert (found.client_id, found.host, found.rack, found.instance_id) == ("c", "h", "r", "i")
+    assert (found.session_timeout_ms, found.static_grace_ms) == (SESSION_MS, SESSION_MS)
+    assert found.stop_timeout_ms == 10_000 + STOP_MARGIN_MS
+    slow = registration_of(replace(member(), session_timeout_ms=10**9, rebalance_timeout_ms=10**9), "i")
+    assert (slow.static_grace_ms, slow.stop_timeout_ms) == (MAX_STATIC_GRACE_MS, MAX_STOP_TIMEOUT_MS)
+
+
+def test_a_changed_subscription_is_written_once() -> None:
+    """In `stand`, do not note what is wanted: a refused change would be sent again with each report of the group."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    gateway.report(replace(member(instance_id=None), topic_names=("u",)))
+    (name,) = gateway.registered()
+    reply = gateway.session.require(Get(paths.ids(GROUP, name)))
+    assert isinstance(reply, Content)
+    assert registration.decode(reply.content).subscription == {"u": 1}
+    gateway.session.refusals = [Refused(Refusal.NO_AUTH)]
+    for _ in range(3):
+        gateway.report(replace(member(instance_id=None), topic_names=("v",)))
+        before, gateway.session.calls = gateway.session.calls, 0
+    assert (before, gateway.session.refusals) == (0, [])
+
+
+def test_an_expression_and_names_select_each_by_itself() -> None:
+    """In `registration_of`, leave the expression without its brackets, or the names as they are."""
+    found = registration_of(replace(member(), topic_names=("x.y",), topic_regex="a|b"), None)
+    assert found.pattern == WHITE_LIST
+    filter_ = TopicFilter(WHITE_LIST, next(iter(found.subscription)))
+    names = ("a", "b", "x.y", "ab", "ax.y", "b1", "xzy")
+    assert [name for name in names if filter_.matches(name)] == ["a", "b", "x.y"]
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "name"),
+    [("pod-1", "pod-1"), ("a/b", "a_2Fb"), ("~é", "__C3_A9"), ("..", None), ("x" * 150, "x" * 150), ("x" * 151, None)],
+)
+def test_partitions_wait_under_a_name_that_is_legal_in_zookeeper(instance_id: str, name: str | None) -> None:
+    """In `_instance_id`, keep a character that a registration may not have: the client would be idle."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=instance_id))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    assert agent.instance_id == name
+    assert len(gateway.registered()) == 1

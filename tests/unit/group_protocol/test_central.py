@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.central_group import Outside
@@ -10,6 +12,7 @@ from tests.support.group_coordinator import GROUP, SESSION_MS, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, described, topics
 from zkrebalancer.group_protocol.answers import JoinGroupAnswer
 from zkrebalancer.group_protocol.central import MAX_REST_MS
+from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
 from zkrebalancer.group_protocol.effects import Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
@@ -143,6 +146,39 @@ def test_a_classic_newcomer_joins_once() -> None:
     assert coordinator.heartbeat(answer.member_id, answer.generation_id) is E.NONE
 
 
+class Counted(dict[str, Turn]):
+    """Counts how often all joins that are held are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_heartbeats_that_change_nothing_do_not_look_at_all_held_joins() -> None:
+    """In `due_joins`, look each time: a thousand members that wait for a thousand others would be quadratic."""
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    run(outside, a)
+    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
+    ticket = coordinator.join(protocols=protocols, version=3)
+    a.holds_on = True
+    outside.stop("a", 0)
+    a.beat()
+    group = coordinator.machine._groups[GROUP]
+    assert isinstance(group, ConsumerGroup)
+    assert group.central is not None
+    group.central._joins = joins = Counted(group.central._joins)
+    for _ in range(20):
+        a.beat()
+    assert (joins.looks, coordinator.is_waiting(ticket)) == (0, True)
+    a.holds_on, a.owned = False, a.wanted
+    outside.share(4)
+    a.beat()
+    assert joins.looks > 0
+
+
 def test_a_classic_client_that_needs_an_id_first_begins_a_group() -> None:
     coordinator, outside = central_group()
     a = ClassicConsumer(coordinator, "a")
@@ -178,19 +214,25 @@ def half_given() -> tuple[Coordinator, Outside, Client, int, str]:
     """Return a classic newcomer's held join; it was given what one of two members gave up, the other has yet to."""
     coordinator, outside = central_group(QUICK)
     a, b = (Client(coordinator, name) for name in "ab")
+    return coordinator, outside, b, *join_between(coordinator, outside, a, b)
+
+
+def join_between(coordinator: Coordinator, outside: Outside, a: Client, b: Member) -> tuple[int, str]:
     run(outside, a, b)
     ticket = coordinator.join(protocols=(JoinGroupProtocol("range", subscription(frozenset())),), version=3)
+    before = set(outside.owners)
     outside.advance()
-    (member_id,) = set(outside.owners) - {"a", "b"}
-    for client in (a, b):
-        outside.stop(client.name, client.numbers()[0])
+    (member_id,) = set(outside.owners) - before
+    given_up = a.numbers()[0]
+    outside.stop("a", given_up)
+    outside.stop(b.name if isinstance(b, Client) else b.member_id, all_owned(b)[0])
     a.beat()
     a.beat()
     outside.advance()
     assert coordinator.is_waiting(ticket)
-    outside.start(member_id, 0)
+    outside.start(member_id, given_up)
     assert coordinator.is_waiting(ticket)
-    return coordinator, outside, b, ticket, member_id
+    return ticket, member_id
 
 
 def test_a_classic_newcomer_joins_with_all_that_others_give_up_for_it() -> None:
@@ -216,6 +258,23 @@ def test_a_classic_newcomer_does_not_wait_for_a_slow_member(within_ms: int, *, i
     coordinator.pass_time(1)
     coordinator.joined(ticket)
     assert held(outside, member_id) == [0]
+
+
+@pytest.mark.parametrize("kind", [Client, ClassicConsumer])
+def test_a_classic_newcomer_waits_for_a_member_that_was_late_until_it_knows(kind: type[Member]) -> None:
+    """In `_stored`, or in `_call_to_join`, do not look at held joins again: it would wait for MAX_REST_MS."""
+    coordinator, outside = central_group(QUICK)
+    a, b = Client(coordinator, "a"), kind(coordinator, "b")
+    ticket, member_id = join_between(coordinator, outside, a, b)
+    coordinator.pass_time(QUICK.consumer_heartbeat_interval_ms + 1)
+    assert coordinator.is_waiting(ticket)
+    if isinstance(b, Client):
+        b.holds_on = True
+        b.beat()
+    else:
+        b.act()
+    assert coordinator.joined(ticket).error_code is E.NONE
+    assert len(held(outside, member_id)) == 1
 
 
 def test_a_classic_newcomer_does_not_wait_for_what_nobody_here_gets() -> None:

@@ -15,6 +15,8 @@ from tests.support.central_group import Outside
 from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import GROUP, REBALANCE_MS
 from tests.support.kip848_group import Client, coordinator_with
+from zkrebalancer.group_protocol import stored
+from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import LeaveGroupRequest, MemberIdentity
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -109,6 +111,27 @@ class World:
                 assert numbers <= {number for _topic, number in self.outside.owners[name]}, f"{name} has more"
                 owned += numbers
         assert len(owned) == len(set(owned)), "two owners"
+        self.check_what_is_kept()
+
+    def check_what_is_kept(self) -> None:
+        """Assert that what is computed for changed members alone is what all of it would be."""
+        group = self.coordinator.machine._groups.get(GROUP)
+        if not isinstance(group, ConsumerGroup) or group.central is None or group.is_dead:
+            return
+        members = group.roster.members.values()
+        former = set(group.roster.unsettled)
+        if group.target_epoch == group.group_epoch:
+            for member in members:
+                assert member.target == group.central.target_of(member), "an old target"
+                group._note_progress(member)
+            assert group.roster.unsettled == former
+        reported = group._standings()
+        kept = stored.to_bytes(group.stored_form())
+        for member in members:
+            member.kept = None
+        group.central._reported.clear()
+        assert group._standings() == reported, "an old report"
+        assert stored.to_bytes(group.stored_form()) == kept, "an old form"
 
     def settle(self) -> None:
         self.coordinator.stores_at_once = True
