@@ -44,6 +44,7 @@ setup(
         "consumer_agent": ["py.typed"],
         "zkrebalancer": [
             "py.typed",
+            "coordinator/pages/static/*",
             "experiments/java/*.java",
             "experiments/java/*.properties",
             "kafka_protocol/definitions/*",

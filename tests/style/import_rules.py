@@ -49,8 +49,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.assignment",
         "zkrebalancer.rebalance",
         "zkrebalancer.runtime",
+        "zkrebalancer.operations.foresight",
         "zkrebalancer.operations.loads",
         "zkrebalancer.observe.events",
+        "zkrebalancer.observe.inspection",
+        "zkrebalancer.observe.obstacles",
     ),
     "zkrebalancer.operations": (
         "zkrebalancer.protocol",

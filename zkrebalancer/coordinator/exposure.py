@@ -1,21 +1,42 @@
-"""`--http` of a coordinator."""
+"""`--http` of a coordinator: probes, metrics, and pages for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from zkrebalancer.coordinator.metrics import Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.pages.asking import Asking
+from zkrebalancer.coordinator.pages.foresight import Foresight
+from zkrebalancer.coordinator.pages.site import Site
+from zkrebalancer.protocol.calls import Call
 from zkrebalancer.runtime import http_server
 from zkrebalancer.runtime.http_server import Pages
 
 
-def serve(
-    address: tuple[str, int], monitor: Monitor, queued_calls: Callable[[], int], queued_events: Callable[[], int]
-) -> Callable[[], None]:
-    """Begin to serve, and to record what metrics show; return how to stop. Raises ConfigurationError."""
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What a coordinator uses. `kafka`: librdkafka's settings, None if it uses none; `request` makes a call."""
+
+    zookeeper: str
+    kafka: Mapping[str, str] | None
+    request: Callable[[int, Call], None]
+    queued_calls: Callable[[], int]
+    queued_events: Callable[[], int]
+
+
+def serve(address: tuple[str, int], monitor: Monitor, servers: Servers) -> Callable[[], None]:
+    """Begin to serve, and to record what is shown; return how to stop. Raises ConfigurationError."""
     monitor.observed = recorded = Recorded()
-    recorded.registry.register(Present(monitor, queued_calls, queued_events))
-    server = http_server.serve(address, Pages(monitor.health, recorded.registry))
-    return partial(server.stop, timeout=0)
+    recorded.registry.register(Present(monitor, servers.queued_calls, servers.queued_events))
+    asking = Asking(servers.request)
+    monitor.answered = asking.answered
+    site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka))
+    server = http_server.serve(address, Pages(monitor.health, recorded.registry, site=site))
+
+    def stop() -> None:
+        server.stop(timeout=0)
+        site.close()
+
+    return stop

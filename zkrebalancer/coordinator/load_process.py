@@ -1,22 +1,15 @@
 """The process that reads lag for a coordinator: `python -m zkrebalancer.coordinator.load_process`.
 
 It is a separate process because its work grows with the partitions of a group: thousands of reads, with objects for
-each answer, would make every other group wait. It answers one request after another on its standard input and output,
-until its input ends. A frame is a length in four bytes, then msgpack.
+each answer, would make every other group wait. It answers one request after another until its input ends.
 """
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Mapping
-from typing import Any
-
-import gevent
-import msgpack
 
 from zkrebalancer.assignment.loads import pack
-from zkrebalancer.coordinator.load_reader import LENGTH
+from zkrebalancer.coordinator.asked_process import answer_all
 from zkrebalancer.operations import loads
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
@@ -26,22 +19,7 @@ SESSION_TIMEOUT_MS = 40_000  # long, because Kafka's client may block the hub, a
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the coordinator, which then ends this process
-    reader = Reader()
-    wait = gevent.get_hub().threadpool.apply  # the hub keeps the session alive meanwhile
-    while (request := wait(_read)) is not None:
-        content = msgpack.packb(reader.answer(**request))
-        sys.stdout.buffer.write(LENGTH.pack(len(content)) + content)
-        sys.stdout.buffer.flush()
-
-
-def _read() -> dict[str, Any] | None:
-    """Return the next request, None at the end of the input."""
-    length = sys.stdin.buffer.read(LENGTH.size)
-    if len(length) < LENGTH.size:
-        return None
-    request: dict[str, Any] = msgpack.unpackb(sys.stdin.buffer.read(LENGTH.unpack(length)[0]))
-    return request
+    answer_all(Reader().answer)
 
 
 class Reader:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import Any
 
 import gevent
-import msgpack
-from gevent import subprocess
 from gevent.queue import SimpleQueue
 
 from zkrebalancer.assignment.loads import unpack
 from zkrebalancer.assignment.model import Racks
+from zkrebalancer.coordinator.asked_process import AskedProcess, ProcessFailedError
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
 READ_TIMEOUT_S = 120.0  # for one group; a process that takes longer is replaced
-COMMAND = (sys.executable, "-m", "zkrebalancer.coordinator.load_process")
-LENGTH = struct.Struct(">I")  # before each frame
+MODULE = "zkrebalancer.coordinator.load_process"
 
 
 class LoadReader:
@@ -30,7 +26,7 @@ class LoadReader:
         self._servers = {"zookeeper": zookeeper, "kafka": dict(kafka)}
         self._take = take
         self._waiting: SimpleQueue[ReadLoads] = SimpleQueue()  # at most one of each group
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = AskedProcess(MODULE)
         self._worker = gevent.spawn(self._work)
 
     def read(self, effect: ReadLoads) -> None:
@@ -40,53 +36,17 @@ class LoadReader:
     def close(self) -> None:
         """End the process."""
         self._worker.kill()
-        self._end_process()
+        self._process.end()
 
     def _work(self) -> None:
         while True:
             effect = self._waiting.get()
+            request = {**self._servers, "group": effect.group, "topics": dict(effect.topics)}
             try:
-                with gevent.Timeout(READ_TIMEOUT_S):
-                    answer = self._ask({**self._servers, "group": effect.group, "topics": dict(effect.topics)})
-            except gevent.Timeout:
-                answer = {"error": f"not read within {READ_TIMEOUT_S:g} s"}
-                self._end_process()
-            except (OSError, EOFError):
-                answer = {"error": "the process that reads them has ended"}
-                self._end_process()
+                answer = self._process.ask(request, READ_TIMEOUT_S)
+            except ProcessFailedError as error:
+                answer = {"error": str(error)}
             self._take(loads_read(effect.group, answer))
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._process is None:
-            self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        content = msgpack.packb(request)
-        requests, answers = _pipes(self._process)
-        requests.write(LENGTH.pack(len(content)) + content)
-        requests.flush()
-        (size,) = LENGTH.unpack(_read(answers, LENGTH.size))
-        answer: dict[str, Any] = msgpack.unpackb(_read(answers, size))
-        return answer
-
-    def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in _pipes(process):
-                pipe.close()
-
-
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("both are asked for")
-    return process.stdin, process.stdout
-
-
-def _read(stream: IO[bytes], size: int) -> bytes:
-    content = stream.read(size)
-    if len(content) < size:
-        raise EOFError
-    return content
 
 
 def loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:

@@ -48,6 +48,8 @@ class Monitor:
         self.coordinator = coordinator
         self.vitals = vitals
         self.observed = Observed()
+        self.listeners: list[Callable[[Emit, str], None]] = []  # they get each event of telemetry with its cause
+        self.answered: Callable[[Replied], None] = _drop  # gets answers to calls that others have made for people
         self.is_per_group = False  # whether metrics have labels per group
         self.is_connected = False
         self._session_id = 0
@@ -78,6 +80,8 @@ class Monitor:
         elif isinstance(event, Replied):
             if event.call_id == BEAT_CALL:
                 self._note_beat(event)
+            elif event.call_id < BEAT_CALL:
+                self.answered(event)
         elif isinstance(event, calls.Connected):
             self.is_connected = True
             self.observed.sessions += event.session_id != self._session_id
@@ -104,6 +108,8 @@ class Monitor:
         elif effect.kind == "rebalance_finished":
             self._causes.pop(cause_id, None)
             self.observed.rebalance(cause, cause_id, effect)
+        for listen in self.listeners:
+            listen(effect, cause)
         return cause
 
     # Showing --------------------------------------------------------------------------------------------------------
@@ -161,3 +167,7 @@ class Monitor:
         )
         for found in self.figures():
             STATE_LOG.info("%s", found.line())
+
+
+def _drop(_event: Replied) -> None:
+    """Nobody has made such a call."""

@@ -84,6 +84,7 @@ class CoordinatorService:
         `kafka`: librdkafka's settings, with `bootstrap.servers` among them.
         """
         shown = shown or Shown()
+        self._zookeeper, self._kafka = zookeeper, kafka
         self.coordinator = Coordinator(
             identity, WEIGHING if kafka is not None else frozenset(), request_limit(zookeeper)
         )
@@ -129,9 +130,10 @@ class CoordinatorService:
             self._event_log.close()
 
     def _serve(self, http: tuple[str, int]) -> Callable[[], None]:
-        from zkrebalancer.coordinator.exposure import serve  # noqa: PLC0415  # only --http needs prometheus_client
+        from zkrebalancer.coordinator.exposure import Servers, serve  # noqa: PLC0415  # only --http needs them
 
-        return serve(http, self.monitor, lambda: self._zk.queued_count, self._events.qsize)
+        uses = self._zookeeper, self._kafka, self._zk.request
+        return serve(http, self.monitor, Servers(*uses, lambda: self._zk.queued_count, self._events.qsize))
 
     def _beat(self) -> None:
         self.monitor.beat(self._events.put, self._zk.request)

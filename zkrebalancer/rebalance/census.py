@@ -17,7 +17,8 @@ class Figures:
 
     group: str
     state: GroupState
-    age_s: float  # in this state
+    since_us: int  # when it came into this state
+    age_s: float
     generation: int
     members: int
     partitions: int
@@ -46,6 +47,7 @@ def count(group: Group, now_us: int) -> Figures:
     return Figures(
         group=group.name,
         state=group.state,
+        since_us=group.story.since_us,
         age_s=max(0, now_us - group.story.since_us) / 1e6,
         generation=view.generation,
         members=len(view.members),

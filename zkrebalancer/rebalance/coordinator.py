@@ -27,6 +27,7 @@ from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
+from zkrebalancer.rebalance.turnover import Turnover
 from zkrebalancer.rebalance.turns import Turns
 
 OWNER = "/coordinator"  # no group has such a name
@@ -66,6 +67,7 @@ class Coordinator:
         self.former_lives = FormerLives(self.scheduler)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
+        self.turnover = Turnover()
         self._planning: dict[str, int] = {}  # group -> since when
         self._waits_for_topics = False  # groups are read after the topics, which bound what the groups' nodes may name
         self.groups_to_load = Turns()
@@ -160,6 +162,7 @@ class Coordinator:
             rebalance_request_queue=self.rebalance_request_queue,
             groups_to_load=self.groups_to_load,
             weighing=self._weighing,
+            turnover=self.turnover,
         )
         self._own.emit("leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid)
         self._read_everything()
@@ -239,6 +242,7 @@ class Coordinator:
         groups, listed, self.groups, self._listed = self.groups, self._listed, {}, {}
         rubbish = [*self.scheduler.forget_all_but(ELECTION), *self.quarantine.clear(), *self.subscriptions.clear()]
         rubbish += self.topic_listener.end()
+        self._rubbish.add(*self.turnover.clear())
         self.former_lives.forget()
         self._planning.clear()
         self._waits_for_topics = self._is_listed = False

@@ -14,6 +14,7 @@ from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Get, Reply
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.causes import Causes, Request
 from zkrebalancer.rebalance.departures import Departures
@@ -33,7 +34,7 @@ from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.story import Story
 from zkrebalancer.rebalance.topic_reset import TopicReset
-from zkrebalancer.rebalance.view import GroupView, Released
+from zkrebalancer.rebalance.view import GroupView, Member, Released
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
@@ -102,6 +103,7 @@ class Group:
                 self._moving.adopt_member(member)
                 self.request("member-joined" if isinstance(fact, facts.Joined) else "retry", member.consumer)
             case facts.OwnersRead(member, before):
+                self._note_turnover(member, before, member.owners or before)
                 self._moving.owners_read(member, before)
             case facts.Broken(member):
                 self._departures.evict_broken(member)
@@ -119,6 +121,7 @@ class Group:
                 self._moving.limit_anew(member)
                 self.request("retry")  # plans made in the meantime have left it out
             case facts.Left(member, released, kind):
+                self._note_turnover(member, member.owners, None)
                 self._subscriptions.replace(self.name, member.registration, None)
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
@@ -145,6 +148,9 @@ class Group:
         self._moving.serve(released)
         if any(map(self.view.is_stale, {topic for topic, _number in released.partitions})):
             self._maybe_reset_topics()  # otherwise later, when the group is settled: checking all topics takes long
+
+    def _note_turnover(self, member: Member, before: OwnersRecord | None, after: OwnersRecord | None) -> None:
+        self._leadership.turnover.note(self.name, self._scheduler.now.epoch_ms, member.consumer, before, after)
 
     def _plan_without(self, released: Released, kind: str, consumer: str) -> None:
         """Request a plan without a consumer that is gone; until then, the present plan continues."""
@@ -204,6 +210,8 @@ class Group:
         self._departures.note_missing(new, reader.dead_channels(), is_mixed=() in self._missed)
         view.become(new)
         self._static_members.note_gone(gone)
+        if self._load_trigger != RECONCILIATION:
+            self._leadership.turnover.begin(self.name, self._scheduler.now.epoch_ms)
         self._adopting = self._adopt(reader)
         self._go_on_adopting()
 

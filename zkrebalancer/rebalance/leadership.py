@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.turnover import Turnover
 from zkrebalancer.rebalance.turns import Turns
 
 
@@ -21,5 +22,6 @@ class Leadership:
     rebalance_request_queue: Turns  # groups that wait to be planned
     groups_to_load: Turns
     weighing: frozenset[str]  # strategies for which `ReadLoads` are performed
+    turnover: Turnover  # for people only
     loading: set[str] = field(default_factory=set)  # groups that are being read, except those that have to wait
     gone: set[str] = field(default_factory=set)  # groups whose nodes were missing; the next list may have them again

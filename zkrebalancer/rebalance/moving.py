@@ -202,7 +202,7 @@ class Moving:
                 view.end_waiting(sent.partitions)
             for pending in member.pending:
                 if pending.command is sent and isinstance(node, str):
-                    pending.node = node
+                    pending.node, pending.sent_at_ms = node, self._scheduler.now.epoch_ms
             if member.instance is not None:
                 self._scheduler.cancel_wake(("static", member.instance))
             self.limit(member)

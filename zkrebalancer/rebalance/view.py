@@ -33,7 +33,7 @@ class PendingCommand:
 
     command: Command
     node: str | None  # its path, None while it is being sent
-    sent_at_ms: int = 0  # since the epoch; of a command that was found in its channel
+    sent_at_ms: int = 0  # since the epoch; 0 while it is being sent
 
 
 @dataclass(slots=True)

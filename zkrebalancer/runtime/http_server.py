@@ -1,8 +1,9 @@
-"""`--http`: /liveness, /readiness, /leader and /metrics of a coordinator, a gateway or an agent. They only read."""
+"""`--http` of a coordinator, a gateway or an agent: probes, metrics, and a site's pages. They only read."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
 END_TIMEOUT_S = 3.0
 JSON, OPEN_METRICS = "application/json", "application/openmetrics-text"
+LASTS = "zkrebalancer.lasts"  # in a request's environment: what a stream calls
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)  # buckets for how late a loop is
 OK, NOT_FOUND, NOT_ALLOWED, UNAVAILABLE = (
     "200 OK",
@@ -35,26 +37,46 @@ OK, NOT_FOUND, NOT_ALLOWED, UNAVAILABLE = (
 
 
 class Answer(NamedTuple):
-    """Status, content type, content."""
+    """Status, content type, content, further headers."""
 
     status: str
     kind: str
     content: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Stream(NamedTuple):
+    """An answer without an end: content type, pieces, further headers. Its maker limits how long it lasts."""
+
+    kind: str
+    pieces: Iterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Page = Callable[[], tuple[bool, Mapping[str, Any]]]
+Site = Callable[[str, str], Answer | Stream | None]  # path, query; None: there is no such path
 
 
 class Pages:
     """The answers of all paths."""
 
     def __init__(
-        self, health: Callable[[], Health], registry: CollectorRegistry, more: Mapping[str, Page] | None = None
+        self,
+        health: Callable[[], Health],
+        registry: CollectorRegistry,
+        more: Mapping[str, Page] | None = None,
+        site: Site | None = None,
     ) -> None:
-        """`more`: path -> function that returns whether all is well, and the document."""
+        """`more`: path -> function that returns whether all is well, and the document; `site`: pages for people."""
         self._health = health
         self._registry = registry
         self._more = more or {}
+        self._site = site
+
+    def respond(self, path: str, accept: str, query: str) -> Answer | Stream:
+        """Answer a request: by the site, or as `answer` does."""
+        shown = None if self._site is None else self._site(path, query)
+        return self.answer(path, accept) if shown is None else shown
 
     def answer(self, path: str, accept: str = "") -> Answer:
         """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
@@ -67,17 +89,23 @@ class Pages:
         if path in self._more:
             is_well, document = self._more[path]()
             return _document(is_well, document)
-        health = self._health()
-        if path == "/liveness":
-            is_alive = health.death is None
-            faults = [] if health.death is None else [health.death]
-            return _document(is_alive, {"alive": is_alive, "faults": faults, **health.facts})
-        if path == "/readiness":
-            return _document(not health.faults, {"ready": not health.faults, "faults": health.faults, **health.facts})
-        if path == "/leader":
-            return _document(health.leads, {"leader": health.leads, **health.facts})
-        known = ["/liveness", "/readiness", "/leader", "/metrics", *self._more]
+        probe = _probe(path, self._health())
+        if probe is not None:
+            return probe
+        known = ["/liveness", "/readiness", "/leader", "/metrics", *self._more, *(["/"] if self._site else [])]
         return Answer(NOT_FOUND, JSON, _json({"error": f"unknown path; there are {', '.join(known)}"}))
+
+
+def _probe(path: str, health: Health) -> Answer | None:
+    if path == "/liveness":
+        is_alive = health.death is None
+        faults = [] if health.death is None else [health.death]
+        return _document(is_alive, {"alive": is_alive, "faults": faults, **health.facts})
+    if path == "/readiness":
+        return _document(not health.faults, {"ready": not health.faults, "faults": health.faults, **health.facts})
+    if path == "/leader":
+        return _document(health.leads, {"leader": health.leads, **health.facts})
+    return None
 
 
 def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
@@ -90,10 +118,17 @@ def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
 
     def answer(environment: dict[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
         if environment["REQUEST_METHOD"] in {"GET", "HEAD"}:
-            found = pages.answer(environment["PATH_INFO"], environment.get("HTTP_ACCEPT", ""))
+            accept, query = environment.get("HTTP_ACCEPT", ""), environment.get("QUERY_STRING", "")
+            found = pages.respond(environment["PATH_INFO"], accept, query)
         else:
             found = Answer(NOT_ALLOWED, JSON, _json({"error": "these pages can only be read"}))
-        start(found.status, [("Content-Type", found.kind), ("Content-Length", str(len(found.content)))])
+        if isinstance(found, Stream) and environment["REQUEST_METHOD"] == "HEAD":
+            found = Answer(OK, found.kind, b"", found.headers)
+        if isinstance(found, Stream):
+            environment[LASTS]()
+            start(OK, [("Content-Type", found.kind), *found.headers])
+            return found.pieces
+        start(found.status, [("Content-Type", found.kind), ("Content-Length", str(len(found.content))), *found.headers])
         return [found.content]
 
     server = WSGIServer(address, answer, log=None, error_log=None, spawn=MAX_CLIENTS, handler_class=_Handler)
@@ -154,10 +189,34 @@ class _Collected(Collector):
 
 
 class _Handler(WSGIHandler):
-    """Serves one client. What clients do wrong is not logged: they would fill the log."""
+    """Serves one client, for a limited time; a stream for longer, unless its client does not read.
+
+    What clients do wrong is not logged: they would fill the log.
+    """
 
     def handle(self) -> None:
-        gevent.with_timeout(CLIENT_TIMEOUT_S, super().handle, timeout_value=None)
+        self._limit = gevent.Timeout(CLIENT_TIMEOUT_S)
+        self._lasts = False
+        try:
+            with self._limit:
+                super().handle()
+        except gevent.Timeout as limit:
+            if limit is not self._limit:
+                raise
+
+    def get_environ(self) -> dict[str, Any]:
+        return {**super().get_environ(), LASTS: self._last}
+
+    def _last(self) -> None:
+        self._lasts = self.close_connection = True
+        self._limit.cancel()
+
+    def write(self, data: bytes) -> None:
+        if not self._lasts:
+            super().write(data)
+            return
+        with gevent.Timeout(CLIENT_TIMEOUT_S, ConnectionResetError(errno.EPIPE, "the client does not read")):
+            super().write(data)
 
     def read_request(self, raw_requestline: str) -> Any:  # noqa: ANN401  # a type of gevent's own
         try:

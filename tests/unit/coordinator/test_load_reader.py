@@ -10,6 +10,7 @@ from gevent.queue import Queue
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.coordinator import load_reader
+from zkrebalancer.coordinator.asked_process import AskedProcess
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
@@ -17,7 +18,7 @@ DEADLINE_S = WITHIN_S
 ANSWERING = """
 import os, sys
 import msgpack
-from zkrebalancer.coordinator.load_reader import LENGTH
+from zkrebalancer.coordinator.asked_process import LENGTH
 while len(length := sys.stdin.buffer.read(LENGTH.size)) == LENGTH.size:
     request = msgpack.unpackb(sys.stdin.buffer.read(LENGTH.unpack(length)[0]))
     if request["group"] == "deadly":
@@ -28,9 +29,15 @@ while len(length := sys.stdin.buffer.read(LENGTH.size)) == LENGTH.size:
 """
 
 
+class Answering(AskedProcess):
+    def __init__(self, module: str) -> None:
+        super().__init__(module)
+        self._command = (sys.executable, "-c", ANSWERING)
+
+
 def test_while_kafka_is_away_the_process_and_its_session_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `LoadReader._work`, end the process after every error: each reading makes a session at ZooKeeper anew."""
-    monkeypatch.setattr(load_reader, "COMMAND", (sys.executable, "-c", ANSWERING))
+    """In `AskedProcess.ask`, end the process after every answer: each reading makes a session at ZooKeeper anew."""
+    monkeypatch.setattr(load_reader, "AskedProcess", Answering)
     answers: Queue[LoadsRead] = Queue()
     reader = LoadReader("z:1", {}, answers.put)
     try:

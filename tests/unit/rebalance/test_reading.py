@@ -31,6 +31,7 @@ from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.turnover import Turnover
 from zkrebalancer.rebalance.turns import Turns
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -50,7 +51,7 @@ def reading_in_slices(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> Schedu
     scheduler = Scheduler()
     view, lives = GroupView(GROUP, {}), FormerLives(scheduler)
     lives._served[GROUP] = None
-    shared = Leadership(scheduler, 1, Subscriptions(), lives, Turns(), Turns(), frozenset())
+    shared = Leadership(scheduler, 1, Subscriptions(), lives, Turns(), Turns(), frozenset(), Turnover())
     reading = loading.Loading(scheduler.part(GROUP), view, shared, lambda _: None)
     for _ in range(times):
         scheduler.forget(GROUP)

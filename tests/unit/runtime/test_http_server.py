@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import urllib.request
+from collections.abc import Iterator
 
 import gevent
 import pytest
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime import http_server
-from zkrebalancer.runtime.http_server import Pages, serve, serving_in_a_thread
+from zkrebalancer.runtime.http_server import Pages, Stream, serve, serving_in_a_thread
 from zkrebalancer.runtime.vitals import Health
 
 WELL = Health(None, [], leads=True, facts={"epoch": 3})
@@ -174,3 +175,62 @@ def test_an_address_that_is_used_is_refused() -> None:
         address = used.getsockname()
         with pytest.raises(ConfigurationError, match="cannot be served"), serving_in_a_thread(address, pages()):
             pass
+
+
+def streaming(pieces: Iterator[bytes]) -> Pages:
+    return Pages(
+        lambda: WELL, CollectorRegistry(), site=lambda path, _query: Stream("x/y", pieces) if path == "/s" else None
+    )
+
+
+def test_a_stream_lasts_longer_than_other_answers_and_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Handler._last`, cancel nothing."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 0.05)
+
+    def pieces() -> Iterator[bytes]:
+        yield b"first"
+        gevent.sleep(0.2)
+        yield b"last"
+
+    server = serve(("127.0.0.1", 0), streaming(pieces()))
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET /s HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b"".join(iter(lambda: client.recv(1_000), b""))
+        assert b"Content-Type: x/y" in answer
+        assert b"first" in answer
+        assert answer.endswith(b"4\r\nlast\r\n0\r\n\r\n")
+    finally:
+        server.stop(timeout=0)
+
+
+def test_a_client_that_does_not_read_its_stream_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Handler.write`, wait for ever."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 0.05)
+    closed = Event()
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            while True:
+                yield bytes(1_000_000)
+        finally:
+            closed.set()
+
+    server = serve(("127.0.0.1", 0), streaming(pieces()))
+    try:
+        with create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET /s HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert closed.wait(WITHIN_S)
+    finally:
+        server.stop(timeout=0)
+
+
+def test_the_head_of_a_stream_is_no_stream() -> None:
+    server = serve(("127.0.0.1", 0), streaming(iter([b"x"])))
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"HEAD /s HTTP/1.0\r\n\r\n")
+            answer = b"".join(iter(lambda: client.recv(1_000), b""))
+        assert (answer[9:12], answer.endswith(b"\r\n\r\n")) == (b"200", True)
+    finally:
+        server.stop(timeout=0)

@@ -1,0 +1,172 @@
+"""The pages of coordinators in a real browser: by mouse and keyboard, on a phone, in the dark, live, on a standby."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.scenario import PARTITIONS, Scenario
+from tests.support.browser import ENTER, TAB, Browser, browser, require_browser
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.localcluster.ports import HOST, free_ports
+from zkrebalancer.protocol import history, paths
+from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.history import Phases, Reason, Rebalanced, Slowest
+from zkrebalancer.protocol.settings import INCREMENTAL
+
+OTHERS = 120  # groups without members: three pages
+MARKUP = "<img src=x onerror=document.body.remove()>"
+LATE = Rebalanced(
+    id="a",
+    epoch=1,
+    generation=7,
+    mode="incremental",
+    requested_at_ms=1_763_000_000_000,
+    reasons=(Reason("member-joined", MARKUP),),
+    reason_count=4,
+    members=3,
+    partitions=12,
+    moved=4,
+    outcome="failed",
+    settled_ms=31_000.0,
+    pause_ms_max=30_500.0,
+    phases_ms=Phases(wait=20.0, plan=3.0, stop=30_000.0, start=None),
+    late=("consumer-9",),
+    late_count=3,
+    slowest=Slowest("consumer-9", 30_000.0),
+)
+GROUPS = "section[aria-labelledby=groups] tbody th a"
+GROUP_NAMES = f"return [...document.querySelectorAll('{GROUPS}')].map(link => link.textContent)"
+WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+SPANS = "return document.querySelectorAll('.lanes .bar').length"
+BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture
+def window() -> Iterator[Browser]:
+    require_browser()
+    with browser() as found:
+        yield found
+
+
+def serve(scenario: Scenario) -> str:
+    """Start a coordinator with pages; return their address."""
+    address = f"{HOST}:{free_ports(1)[0]}"
+    name = scenario.add_coordinator(environment={"ZKREBALANCER_COORDINATOR_HTTP": address})
+    scenario.lab.wait_for(f"pages of {name}", lambda: is_ready(address))
+    return address
+
+
+def is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/readiness", timeout=WITHIN_S):
+            return True
+    except OSError:
+        return False
+
+
+def add_groups(scenario: Scenario) -> None:
+    zk = scenario.lab.zk
+    nodes = [Create(paths.group(f"other-{number:03}")) for number in range(OTHERS)]
+    zk.perform(Multi((*nodes, Create(paths.history("other-042"), history.extended([], [LATE])))))
+
+
+def remove_groups(scenario: Scenario) -> None:
+    scenario.groups |= {f"other-{number:03}": [] for number in range(OTHERS)}
+
+
+def test_the_pages_in_a_browser(scenario: Scenario, window: Browser) -> None:
+    """In `dom.js`, make elements from strings; in `style.css`, forget the phone; in `live.py`, send a document once."""
+    leader = serve(scenario)
+    scenario.add_topic("t")
+    group = scenario.add_group(INCREMENTAL, members=2)
+    add_groups(scenario)
+    remove_groups(scenario)
+    scenario.settle(group)
+    standby = serve(scenario)
+
+    groups_are_searched_by_keyboard(window, leader, group)
+    groups_have_pages(window, leader)
+    a_group_is_live(window, leader, scenario, group)
+    late_members_are_named(window, leader)
+    the_page_fits(window, leader, group)
+    a_standby_points_to_the_leader(window, standby, leader, group)
+    assert window.complaints() == []  # neither errors nor breaches of the policy
+
+
+def groups_are_searched_by_keyboard(window: Browser, leader: str, group: str) -> None:
+    window.open(f"http://{leader}/")
+    window.wait_for_text("other-001")
+    window.press("/", *group.upper())
+    window.wait(f"{GROUP_NAMES}.join() === arguments[0]", group)
+    window.press(TAB)
+    window.wait("return document.activeElement.matches('button.chip')")
+    window.run(f"document.querySelector('{GROUPS}').focus()")
+    window.press(ENTER)
+    window.wait_for_text("Owners over time")
+    assert window.run("return location.search") == f"?group={group}"
+
+
+def groups_have_pages(window: Browser, leader: str) -> None:
+    window.open(f"http://{leader}/?search=other-")
+    window.wait_for_text("page 1 of 3")
+    assert len(window.run(GROUP_NAMES)) == 50
+    window.click("nav.pager button:last-child")
+    window.wait_for_text("page 2 of 3")
+    window.wait(f"{GROUP_NAMES}.includes('other-099')")
+    window.open(window.run("return location.href"))  # the address keeps search and page
+    window.wait_for_text("page 2 of 3")
+
+
+def a_group_is_live(window: Browser, leader: str, scenario: Scenario, group: str) -> None:
+    window.open(f"http://{leader}/?group={group}")
+    window.wait(f"{SPANS} >= arguments[0]", PARTITIONS)
+    window.click("section[aria-labelledby=plan] button")
+    window.wait_for_text("Nothing would move")
+    before = window.run(SPANS)
+    late = scenario.groups[group][0]
+    scenario.lab.freeze(late)
+    scenario.join(group)
+    window.wait_for_text("Why it waits")
+    window.wait_for_text("to acknowledge a stop")
+    scenario.lab.thaw(late)
+    scenario.settle(group)
+    window.wait("return document.querySelector('section.warn').hidden")
+    window.wait(f"{SPANS} > arguments[0]", before)
+    window.wait("return document.querySelectorAll('section[aria-labelledby=members] tbody tr').length === 3")
+    window.wait("return document.querySelector('section[aria-labelledby=rebalances] tbody .chip.finished')")
+
+
+def late_members_are_named(window: Browser, leader: str) -> None:
+    window.open(f"http://{leader}/?group=other-042")
+    for text in ("late: consumer-9, 2 more", "stop 30 s", "failed", "3 more", MARKUP):
+        window.wait_for_text(text)
+    assert window.run("return document.images.length") == 1  # the one in the heading
+    window.open(f"http://{leader}/?group=nobody")
+    window.wait_for_text("There is no group nobody.")
+
+
+def the_page_fits(window: Browser, leader: str, group: str) -> None:
+    colours = []
+    for path in ("", f"?group={group}"):
+        for width, scheme in ((360, "light"), (1_280, "dark")):
+            window.look(width, 800, scheme, is_phone=width < 500)
+            window.open(f"http://{leader}/{path}")
+            window.wait_for_text(group)
+            window.wait("return document.querySelector('tbody tr')")
+            wide, shown = window.run(WIDTHS)
+            assert wide <= shown == width if width < 500 else wide <= shown
+            colours.append(window.run(BACKGROUND))
+    assert colours[0] == colours[2] != colours[1] == colours[3]
+
+
+def a_standby_points_to_the_leader(window: Browser, standby: str, leader: str, group: str) -> None:
+    window.open(f"http://{standby}/?group={group}")
+    window.wait_for_text("This coordinator is a standby")
+    host, port = leader.split(":")
+    link = window.run("return document.querySelector('main a').href")
+    assert link.endswith(f":{port}/?group={group}")  # the host is as the leader names itself
+    window.open(link.replace(link.split("/")[2], f"{host}:{port}"))
+    window.wait_for_text("Owners over time")

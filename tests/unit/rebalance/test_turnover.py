@@ -1,0 +1,114 @@
+"""Changes of owners are kept for people: all of them, as long as there is room."""
+
+from __future__ import annotations
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.turnover import OwnerChange, Turnover
+
+
+def owning(*partitions: int) -> OwnersRecord:
+    return OwnersRecord(1, None, {("t", number): 0 for number in partitions})
+
+
+def some(*partitions: int) -> frozenset[TopicPartition]:
+    return frozenset(("t", number) for number in partitions)
+
+
+def kept(**limits: int) -> Turnover:
+    turnover = Turnover(**limits)
+    turnover.is_kept = True
+    turnover.begin("g", 1)
+    return turnover
+
+
+def changes(turnover: Turnover, group: str = "g") -> list[OwnerChange]:
+    known = turnover.of(group)
+    assert known is not None
+    return list(known.changes)
+
+
+def test_what_was_gained_and_lost_is_noted_and_no_change_is_none() -> None:
+    turnover = kept()
+    turnover.note("g", 5, "a", None, owning(1, 2))
+    turnover.note("g", 6, "a", owning(1, 2), owning(2, 3))
+    turnover.note("g", 7, "a", owning(2, 3), owning(2, 3))
+    turnover.note("g", 8, "a", owning(2, 3), None)
+    assert changes(turnover) == [
+        OwnerChange(5, "a", some(1, 2), some()),
+        OwnerChange(6, "a", some(3), some(1)),
+        OwnerChange(8, "a", some(), some(2, 3)),
+    ]
+
+
+def test_the_oldest_changes_of_all_groups_go_first() -> None:
+    """In `Turnover.note`, drop nothing, or compare with one limit only."""
+    turnover = kept(max_changes=2, max_partitions=5)
+    turnover.begin("h", 2)
+    turnover.note("g", 5, "a", None, owning(1))
+    turnover.note("h", 6, "b", None, owning(1))
+    turnover.note("g", 7, "a", owning(1), None)
+    assert [change.at_ms for change in (*changes(turnover), *changes(turnover, "h"))] == [7, 6]
+    turnover.note("h", 8, "b", None, owning(1, 2, 3, 4, 5, 6))
+    assert (changes(turnover), changes(turnover, "h")) == ([], [])
+    (known,) = [turnover.of("h")]
+    assert known is not None
+    assert known.since_ms == 8
+
+
+def test_nothing_is_kept_before_that_is_wanted_and_nothing_of_unknown_groups() -> None:
+    turnover = Turnover()
+    turnover.begin("g", 1)
+    turnover.note("g", 5, "a", None, owning(1))
+    assert turnover.of("g") is None
+    kept().note("other", 5, "a", None, owning(1))
+
+
+def followed(*clients: str) -> World:
+    """Return a world whose leader keeps changes, with a member that joined afterwards."""
+    world = World()
+    world.set_topic("t", 4)
+    world.create_group()
+    world.add_coordinator().machine.turnover.is_kept = True
+    for client in clients:
+        world.add_agent(client)
+    world.pass_time(2_000)
+    return world
+
+
+def replayed(world: World) -> dict[TopicPartition, str]:
+    """Return the owners that follow from the changes alone."""
+    owners: dict[TopicPartition, str] = {}
+    for change in changes(world.leader().machine.turnover, GROUP):
+        for partition in change.lost:
+            if owners.get(partition) == change.member:
+                del owners[partition]
+        owners |= dict.fromkeys(change.gained, change.member)
+    return owners
+
+
+def owned(world: World) -> dict[TopicPartition, str]:
+    return {partition: name for name, partitions in world.owned().items() for partition in partitions}
+
+
+def test_the_changes_lead_to_the_present_owners_whatever_happens() -> None:
+    """In `Group.handle`, do not note what a member owned that left."""
+    world = followed("a", "b")
+    assert replayed(world) == owned(world) != {}
+    world.add_agent("c")
+    world.pass_time(2_000)
+    assert replayed(world) == owned(world)
+    world.kill_agent(world.agents["a"])
+    world.pass_time(7_000)
+    assert replayed(world) == owned(world)
+    world.set_topic("t", 6)
+    world.pass_time(400_000)  # a reconciliation, which does not begin anew
+    assert replayed(world) == owned(world)
+    assert len(owned(world)) == 6
+
+
+def test_a_leader_that_nobody_looks_at_keeps_no_changes() -> None:
+    assert world_with(GroupSettings(), "a").leader().machine.turnover.of(GROUP) is None

@@ -1,0 +1,126 @@
+"""The list of all groups: counted in slices by one greenlet for all readers, then searched and cut into pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.rebalance.census import Figures
+from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.runtime import clock
+
+GROUPS_PER_PAGE = 50
+SNAPSHOT_INTERVAL_S = 1.0
+MAX_SHARE_OF_TIME = 10  # after a slow count, the pause is at least this many times as long
+MAX_SEARCH = 200  # characters
+LOUD = frozenset(GroupState) - {GroupState.IDLE, GroupState.FROZEN}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All groups at about one moment. `problems`: group -> why it backs off or is not served."""
+
+    figures: tuple[Figures, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which groups to list: names that contain `search`, of one state (None: of any), and which page of them."""
+
+    search: str = ""
+    state: str | None = None
+    page: int = 1
+
+
+class Overview:
+    """Counts the groups while somebody looks at them."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        """Count nothing yet."""
+        self._monitor = monitor
+        self._listed = Listed()
+        self._counting: Event | None = None  # set when the count that is under way ends
+        self._next_us = 0  # when they are counted again, at the earliest
+
+    def look(self) -> Listed:
+        """Return all groups as they were counted last, or count them; blocks this greenlet only."""
+        if clock.steady_us() < self._next_us:
+            return self._listed
+        if self._counting is None:
+            self._counting = Event()
+            gevent.spawn(self._count, self._counting)
+        self._counting.wait()
+        return self._listed
+
+    def _count(self, counting: Event) -> None:
+        began_us = clock.steady_us()
+        coordinator = self._monitor.coordinator
+        try:
+            figures = tuple(self._monitor.figures())
+            self._listed = Listed(figures, {**coordinator.scheduler.backing_off, **coordinator.quarantine.out})
+        finally:
+            now_us = clock.steady_us()
+            self._next_us = now_us + max(int(SNAPSHOT_INTERVAL_S * 1e6), MAX_SHARE_OF_TIME * (now_us - began_us))
+            self._counting = None
+            counting.set()
+
+
+def document(listed: Listed, wanted: Wanted, started_ms: int) -> dict[str, Any]:
+    """Return one page of the matching groups, and sums over all; groups at work or without an owner come first.
+
+    `started_ms`: the epoch time of the clock that `Figures.since_us` counts by.
+    """
+    search = wanted.search.lower()
+    matching = [
+        one
+        for one in listed.figures
+        if search in one.group.lower() and (wanted.state is None or one.state.value == wanted.state)
+    ]
+    matching.sort(key=lambda one: (not _is_loud(one, listed.problems), one.group))
+    pages = max(1, -(-len(matching) // GROUPS_PER_PAGE))
+    page = min(max(1, wanted.page), pages)
+    shown = matching[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    return {
+        "totals": _totals(listed.figures),
+        "matching": len(matching),
+        "page": page,
+        "pages": pages,
+        "groups": [_line(one, listed.problems, started_ms) for one in shown],
+    }
+
+
+def _is_loud(one: Figures, problems: Mapping[str, str]) -> bool:
+    return one.state in LOUD or one.unowned > 0 or one.group in problems
+
+
+def _totals(figures: Sequence[Figures]) -> dict[str, Any]:
+    states = Counter(one.state.value for one in figures)
+    return {
+        "groups": len(figures),
+        "states": {state.value: states[state.value] for state in GroupState if states[state.value]},
+        "members": sum(one.members for one in figures),
+        "partitions": sum(one.partitions for one in figures),
+        "unowned": sum(one.unowned for one in figures),
+        "pending_commands": sum(one.pending_commands for one in figures),
+    }
+
+
+def _line(one: Figures, problems: Mapping[str, str], started_ms: int) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "state": one.state.value,
+        "since_ms": started_ms + one.since_us // 1_000,
+        "generation": one.generation,
+        "members": one.members,
+        "partitions": one.partitions,
+        "unowned": one.unowned,
+        "pending_commands": one.pending_commands,
+        "problem": problems.get(one.group),
+    }

@@ -1,0 +1,237 @@
+"""The pages by path: the files of the program that runs in the browser, and the data that it asks for.
+
+| path | answer |
+|---|---|
+| `/` | the page |
+| `/page/groups?search=&state=&page=` | all groups, sums, the last rebalances |
+| `/page/group?name=&topic=&lanes=&member=&members=` | one group |
+| `/page/live/groups`, `/page/live/group` | the same as server-sent events, whenever it changes |
+| `/page/live/plan?name=` | what a rebalance would move now; one event, then the end |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import gevent
+
+from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.pages import group_view, overview
+from zkrebalancer.coordinator.pages.asking import Asking, NoAnswerError
+from zkrebalancer.coordinator.pages.foresight import Foresight
+from zkrebalancer.coordinator.pages.group_view import Parts
+from zkrebalancer.coordinator.pages.live import Document, Make, Streams, encode
+from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Listed, Overview, Wanted
+from zkrebalancer.coordinator.pages.recent import Recent
+from zkrebalancer.protocol import cluster_nodes, history, paths
+from zkrebalancer.protocol.calls import Content
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.history import Rebalanced
+from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.http_server import JSON, NOT_FOUND, OK, UNAVAILABLE, Answer, Stream
+
+STATIC = Path(__file__).with_name("static")
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+EVENT_STREAM = "text/event-stream"
+OWN = "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
+NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEADERS = (
+    ("Content-Security-Policy", f"{OWN}; {NOTHING}"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-cache"),
+)
+MAX_PAGE = 1_000_000
+MAX_FIELDS = 10  # of a query
+SETTLING_US = 5_000_000  # after a change, what the leader writes about it may still come
+LEADER_KEPT_US = 2_000_000
+
+Query = Mapping[str, str]
+
+
+class Site:
+    """Answers requests by path and query."""
+
+    def __init__(self, monitor: Monitor, asking: Asking, foresight: Foresight) -> None:
+        """Follow the coordinator from now on."""
+        self._monitor = monitor
+        self._asking = asking
+        self._foresight = foresight
+        self._overview = Overview(monitor)
+        self._recent = Recent()
+        self._streams = Streams()
+        self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
+        self._files["/"] = STATIC / "index.html"
+        self._started_ms = clock.epoch_ms() - clock.steady_us() // 1_000
+        self._leader: tuple[int, Document | None] = (-LEADER_KEPT_US, None)  # when it was read
+        monitor.coordinator.turnover.is_kept = True
+        monitor.listeners.append(lambda effect, cause: self._recent.note(effect, cause, clock.epoch_ms()))
+
+    def __call__(self, path: str, query: str) -> Answer | Stream | None:
+        """Return an answer; None if there is no such path."""
+        if path in self._files:
+            return self._file(self._files[path])
+        if not path.startswith("/page/"):
+            return None
+        fields, name = _fields(query), path.removeprefix("/page/")
+        if name == "live/plan":
+            return self._stream(self._streams.once, lambda: self._plan(fields))
+        makers: dict[str, Callable[[Query], Make]] = {"groups": self._groups, "group": self._group}
+        make = makers.get(name.removeprefix("live/"))
+        if make is None:
+            return Answer(NOT_FOUND, JSON, encode({"error": "unknown path"}), HEADERS)
+        is_live = name.startswith("live/")
+        return (
+            self._stream(self._streams.follow, make(fields)) if is_live else Answer(OK, JSON, make(fields)(), HEADERS)
+        )
+
+    def close(self) -> None:
+        """End what runs for readers."""
+        self._foresight.close()
+
+    @staticmethod
+    def _file(file: Path) -> Answer:
+        return Answer(OK, KINDS[file.suffix], file.read_bytes(), HEADERS)
+
+    def _stream(self, follow: Callable[[Make], Any], make: Make) -> Answer | Stream:
+        if self._streams.is_full:
+            return Answer(UNAVAILABLE, JSON, encode({"error": "too many readers; ask again later"}), HEADERS)
+        return Stream(EVENT_STREAM, follow(make), HEADERS)
+
+    # Who leads --------------------------------------------------------------------------------------------------------
+
+    def _coordinator(self) -> Document:
+        """Return what this coordinator is, and the leader if it is another one."""
+        health = self._monitor.health()
+        identity = self._monitor.coordinator.identity
+        own = {**health.facts, "host": identity.host, "leads": health.leads, "faults": health.faults}
+        return {"coordinator": own, "leader": None if health.leads else self._other_leader()}
+
+    def _other_leader(self) -> Document | None:
+        read_us, known = self._leader
+        if clock.steady_us() < read_us + LEADER_KEPT_US:
+            return known
+        try:
+            node = self._asking.get(paths.COORDINATOR)
+            leader = cluster_nodes.decode_coordinator(node.content) if isinstance(node, Content) else None
+        except (NoAnswerError, NodeContentError):
+            leader = None
+        found = None if leader is None else asdict(leader)
+        self._leader = clock.steady_us(), found
+        return found
+
+    # Documents --------------------------------------------------------------------------------------------------------
+
+    def _groups(self, fields: Query) -> Make:
+        wanted = Wanted(fields.get("search", "")[:MAX_SEARCH], fields.get("state") or None, _page(fields, "page"))
+        shown: tuple[Listed, Document, bytes] | None = None
+
+        def make() -> bytes:
+            nonlocal shown
+            role = self._coordinator()
+            if not role["coordinator"]["leads"]:
+                return encode(role)
+            listed = self._overview.look()
+            if shown is None or shown[0] is not listed or shown[1] != role:
+                ended = tuple(self._recent.ended)
+                shown = listed, role, _in_a_thread(self._listing, listed, wanted, role, ended)
+            return shown[2]
+
+        return make
+
+    def _listing(self, listed: Listed, wanted: Wanted, role: Document, ended: tuple[Any, ...]) -> bytes:
+        found = overview.document(listed, wanted, self._started_ms)
+        return encode({**role, **found, "ended": [asdict(one) for one in reversed(ended)]})
+
+    def _group(self, fields: Query) -> Make:
+        name = fields.get("name", "")
+        limit = MAX_SEARCH
+        parts = Parts(
+            fields.get("topic", "")[:limit],
+            _page(fields, "lanes"),
+            fields.get("member", "")[:limit],
+            _page(fields, "members"),
+        )
+        key: object = None
+        changed_us, content = 0, b""
+
+        def make() -> bytes:
+            nonlocal key, changed_us, content
+            role, now_us = self._coordinator(), clock.steady_us()
+            before, key = key, (role, self._key(name))
+            if key != before:
+                changed_us = now_us
+            if key != before or now_us < changed_us + SETTLING_US:
+                content = self._group_document(name, role, parts)
+            return content
+
+        return make
+
+    def _key(self, name: str) -> object:
+        """Return what differs after each change of a group."""
+        coordinator = self._monitor.coordinator
+        group = coordinator.groups.get(name)
+        if group is None:
+            return None
+        refusals = len(coordinator.scheduler.refusals.known)
+        return group.state, group.story.since_us, self._recent.versions.get(name), len(group.view.members), refusals
+
+    def _group_document(self, name: str, role: Document, parts: Parts) -> bytes:
+        coordinator = self._monitor.coordinator
+        if not role["coordinator"]["leads"]:
+            return encode(role)
+        group = coordinator.groups.get(name)
+        if group is None:
+            error = coordinator.quarantine.out.get(name)
+            return encode({**role, "missing": name[:MAX_SEARCH], "error": error})
+        past, problems = self._past(name)
+        planned = self._recent.planned.get(name)
+        copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
+
+        def document() -> bytes:
+            return encode({**role, **group_view.document(copied, past, parts, self._started_ms), "problems": problems})
+
+        return _in_a_thread(document)
+
+    def _past(self, name: str) -> tuple[tuple[Rebalanced, ...], list[str]]:
+        """Return the recorded rebalances of a group, and why others cannot be read."""
+        try:
+            node = self._asking.get(paths.history(name))
+            found = history.decode(node.content) if isinstance(node, Content) else history.History()
+        except (NoAnswerError, NodeContentError) as error:
+            return (), [f"history: {error}"]
+        return found.rebalances, [f"history: {problem}" for problem in found.problems]
+
+    def _plan(self, fields: Query) -> bytes:
+        role, name = self._coordinator(), fields.get("name", "")
+        if role["coordinator"]["leads"] and name in self._monitor.coordinator.groups:
+            return encode({**role, "group": name, "plan": self._foresight.plan(name)})
+        return encode({**role, "missing": name[:MAX_SEARCH]})
+
+
+def _in_a_thread(make: Callable[..., bytes], *arguments: object) -> bytes:
+    content: bytes = gevent.get_hub().threadpool.apply(make, arguments)
+    return content
+
+
+def _fields(query: str) -> Query:
+    try:
+        return {name: values[0] for name, values in parse_qs(query, max_num_fields=MAX_FIELDS).items()}
+    except ValueError:
+        return {}
+
+
+def _page(fields: Query, name: str) -> int:
+    number = fields.get(name, "1")
+    return min(int(number), MAX_PAGE) if number.isascii() and number.isdigit() and len(number) < 10 else 1
