@@ -340,8 +340,8 @@ class Machine:
             case OffsetDeleteRequest():
                 classic_requests.check_offset_delete(group, ticket, request)
             case ConsumerGroupHeartbeatRequest():
-                is_dead = group.state is ClassicState.DEAD
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.GROUP_ID_NOT_FOUND
+                is_dead = group.state is ClassicState.DEAD  # else a member's that was fenced and has to join anew
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.UNKNOWN_MEMBER_ID
                 raise RefusedError(code, f"Group {group.group_id} is not a consumer group.")
 
     def _handle_consumer(self, group: ConsumerGroup, received: Received, request: OneGroup) -> None:

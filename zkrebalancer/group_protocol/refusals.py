@@ -63,7 +63,7 @@ def for_unknown_group(request: OneGroup, api_version: int) -> Answer:
             return nobody_left(request, api_version)
         case OffsetFetchRequest():
             error = ErrorCode.NONE
-        case OffsetDeleteRequest() | ConsumerGroupHeartbeatRequest():
+        case OffsetDeleteRequest():
             error = ErrorCode.GROUP_ID_NOT_FOUND
         case OffsetCommitRequest() if request.generation_id_or_member_epoch < 0:
             error = ErrorCode.NONE

@@ -90,6 +90,23 @@ def test_there_and_back_one_member_at_a_time(*, is_eager: bool) -> None:
     assert a.generation > epoch
 
 
+def test_a_member_that_was_fenced_joins_anew_though_its_group_is_a_classic_one_by_now() -> None:
+    """In `Machine._handle_classic`, answer as Kafka does that this is no consumer group: Java's client would end."""
+    coordinator = coordinator_with({"t": 4})
+    a = ClassicConsumer(coordinator, "a")
+    c = Client(coordinator, "c")
+    run(coordinator, a, c)
+    for _ in range(6):  # c hangs
+        coordinator.pass_time(SESSION_MS - 1_000)
+        run(coordinator, a)
+    assert described(coordinator).error_code is E.GROUP_ID_NOT_FOUND
+    assert c.epoch > 0
+    assert c.beat() is E.UNKNOWN_MEMBER_ID
+    run(coordinator, a, c)
+    assert all_owned(a, c) == EVERYTHING
+    assert c.numbers()
+
+
 def test_classic_members_that_stay_are_called_and_commit_before_they_join() -> None:
     coordinator = coordinator_with({"t": 4})
     a, b = classic_group(coordinator, is_eager=True)
