@@ -119,8 +119,6 @@ class CentralTargets:
 
     def expect(self, member: ConsumerMember, session_timeout_ms: int) -> None:
         """Expect the first target of a newcomer, for a limited time."""
-        if member.member_id in self._given or member.member_id in self._newcomers:
-            return
         self._wait_for(member.member_id, min(MAX_FIRST_TARGET_MS, session_timeout_ms * 3 // 4))
 
     def _wait_for(self, member_id: str, delay_ms: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from unittest import mock
 
 import gevent
 import pytest
@@ -23,7 +24,7 @@ from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
-from zkrebalancer.group_protocol.effects import GroupLoaded, Received, Store
+from zkrebalancer.group_protocol.effects import GroupLoaded, Received, Reported, Store
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
@@ -99,6 +100,22 @@ def served(session: ModelSession, settings: GroupProtocolSettings | None = None)
     assert groups.is_settled
     assert groups.served_buckets == BUCKET_COUNT
     return groups
+
+
+def test_agents_learn_which_groups_are_served_and_which_exist(session: ModelSession) -> None:
+    """In `serve`, `_claim` or `_load_again`, do not tell them: clients would have registrations at two gateways."""
+    agents = mock.Mock()
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None, agents)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    assert agents.keep.call_args.args == (set(range(BUCKET_COUNT)),)
+    assert sorted(call.args for call in agents.loaded.call_args_list) == [(one, {}) for one in range(BUCKET_COUNT)]
+    groups.serve(0, [0, 1])
+    (kept,) = agents.keep.call_args.args
+    assert 0 < len(kept) < BUCKET_COUNT
+    served = next(name for name in map(str, range(100)) if bucket_of(name) in kept)
+    groups._load_again(served)
+    assert agents.reported.call_args.args == (Reported(served, ()),)
 
 
 def test_buckets_of_other_gateways_are_given_up(session: ModelSession) -> None:

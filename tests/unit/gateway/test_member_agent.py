@@ -8,14 +8,28 @@ from unittest import mock
 
 import pytest
 
+from consumer_agent.membership import effects, events
 from tests.support.central_world import CentralWorld
 from tests.support.kip848_group import Client
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, registration_of
 from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
+from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.protocol import ownership, paths, registration
-from zkrebalancer.protocol.calls import Call, Connected, Content, Create, Delete, Get, Lost, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Call,
+    Connected,
+    Content,
+    Create,
+    Delete,
+    Get,
+    Lost,
+    Refusal,
+    Refused,
+    Reply,
+    Suspended,
+)
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS, MAX_STOP_TIMEOUT_MS, STATIC, WHITE_LIST
@@ -147,6 +161,84 @@ def test_what_a_failed_departure_leaves_is_deleted() -> None:
     gateway.session.refusals = [Refused(Refusal.NO_NODE), Refused(Refusal.QUOTA_EXCEEDED)]
     gateway.agents.reported(Reported(GROUP, ()))
     assert gateway.registered() == []
+
+
+def test_a_client_that_leaves_during_an_outage_is_gone_afterwards() -> None:
+    """In `Agents.session_changed`, forget those that are leaving: their registrations would stay."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    gateway.agents.session_changed(Suspended())
+    gateway.session.refusals = [Refused(Refusal.CONNECTION_LOST)]
+    gateway.agents.reported(Reported(GROUP, ()))
+    assert len(gateway.registered()) == 1
+    gateway.connect()
+    assert gateway.registered() == []
+
+
+def test_members_of_groups_that_are_gone_leave_when_their_own_bucket_is_read() -> None:
+    """In `Agents.loaded`, let all others leave too: the members of forty-nine buckets would lose everything."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    bucket = bucket_of(GROUP)
+    gateway.agents.loaded((bucket + 1) % 50, ())
+    gateway.agents.loaded(bucket, (GROUP,))
+    assert len(gateway.registered()) == 1
+    gateway.agents.loaded(bucket, ())
+    assert gateway.registered() == []
+
+
+def test_an_agent_that_is_over_gets_a_successor() -> None:
+    """In `Agents.reported`, keep it: the client would never get anything again."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    agent.step(events.Abandoned())
+    assert (agent.is_over, gateway.registered()) == (True, [])
+    gateway.report(member(instance_id=None))
+    assert len(gateway.registered()) == 1
+
+
+def test_a_watch_belongs_to_the_agent_that_set_it() -> None:
+    """In `Agents.watched`, say that it is somebody else's: each command would have the gateway read all topics."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    (name,) = gateway.registered()
+    before = gateway.session.calls
+    assert gateway.agents.watched(paths.channel(GROUP, name))
+    assert gateway.session.calls > before
+    assert not gateway.agents.watched(paths.channel(GROUP, "another"))
+
+
+def test_events_have_the_time_of_what_happened_and_all_that_was_lost() -> None:
+    """In `Agents.record`, drop the delay; in `MemberAgent._perform`, name no partitions."""
+    gateway = Gateway()
+    written: list[dict[str, object]] = []
+    gateway.agents._event_log.write = lambda _kind, **fields: written.append(fields)  # type: ignore[method-assign]
+    for late_ms in (0, 5_000):
+        gateway.agents.record(GROUP, effects.RecordFetcher("fetcher_started", "c", 1, None, {ONE: 0}, None, late_ms))
+    on_time, late = (fields["mono_us"] for fields in written)
+    assert isinstance(on_time, int)
+    assert isinstance(late, int)
+    assert 4_000_000 < on_time - late < 5_000_000
+    written.clear()
+    gateway.report(member(instance_id=None))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    agent._perform(effects.RecordLost("c", 3, frozenset({ONE, OTHER})))
+    assert [(fields["reason"], fields["partitions"], fields["generation"]) for fields in written] == [
+        ("lost", [0, 1], 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("client_id", "name"), [("my app/1", "my-app-1-"), ("", "client-"), ("x" * 500, "x" * 150 + "-")]
+)
+def test_any_client_id_gives_a_legal_name(client_id: str, name: str) -> None:
+    """In `_go_on`, take the client's id as it is: the client would stay idle."""
+    gateway = Gateway()
+    gateway.report(replace(member(instance_id=None), client_id=client_id))
+    (registered,) = gateway.registered()
+    assert registered.startswith(name)
+    assert len(registered) == len(name) + 36
 
 
 def test_the_end_of_the_gateways_session_takes_nothing_from_its_clients() -> None:

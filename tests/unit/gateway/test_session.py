@@ -75,6 +75,14 @@ def test_a_lease_ends_with_the_connection(clocked: Clocked) -> None:
     assert not clocked.has_lease()
 
 
+def test_a_renewal_of_a_former_session_renews_nothing(clocked: Clocked) -> None:
+    """In `renew_lease`, do not compare the sessions: the gateway would act on what its former session was told."""
+    clocked.connect()
+    clocked.session._handle(Connected(6, TIMEOUT_MS))
+    clocked.reply(Done())
+    assert not clocked.has_lease()
+
+
 def test_a_lease_that_zookeeper_refuses_is_reported_once(
     clocked: Clocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

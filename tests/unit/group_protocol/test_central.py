@@ -93,6 +93,28 @@ def test_what_was_given_up_reaches_its_next_owner_soon() -> None:
         assert client.interval_ms == CENTRAL.consumer_heartbeat_interval_ms
 
 
+def test_a_client_gets_no_partition_that_does_not_exist() -> None:
+    """In `target_of`, allow one more than there are."""
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    a.beat()
+    outside.advance()
+    outside.start("a", 3, 4)
+    a.beat()
+    assert a.numbers() == [3]
+
+
+def test_what_a_client_has_of_a_topic_that_is_deleted_is_taken_from_it_also_after_a_restart() -> None:
+    """In `target_of`, keep what was stored as it is."""
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    run(outside, a)
+    coordinator.crash()
+    coordinator.step(topics({"another": 1}, first_id=2))
+    a.beat()
+    assert a.numbers() == []
+
+
 def test_a_stop_is_reported_when_the_client_has_let_go() -> None:
     coordinator, outside = central_group()
     a = Client(coordinator, "a")
