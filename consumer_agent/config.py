@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,9 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
-from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaException
-
+from consumer_agent.kafka_config import KafkaSetting, kafka_config_faults
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.runtime.record_buffer import Fairness, Prefetch
 from zkrebalancer.protocol import addresses, paths, zookeeper_security
@@ -29,29 +26,11 @@ from zkrebalancer.protocol.registration import (
 )
 from zkrebalancer.protocol.zookeeper_security import DIGEST, SASL, ZooKeeperSecurity
 
-KafkaSetting = str | int | float | bool
 MAX_POLL_RECORDS = 100_000
 NO_LIMIT = -1
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
 MAX_SUBSCRIPTION_BYTES = 900_000  # as registered; ZooKeeper closes the connection at a node of 1 MiB
 REQUIRED = ("zookeeper", "bootstrap", "group")
-_SECRET = re.compile(r"password|passphrase|secret|token|jaas|oauthbearer\.config|key\.pem", re.IGNORECASE)
-_DECIDED_BY_THE_CONSUMER = frozenset(
-    (
-        "auto.offset.reset",
-        "bootstrap.servers",
-        "client.id",
-        "client.rack",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.partition.eof",
-        "group.id",
-        "group.instance.id",
-        "metadata.broker.list",
-    )
-)
-# librdkafka checks each setting by itself before it finds that these contradict each other, and starts nothing.
-_UNSTARTABLE: dict[str, KafkaSetting] = {"group.id": "-", "session.timeout.ms": 2, "max.poll.interval.ms": 1}
 
 
 class Fault(NamedTuple):
@@ -150,7 +129,7 @@ class ConsumerConfig:
     events_directory: str | Path | None = None
     """Folder to write telemetry events to."""
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
-    """Further librdkafka settings, such as `security.protocol`."""
+    """Further librdkafka settings, such as `security.protocol`, and its callbacks, such as `oauth_cb`."""
     zookeeper_tls: bool = False
     """Use TLS to ZooKeeper. Implied by the other settings of TLS."""
     zookeeper_tls_ca: str | None = None
@@ -220,16 +199,6 @@ def parse_offset_reset(value: object) -> str | int:
     if moment.tzinfo is None or moment.timestamp() < 0:
         raise ValueError(value)
     return int(moment.timestamp() * 1_000)
-
-
-def kafka_key(variable: str) -> str:
-    """Return the librdkafka setting for the rest of a variable's name, such as `SASL_PASSWORD`."""
-    return variable.lower().replace("_", ".")
-
-
-def is_secret(kafka_key: str) -> bool:
-    """Whether the value of a librdkafka setting must be masked."""
-    return _SECRET.search(kafka_key) is not None
 
 
 def _refuse(faults: list[Fault]) -> None:
@@ -339,39 +308,6 @@ def _secret(value: object) -> str | None:
 
 def _kafka_config(value: object) -> str | None:
     return None if isinstance(value, Mapping) else f"must be a mapping, not {type(value).__name__}"
-
-
-def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
-    """Return all faults of librdkafka settings; each text begins with the setting's name."""
-    found: list[str] = []
-    plain: dict[str, KafkaSetting] = {}
-    for key, setting in settings.items():
-        if not isinstance(key, str) or not isinstance(setting, str | int | float | bool):
-            hint = f' (quotation marks for names with dots: "{key}.…")' if isinstance(setting, Mapping) else ""
-            found.append(f"{key!s:.80} must be a text with a plain value, not {type(setting).__name__}{hint}")
-        elif key in _DECIDED_BY_THE_CONSUMER:
-            found.append(f"{key} is decided by the consumer and may not be set")
-        else:
-            plain[key] = setting
-    usual = _refusal({}) if plain else ""  # most consumers have no such settings and need not wait for librdkafka
-    while plain and (text := _refusal(plain)) not in {usual, ""}:
-        key = next((key for key in plain if key in text.replace('"', " ").split()), None)
-        found.append(f"librdkafka refuses it: {text}" if key is None else f"{key} is refused by librdkafka: {text}")
-        if key is None:
-            break
-        del plain[key]
-    return found
-
-
-def _refusal(settings: Mapping[str, KafkaSetting]) -> str:
-    """Return librdkafka's complaint about these settings, without starting a client."""
-    try:
-        KafkaConsumer({**settings, **_UNSTARTABLE}).close()
-    except KafkaException as error:
-        return str(error.args[0].str()).strip()  # some of its texts end with a line break
-    except (TypeError, AttributeError, ValueError) as error:  # the name of a callback, with a text as its value
-        return str(error)
-    return ""
 
 
 _CHECKS: dict[str, Check] = {

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Unpack
 
 from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
-from consumer_agent.errors import ConsumerStateError
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.runtime import threads
-from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend, log_failed_commit
+from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import WHITE_LIST
+
+_log = logging.getLogger(__name__)
 
 
 class ConsumerBase:
@@ -166,7 +169,13 @@ class ConsumerBase:
 
         """
         arguments.check_callbacks("commit_async", {"on_commit": on_commit})
-        self._frontend.begin_commit(what, log_failed_commit if on_commit is None else on_commit)
+        self._frontend.begin_commit(what, _log_failed_commit if on_commit is None else on_commit)
+
+
+def _log_failed_commit(error: CommitFailedError | None) -> None:
+    """Log a failed commit: the default `on_commit`."""
+    if error is not None:
+        _log.warning("%s", error)
 
 
 def _one_after_the_other(first: Callback | None, then: Callback | None) -> Callback | None:

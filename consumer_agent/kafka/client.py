@@ -1,22 +1,32 @@
-"""Settings of librdkafka's clients, where librdkafka's log goes, and how clients are closed."""
+"""Settings of librdkafka's clients, where librdkafka's log goes, and how clients are made and closed."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.config import ConsumerConfig, KafkaSetting
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.kafka.tokens import Tokens
+from consumer_agent.kafka_config import LOGGER, TOKEN, KafkaValue, plain_settings
 from consumer_agent.runtime.threads import Thread
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 CONNECT_TIMEOUT_S = 10.0
+STATISTICS = "statistics.interval.ms"
+NO_TOKEN = KafkaError.SASL_AUTHENTICATION_FAILED  # for which making a client has waited ten seconds
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
+def kafka_settings(config: ConsumerConfig) -> dict[str, Any]:
     """Return librdkafka's settings: ours let a newly assigned partition deliver soon; the user's override them."""
-    settings: dict[str, KafkaSetting] = {
+    settings: dict[str, Any] = {
         **_connection_settings(config),
         "group.id": config.group,
         "enable.auto.commit": False,
@@ -35,25 +45,97 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
     }
     if config.rack is not None:
         settings["client.rack"] = config.rack
-    return {**settings, **config.kafka_config}
+    return {**settings, **_users_settings(config)}
 
 
-def store_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
-    """Return librdkafka's settings for storing and querying offsets."""
-    return {**_connection_settings(config), **config.kafka_config}
+def store_settings(config: ConsumerConfig) -> dict[str, Any]:
+    """Return librdkafka's settings for storing and querying offsets; such a client has no statistics."""
+    settings = {**_connection_settings(config), **_users_settings(config)}
+    settings.pop(STATISTICS, None)
+    return settings
 
 
-def _connection_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
-    reconnect: dict[str, KafkaSetting] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
+def _connection_settings(config: ConsumerConfig) -> dict[str, Any]:
+    reconnect: dict[str, KafkaValue] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
     return {"bootstrap.servers": config.bootstrap, "client.id": config.client_id, **reconnect}
+
+
+def _users_settings(config: ConsumerConfig) -> dict[str, Any]:
+    given = config.kafka_config
+    log = given.get(LOGGER, KafkaLog("librdkafka"))
+    tokens = {TOKEN: Tokens(given[TOKEN])} if TOKEN in given else {}  # type: ignore[arg-type]  # it is checked
+    return {**plain_settings(given), LOGGER: log, **tokens}
+
+
+def made(new_client: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+    """Make a client.
+
+    Raises:
+        KafkaException: librdkafka refuses a setting, or there is no token, with what `oauth_cb` has raised.
+
+    """
+    try:
+        return new_client(dict(settings))
+    except KafkaException as error:
+        trouble = settings[TOKEN].trouble if TOKEN in settings else ""
+        if not trouble or error.args[0].code() != NO_TOKEN:
+            raise
+        raise KafkaException(KafkaError(NO_TOKEN, trouble)) from None
+
+
+def refusal(error: KafkaException) -> RebalancerError:
+    """Return why a client could not be made, as an error for the application."""
+    reason = error.args[0]
+    if reason.code() == NO_TOKEN:
+        return KafkaUnavailableError(f"there is no token for Kafka: {reason.str()}")
+    return ConfigurationError(f"kafka_config: {reason.str()}")
+
+
+class AdminMaker:
+    """Makes admin clients in the place of each other, where the caller must not wait.
+
+    With `oauth_cb`, making a client takes one to ten seconds: confluent-kafka waits for the first token.
+    """
+
+    def __init__(self, new_client: Callable[[], AdminClient], settings: Mapping[str, Any]) -> None:
+        """Prepare; `new_client` makes one with these settings."""
+        self._new_client = new_client
+        self.is_slow = TOKEN in settings
+        self._is_making = False
+
+    def make(self, put: Callable[[AdminClient], None]) -> None:
+        """Call `put` with a new client: now, or later in another thread if that takes long and none is being made.
+
+        Raises:
+            KafkaException: it cannot be made now.
+
+        """
+        if not self.is_slow:
+            put(self._new_client())
+        elif not self._is_making:
+            self._is_making = True
+            aside(lambda: self._make(put), "consumer-agent-connecting")
+
+    def _make(self, put: Callable[[AdminClient], None]) -> None:
+        try:
+            put(self._new_client())
+        except KafkaException as error:
+            _log.warning("a client for offsets in Kafka could not be made: %s", error.args[0].str())
+        finally:
+            self._is_making = False
+
+
+def aside(call: Callable[[], None], name: str) -> None:
+    """Call it in a thread of its own, or here if the operating system starts no more threads."""
+    try:
+        Thread(call, name).start()
+    except RuntimeError:
+        call()
 
 
 def close_aside(clients: list[AdminClient]) -> None:
     """Close clients in a thread, as it may take as long as a DNS look-up. Nothing but this list may refer to them."""
-    try:
-        Thread(clients.clear, "consumer-agent-closing").start()
-    except RuntimeError:  # the operating system starts no more threads
-        clients.clear()
+    aside(clients.clear, "consumer-agent-closing")
 
 
 class KafkaLog(logging.Logger):

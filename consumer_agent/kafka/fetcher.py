@@ -11,7 +11,6 @@ librdkafka has ready (`draw`): handing each batch from thread to thread would co
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -22,7 +21,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import KafkaUnavailableError, has_stopped
-from consumer_agent.kafka.client import KafkaLog, kafka_settings, store_settings
+from consumer_agent.kafka import client_events
+from consumer_agent.kafka.client import kafka_settings, made, store_settings
+from consumer_agent.kafka.complaints import Complaints
 from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
 from consumer_agent.kafka.offset_queries import Answer, OffsetQueries, Offsets, Where
 from consumer_agent.kafka.stall_detector import StallDetector
@@ -40,10 +41,9 @@ MAX_ROUND_RECORDS = 500  # more new objects at once trigger Python's garbage col
 LOOK_INTERVAL_MS = 15_000  # between checks whether Kafka has more records of silent partitions
 ALERT_LOOK_INTERVAL_MS = 5_000  # the same for ALERT_MS after a broker error: librdkafka may then forget partitions
 ALERT_MS = 60_000
+SERVE_INTERVAL_S = 1.0  # between calls of the application's callbacks while nothing is fetched
 
 ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
-
-_log = logging.getLogger(__name__)
 
 
 class Fetcher:
@@ -53,17 +53,19 @@ class Fetcher:
         """Prepare; nothing is connected before `start`.
 
         Raises:
-            KafkaException: librdkafka refuses a setting.
+            KafkaException: librdkafka refuses a setting, or there is no token.
 
         """
         self._bootstrap = config.bootstrap
         self._names = topics
         self._begins_at = parse_offset_reset(config.auto_offset_reset)
         self._shared = shared
-        settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
-        self._consumer = KafkaConsumer(settings, logger=KafkaLog("librdkafka"))
+        self._complaints = Complaints(config.bootstrap)
+        self.queries = OffsetQueries(store_settings(config))  # first, as either may have to wait for a token
+        events = client_events.event_settings(config.kafka_config, shared, self._broker_error)
+        self._consumer = self._made({**kafka_settings(config), **events})
+        self._has_callbacks = client_events.are_wanted(config.kafka_config)
         self._topics = Topics(self._consumer, config.bootstrap, self._came_back)
-        self.queries = OffsetQueries(store_settings(config))
         self._in_client = new_reentrant_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
         self._topics_seen: set[str] = set()  # from which messages may still come
@@ -71,10 +73,7 @@ class Fetcher:
         self._changes: dict[fields.TopicPartition, int | None] = {}  # fetch from this offset; None: stop
         self._answered: list[Callable[[], None]] = []  # handlers of answered queries, for the next round
         self._out_of_range: set[fields.TopicPartition] = set()
-        self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
-        self._is_cut_off = True  # at first, because a failure of the first connection is reported separately
-        self._trouble = ""  # librdkafka's last error about a broker, in parentheses
         self._stopping = self._is_client_closed = False
         self._waiting = self._is_flowing = False  # the latter: the last round was full
         self._drawing = False  # the application's thread is in a call of the client
@@ -86,6 +85,13 @@ class Fetcher:
         self.failure: Exception | None = None  # ended the thread; a new client may not meet it
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka no longer fetches
         self._thread = Thread(self._run, "consumer-agent-fetcher")
+
+    def _made(self, settings: dict[str, Any]) -> KafkaConsumer:
+        try:
+            return made(KafkaConsumer, settings)
+        except KafkaException:
+            self.queries.close()
+            raise
 
     def start(self) -> None:
         """Connect and begin to fetch. Raises RuntimeError if the operating system starts no more threads."""
@@ -223,10 +229,10 @@ class Fetcher:
         """Open connections before the first partition is assigned."""
         try:
             self._topics.connect(self._names)
-            self._is_cut_off = False
+            self._complaints.connected()
         except KafkaException as error:
             self._consumer.poll(0)  # lets librdkafka report the reason
-            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
+            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._complaints.trouble}"
             self._shared.fail(KafkaUnavailableError(text))
 
     def _came_back(self) -> None:
@@ -241,7 +247,8 @@ class Fetcher:
             is_awaited = self._shared.is_awaited or buffer.has_shares  # for shares, only this thread pauses partitions
             if idle and not (is_awaited and self._assigned and buffer.room):
                 self._waiting = True
-                self._shared.fetcher_wake.wait()
+                is_served = self._has_callbacks and not self._assigned
+                self._shared.fetcher_wake.wait(SERVE_INTERVAL_S if is_served else None)
                 self._waiting = False
 
     def _begin_round(self) -> int:
@@ -256,6 +263,8 @@ class Fetcher:
             handle()
         if self._out_of_range:
             self._ask_for_ends()
+        if self._has_callbacks and not self._assigned:
+            self._consumer.poll(0)  # calls them; a message could only be of an assignment that is over
         with self._shared.lock:
             held_back = self._shared.buffer.held_back() & self._assigned
             room = self._shared.buffer.room if self._assigned else 0
@@ -329,7 +338,7 @@ class Fetcher:
         self, messages: list[Message], *, is_drawn: bool = False, are_awaited: bool = False
     ) -> Collection[fields.TopicPartition]:
         """Put the records among these messages into the buffer; return their partitions."""
-        self._is_cut_off = False
+        self._complaints.connected()
         self._steps += 1
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
@@ -353,7 +362,7 @@ class Fetcher:
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     self._stalls.unassigned([partition])  # no stall is looked for until its next record
-                self._complain(message, error)
+                self._complaints.note_partition(message, error)
         return records
 
     def _look_for_stalls(self) -> None:
@@ -392,8 +401,7 @@ class Fetcher:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
             if not is_drawn:
                 self._shared.changed.notify()
-        if self._complained:
-            self._complained = {key for key in self._complained if key[:2] not in sorted_out}
+        self._complaints.records_came(sorted_out)
         for partition, fetched in sorted_out.items():
             self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
 
@@ -434,15 +442,4 @@ class Fetcher:
         now_ms = self._shared.now_ms()
         self._is_alert_until_ms = now_ms + ALERT_MS
         self._look_at_ms = min(self._look_at_ms, now_ms + ALERT_LOOK_INTERVAL_MS)
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
-            self._trouble = f" ({error.str()})"
-        elif not self._is_cut_off:
-            self._is_cut_off = True
-            _log.warning("no Kafka broker can be reached at %s%s; still trying", self._bootstrap, self._trouble)
-
-    def _complain(self, message: Message, error: KafkaError | None) -> None:
-        """Log an error once per partition, until records come; librdkafka keeps trying."""
-        key = (message.topic(), message.partition(), None if error is None else error.code())
-        if key not in self._complained:
-            self._complained.add(key)
-            _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+        self._complaints.note_broker(error)

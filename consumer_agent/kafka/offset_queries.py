@@ -19,14 +19,14 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
-from consumer_agent.config import KafkaSetting
-from consumer_agent.kafka.client import KafkaLog, close_aside
+from consumer_agent.kafka.client import AdminMaker, close_aside, made
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol import fields
 
 TIMEOUT_S = 1.0  # of a query
 OVERDUE_S = 5.0  # the client hangs, as it should report a missing answer after TIMEOUT_S
 SILENT_LIMIT_S = 20.0  # after so long without any answer, the next query gets a new client
+BEING_MADE = "its client waits for a token"
 AFTER_LAST_RECORD = -1  # Kafka's answer to a time after the last record
 _SPECS: dict[str, Any] = {"earliest": OffsetSpec.earliest(), "latest": OffsetSpec.latest()}  # type: ignore[no-untyped-call]
 
@@ -49,18 +49,21 @@ class _Query:
 class OffsetQueries:
     """Queries for offsets. All methods may be called from any thread; none waits."""
 
-    def __init__(self, settings: Mapping[str, KafkaSetting]) -> None:
-        """Prepare; `settings` are librdkafka's. The client is made for the first query."""
-        self._new_client = partial(AdminClient, dict(settings), logger=KafkaLog("librdkafka"))
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Prepare; `settings` are librdkafka's. The client is made for the first query, or now if that takes long."""
+        self._maker = AdminMaker(partial(made, AdminClient, settings), settings)
         is_uncommitted = str(settings.get("isolation.level")).lower() == "read_uncommitted"  # as librdkafka reads it
         self._isolation = IsolationLevel.READ_UNCOMMITTED if is_uncommitted else IsolationLevel.READ_COMMITTED
         self._client: AdminClient | None = None
         self._lock = new_lock()
+        self._replacing = new_lock()  # so that two threads do not make a client each
         self._open: set[_Query] = set()
         self._undescribed: set[str] = set()  # topics of partitions without an answer
         self._silent_since_s: float | None = None  # no query was answered since
         self._is_over = False
         self.trouble = ""  # why the last answer is missing
+        if self._maker.is_slow:
+            self._maker.make(self._put)
 
     def ask(self, partitions: Collection[fields.TopicPartition], wheres: Iterable[Where], answer: Answer) -> None:
         """Ask for the offsets at each of `wheres`; `answer` is called once, in this thread or in librdkafka's."""
@@ -101,6 +104,9 @@ class OffsetQueries:
             return
         try:
             client = self._ready_client()
+            if client is None:
+                answer(None, BEING_MADE)
+                return
             (future,) = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
             future.add_done_callback(answered)
         except KafkaException as error:
@@ -130,6 +136,9 @@ class OffsetQueries:
         self, partitions: Collection[fields.TopicPartition], wheres: Collection[Where]
     ) -> list[tuple[Where, fields.TopicPartition, Future[Any]]]:
         client = self._ready_client()
+        if client is None:
+            self.trouble = BEING_MADE
+            return []
         with self._lock:
             topics, self._undescribed = self._undescribed, set()
         if topics:
@@ -142,19 +151,26 @@ class OffsetQueries:
             futures += [(where, (tp.topic, tp.partition), future) for tp, future in answers.items()]
         return futures
 
-    def _ready_client(self) -> AdminClient:
-        """Return the client, a new one if the former does not answer."""
-        before: list[AdminClient] = []
-        with self._lock:
-            is_silent = self._silent_since_s is not None and time.monotonic() - self._silent_since_s > SILENT_LIMIT_S
+    def _ready_client(self) -> AdminClient | None:
+        """Return the client, a new one if the former does not answer; None while the first one is being made."""
+        with self._replacing:
+            silent_since_s = self._silent_since_s
+            is_silent = silent_since_s is not None and time.monotonic() - silent_since_s > SILENT_LIMIT_S
             if self._client is None or is_silent:
-                new = self._new_client()
-                before += [] if self._client is None else [self._client]
+                self._maker.make(self._put)
+        return self._client
+
+    def _put(self, new: AdminClient) -> None:
+        """Put a client in the place of the former one."""
+        with self._lock:
+            before = [] if self._client is None else [self._client]
+            if self._is_over:
+                before = [new]
+            else:
                 self._client, self._silent_since_s = new, None
-            client = self._client
+        del new
         if before:  # after releasing the lock, for which its last answers may wait
             close_aside(before)
-        return client
 
     def _note(self, query: _Query, where: Where, partition: fields.TopicPartition, future: Future[Any]) -> None:
         """Note the answer about one partition, in librdkafka's thread."""

@@ -19,7 +19,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.kafka.client import KafkaLog, close_aside
+from consumer_agent.kafka.client import AdminMaker, close_aside, made
 from zkrebalancer.protocol.fields import TopicPartition
 
 READ_TIMEOUT_S = 5.0
@@ -61,12 +61,13 @@ class KafkaOffsetStore:
         """Prepare a client; `settings` are librdkafka's.
 
         Raises:
-            KafkaException: librdkafka refuses a setting.
+            KafkaException: librdkafka refuses a setting, or there is no token.
 
         """
         self._group = group
-        self._new_admin = partial(AdminClient, dict(settings), logger=KafkaLog("librdkafka"))
-        self._admin: AdminClient | None = self._new_admin()
+        new_admin = partial(made, AdminClient, settings)
+        self._maker = AdminMaker(new_admin, settings)
+        self._admin: AdminClient | None = new_admin()
         self._overdue_at_s: dict[object, float] = {}  # of each request without an answer
 
     def close(self) -> None:
@@ -133,9 +134,12 @@ class KafkaOffsetStore:
     def _replace_hanging(self) -> None:
         if self._admin is not None and min(list(self._overdue_at_s.values()), default=math.inf) < time.monotonic():
             _log.warning("the Kafka client for the offsets of group %s does not answer; it is replaced", self._group)
-            new = self._new_admin()
-            before, self._admin = [self._admin], new
             self._overdue_at_s.clear()
+            self._maker.make(self._put)
+
+    def _put(self, new: AdminClient) -> None:
+        if self._admin is not None:  # it was not closed meanwhile
+            before, self._admin = [self._admin], new
             close_aside(before)
 
 

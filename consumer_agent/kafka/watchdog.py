@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import KafkaException
 
 from consumer_agent.errors import KafkaUnavailableError
-from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
+from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, aside
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_queries import Offsets, Where
 from consumer_agent.runtime.shared_state import SharedState
@@ -37,14 +37,16 @@ _log = logging.getLogger(__name__)
 class WatchedFetcher:
     """A fetcher that is replaced when it hangs. `current` is the present one."""
 
-    def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState) -> None:
-        """Prepare the first fetcher.
+    def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState, *, is_slow: bool = False) -> None:
+        """Prepare the first fetcher; `is_slow`: that takes too long for the machine thread, because of a token.
 
         Raises:
-            KafkaException: librdkafka refuses a setting.
+            KafkaException: librdkafka refuses a setting, or there is no token.
 
         """
         self._new_fetcher = new_fetcher
+        self._is_slow = is_slow
+        self._is_replacing = False
         self._shared = shared
         self.current = new_fetcher()
         self._replaced_at_s: deque[float] = deque()  # within the period
@@ -99,6 +101,8 @@ class WatchedFetcher:
             self.current.queries.ask(partitions, ["latest"], answer)
 
     def _replace(self, reason: str, cause: BaseException | None = None) -> None:
+        if self._is_replacing:
+            return
         now_s = time.monotonic()
         while self._replaced_at_s and now_s - self._replaced_at_s[0] >= REPLACEMENTS_PERIOD_S:
             self._replaced_at_s.popleft()
@@ -114,10 +118,19 @@ class WatchedFetcher:
             return
         _log.warning("the Kafka client %s; it is replaced", reason)
         self._replaced_at_s.append(now_s)
+        if self._is_slow:
+            self._is_replacing = True
+            aside(self._make_another, "consumer-agent-replacing")
+        else:
+            self._make_another()
+
+    def _make_another(self) -> None:
         try:
             self._put_in_place(self._new_fetcher())
         except (KafkaException, RuntimeError) as error:  # no descriptors or threads are left; the next call retries
             _log.warning("the Kafka client cannot be replaced yet: %s", error)
+        finally:
+            self._is_replacing = False
 
     def _put_in_place(self, fetcher: Fetcher) -> None:
         with self._lock:

@@ -16,10 +16,11 @@ from confluent_kafka import KafkaException
 
 from consumer_agent.config import ConsumerConfig, Subscription
 from consumer_agent.errors import ConsumerError
-from consumer_agent.kafka.client import store_settings
+from consumer_agent.kafka.client import refusal, store_settings
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
+from consumer_agent.kafka_config import TOKEN
 from consumer_agent.membership.events import Abandoned, Resubscribed
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
@@ -52,6 +53,7 @@ class Engine:
 
         Raises:
             ConfigurationError: librdkafka refuses a setting, or the folder for events cannot be used.
+            KafkaUnavailableError: there is no token for Kafka.
 
         """
         self._process = os.getpid()
@@ -61,11 +63,13 @@ class Engine:
         if config.events_directory is not None:
             telemetry.write_to(_open_event_log(Path(config.events_directory), config))
         try:
-            self.fetcher = WatchedFetcher(lambda: Fetcher(config, wanted.topics, shared), shared)
+            self.fetcher = WatchedFetcher(
+                lambda: Fetcher(config, wanted.topics, shared), shared, is_slow=TOKEN in config.kafka_config
+            )
             store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
         except KafkaException as error:
             telemetry.close()
-            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
+            raise refusal(error) from None
         member = MemberSettings(
             group=config.group,
             auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,

@@ -7,18 +7,19 @@ Nothing here waits. `steps.py` asks for the next thing to do (`next`); if there 
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.kafka_config import TOKEN
 from consumer_agent.membership.events import (
     CloseRequested,
     CommitRequested,
@@ -27,11 +28,13 @@ from consumer_agent.membership.events import (
     StoredRequested,
 )
 from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.buffer_limits import MANY_RECORDS, buffer_settings
 from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Notice, Tell
-from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
+from consumer_agent.runtime.record_buffer import RecordBuffer, Run
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from consumer_agent.runtime.threads import new_lock
 from consumer_agent.runtime.usage import Usage
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -39,12 +42,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 if TYPE_CHECKING:
     from consumer_agent.kafka.offset_queries import OffsetQueries
 
-MIN_BUFFERED_RECORDS = 4_000
-MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
-MAX_BUFFERED_BYTES = 32 * 1024 * 1024
-
 Callback = Callable[[list[TopicPartition]], object]
-_log = logging.getLogger(__name__)
 within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that a callback starts
 
 CommitCallback = Callable[[CommitFailedError | None], object]
@@ -80,6 +78,7 @@ class Frontend(Usage):
         super().__init__(self._new_shared(), who)
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
         self._is_ended = self._is_leaving = False
+        self._start_lock = new_lock()
         self._polling: object | None = None  # the same, if it is a poll
         self._new_member = ""  # the name for the next registration
         self._is_handled = False  # the last records were for handlers
@@ -108,24 +107,38 @@ class Frontend(Usage):
         self.shared.count_on(former)
 
     def _new_shared(self) -> SharedState:
-        buffer = RecordBuffer(_buffer_settings(self.config, self._begins_paused))
+        buffer = RecordBuffer(buffer_settings(self.config, self._begins_paused))
         shared = SharedState(buffer, now_ms, self._telemetry.out_of_range)
         shared.changed.listeners = self.listeners
         return shared
 
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether `start` takes seconds: Kafka's clients wait for their first token."""
+        return TOKEN in self.config.kafka_config
+
+    def start(self) -> None:
+        """Start the threads with the first poll. It may run in another thread, which outlives a cancelled poll."""
+        with self._start_lock:
+            if self._engine is None:
+                self._start()
+
     def _start(self) -> None:
-        config, wanted = self.config, self._subscription
+        config, wanted, shared = self.config, self._subscription, self.shared
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
         from consumer_agent.runtime.engine import Engine  # noqa: PLC0415  # takes longer to import than Kafka's client
 
-        engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks, in_region=self.in_region)
+        engine = Engine(config, wanted, shared, self._telemetry, asks_to_revoke=asks, in_region=self.in_region)
         try:
             engine.start()
-            dropped = weakref.finalize(self, engine.drop)
-            dropped.atexit = False
-            self._engine, self._dropped, self._is_ended = engine, dropped, False
+            with shared.changed.lock:
+                if self.is_closed or self.shared is not shared or self._subscription is not wanted:
+                    raise ConsumerStateError("the consumer was closed, or subscribed again, before it was connected")
+                dropped = weakref.finalize(self, engine.drop)
+                dropped.atexit = False
+                self._engine, self._dropped, self._is_ended = engine, dropped, False
         except BaseException:
             engine.end(0.0)
             raise
@@ -144,8 +157,6 @@ class Frontend(Usage):
         if not is_look:
             self._note_poller()
         self._is_handled = is_handled
-        if self.machine_thread is None:
-            self._start()
 
     @property
     def _finishes(self) -> bool:
@@ -260,12 +271,14 @@ class Frontend(Usage):
         if notice.tell is Tell.COMMITTED:
             on_commit = self._commit_callbacks.get(notice.token)  # None: its `commit_async` was interrupted
             return None if on_commit is None else lambda: on_commit(notice.error)
-        callback = self._callbacks[notice.tell]
-        if callback is None or not notice.partitions:
-            return None
-        if self._in_poll:
+        call = notice.call
+        callback = None if notice.tell is Tell.EVENT else self._callbacks[notice.tell]
+        if callback is not None and notice.partitions:
+            partitions = sorted(notice.partitions)
+            call = partial(callback, partitions)
+        if call is not None and self._in_poll:
             self.shared.go()
-        return lambda: callback(sorted(notice.partitions))
+        return call
 
     def called_back(self, notice: Notice) -> None:
         """Note that a notice's callback has returned or raised."""
@@ -433,16 +446,3 @@ class Frontend(Usage):
 
     def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
         self._telemetry.delivered(self._telemetry.member, runs, mono_us)
-
-
-def _buffer_settings(config: ConsumerConfig, begins_paused: bool) -> BufferSettings:
-    limit = MANY_RECORDS if config.max_poll_records == NO_LIMIT else config.max_poll_records
-    fairness, prefetch = Fairness(config.poll_fairness), Prefetch(config.prefetch)
-    least = MANY_RECORDS if prefetch is Prefetch.PER_PARTITION else MIN_BUFFERED_RECORDS
-    return BufferSettings(limit, max(least, 2 * limit), MAX_BUFFERED_BYTES, fairness, prefetch, begins_paused)
-
-
-def log_failed_commit(error: CommitFailedError | None) -> None:
-    """Log a failed commit: the default `on_commit`."""
-    if error is not None:
-        _log.warning("%s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +17,7 @@ class Tell(Enum):
     REVOKE = "revoke"
     LOST = "lost"
     COMMITTED = "commit"
+    EVENT = "event"  # of Kafka's client
 
     @property
     def counter(self) -> str:
@@ -31,5 +33,7 @@ class Notice:
     partitions: set[TopicPartition]
     token: int = 0
     error: CommitFailedError | None = None  # of COMMITTED
+    name: str = ""  # of EVENT: the setting
+    call: Callable[[], object] | None = None  # of EVENT
     is_announced: bool = False  # the shared state reflects it
     is_begun: bool = False  # the callback was called

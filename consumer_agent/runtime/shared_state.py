@@ -25,6 +25,10 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_ANNOUNCED_COMMITS = 10_000  # of whose end the application has not been told
 COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
+MAX_EVENTS = 100  # of Kafka's client, that wait for the application; more are dropped
+LAST_COUNTS = "stats_cb"  # of these, only the newest waits
+NO_PARTITIONS = frozenset({Tell.COMMITTED, Tell.EVENT})  # notices that have none
+UNSHOWN = frozenset(tell.counter for tell in NO_PARTITIONS)
 MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
 _log = logging.getLogger(__name__)
 
@@ -118,13 +122,24 @@ class SharedState:
         with self.changed.lock:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
-                self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
+                self._notices = deque(notice for notice in self._notices if notice.tell in NO_PARTITIONS)
                 partitions, self._known = self._known, frozenset()
             if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
                 last.partitions.update(partitions)
             else:
                 self._notices.append(Notice(tell, set(partitions), token))
             self.changed.notify()
+
+    def tell_event(self, name: str, call: Callable[[], object]) -> None:
+        """Queue a callback of Kafka's client; `name` is its setting."""
+        with self.changed.lock:
+            waiting = [notice for notice in self._notices if notice.tell is Tell.EVENT]
+            former = next((notice for notice in waiting if notice.name == name == LAST_COUNTS), None)
+            if former is not None:
+                former.call = call
+            elif len(waiting) < MAX_EVENTS:
+                self._notices.append(Notice(Tell.EVENT, set(), name=name, call=call))
+                self.changed.notify()
 
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
         """Note that commits are stored, or have failed."""
@@ -244,7 +259,7 @@ class SharedState:
                 notice = self.in_hand = self._notices[0]
                 self._notices.popleft()
                 self._announce(notice)
-                if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
+                if notice.partitions or notice.tell is Tell.REVOKE or notice.tell in NO_PARTITIONS:
                     return notice
                 self.in_hand = None
         except BaseException:  # a signal's exception
@@ -403,7 +418,7 @@ class SharedState:
         now_ms, (away_ms, longest_away_ms) = self.now_ms(), self.presence.times_ms()
         lag = self.ends.measure(self.buffer.emitting_positions(), now_ms)
         return {
-            **{name: count for name, count in self._counts.items() if name != Tell.COMMITTED.counter},
+            **{name: count for name, count in self._counts.items() if name not in UNSHOWN},
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),

@@ -56,6 +56,7 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
     deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
         frontend.begin_poll(is_look=limit == 0)
+        yield from _start(frontend)
         changed = frontend.shared.changed
         yield Turn()
         while True:
@@ -70,6 +71,16 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                 yield Wait(changes, deadline_s)
     finally:
         frontend.end_poll()
+
+
+def _start(frontend: Frontend) -> Steps[None]:
+    """Start the consumer's threads with its first poll."""
+    if frontend.machine_thread is not None:
+        return
+    if frontend.starts_slowly:
+        yield Block(frontend.start)
+    else:
+        frontend.start()
 
 
 def poll_batch(frontend: Frontend, timeout_s: float | None, max_records: int | None = None) -> Steps[Batch | None]:

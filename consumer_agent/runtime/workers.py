@@ -46,6 +46,7 @@ class Workers:
         frontend.listeners.append(self._wake_all)
         try:
             frontend.begin_poll(is_handled=True)
+            frontend.start()
             with ThreadPoolExecutor(self._count, "consumer-agent-worker") as executor:
                 try:
                     self._futures = [executor.submit(self._work, number) for number in range(self._count)]

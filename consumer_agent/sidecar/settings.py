@@ -14,6 +14,7 @@ from typing import Any
 
 from consumer_agent import config as configuration
 from consumer_agent.config import Check, ConsumerConfig, Fault, choice, integer, text_fault
+from consumer_agent.kafka_config import is_secret, kafka_key
 from consumer_agent.sidecar.frames import CODECS
 from consumer_agent.sidecar.sidecar import SidecarSettings
 from zkrebalancer.protocol import addresses, paths
@@ -103,7 +104,7 @@ def _read_environment(settings: Settings, environment: Mapping[str, str]) -> Non
     for name, text in sorted(environment.items()):
         key = name.removeprefix(PREFIX).lower()
         if name.startswith(KAFKA_PREFIX):
-            settings.put("kafka_config", {configuration.kafka_key(name.removeprefix(KAFKA_PREFIX)): text}, name)
+            settings.put("kafka_config", {kafka_key(name.removeprefix(KAFKA_PREFIX)): text}, name)
         elif name.startswith(PREFIX) and key in KINDS:
             settings.put(key, _typed(key, text), name)
         elif name.startswith(PREFIX) and name not in NO_SETTINGS:
@@ -141,9 +142,9 @@ def find_faults(settings: Settings) -> list[str]:
 
 
 def _origin(settings: Settings, fault: Fault) -> str:
-    kafka_key = fault.text.partition(" ")[0]
-    if f"{fault.key}.{kafka_key}" in settings.origins:
-        return settings.origins[f"{fault.key}.{kafka_key}"]
+    setting = fault.text.partition(" ")[0]
+    if f"{fault.key}.{setting}" in settings.origins:
+        return settings.origins[f"{fault.key}.{setting}"]
     if fault.key in settings.origins:
         return settings.origins[fault.key]
     flag = f"--{_FLAGS.get(fault.key, fault.key).replace('_', '-')}"
@@ -240,7 +241,7 @@ def effective(settings: Settings) -> dict[str, tuple[Any, str]]:
     shown |= {key: (value, settings.origins[key]) for key, value in settings.values.items()}
     for name, value in shown.pop("kafka_config", ({}, ""))[0].items():
         key = f"kafka_config.{name}"
-        shown[key] = (MASK if configuration.is_secret(name) else value, settings.origins[key])
+        shown[key] = (MASK if is_secret(name) else value, settings.origins[key])
     for key in MASKED & settings.values.keys():
         shown[key] = (MASK, settings.origins[key])
     if "exec" not in settings.values:

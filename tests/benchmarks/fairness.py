@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from consumer_agent.kafka.fetcher import MAX_ROUND_RECORDS
 from consumer_agent.kafka.messages import MESSAGE_OVERHEAD_BYTES
-from consumer_agent.runtime.frontend import MANY_RECORDS, MAX_BUFFERED_BYTES, MIN_BUFFERED_RECORDS
+from consumer_agent.runtime.buffer_limits import MANY_RECORDS, MAX_BUFFERED_BYTES, MIN_BUFFERED_RECORDS
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from zkrebalancer.protocol.fields import TopicPartition
 

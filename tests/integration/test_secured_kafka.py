@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import socket
 import ssl
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,8 +27,11 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.fake_coordinator import wait_until
+from consumer_agent import AsyncConsumer, ConsumerStateError
+from consumer_agent import Consumer as ConsumerOfAgent
+from tests.integration.fake_coordinator import Stage, wait_until
 from tests.integration.gateway_process import GatewayProcess
+from tests.integration.tokens import new_token
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -41,11 +50,14 @@ VARIABLE = "ZKREBALANCER_KAFKA_SASL_PASSWORD"
 USER = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "operator"}
 LISTENER, ENCRYPTED = "listener.name.sasl_plaintext", "listener.name.sasl_ssl"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+BEARER_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 TLS = Path(__file__).parents[1] / "support" / "tls"
 CERTIFICATE = str(TLS / "localhost.pem")
 BROKER = {
-    f"{LISTENER}.sasl.enabled.mechanisms": "PLAIN",
+    f"{LISTENER}.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+    f"{LISTENER}.oauthbearer.sasl.jaas.config": f'{BEARER_LOGIN} unsecuredLoginStringClaim_sub="-";',
+    f"{LISTENER}.oauthbearer.connections.max.reauth.ms": "60000",  # the broker wants to see renewed tokens
     f"{LISTENER}.plain.sasl.jaas.config": f'{LOGIN} user_operator="{WORD}";',
     f"{ENCRYPTED}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     f"{ENCRYPTED}.plain.sasl.jaas.config": f'{LOGIN} user_alice="alices";',
@@ -72,6 +84,7 @@ ALICE = {
     **OWN_TLS,
 }
 WAIT_S = WITHIN_S
+TOKEN_LIFE_S = 6.0  # it is renewed after four fifths of it
 # In a separate process: once gevent has started a child, it collects the exit codes of all others too.
 READ_LAG = """
 import json, sys
@@ -322,3 +335,126 @@ def test_a_client_without_a_certificate_is_refused(gateway: str) -> None:
     plain = socket.create_connection((host, int(port)), timeout=WAIT_S)
     with pytest.raises(ssl.SSLError), context.wrap_socket(plain, server_hostname=host) as client:
         client.recv(1)
+
+
+@pytest.fixture
+def stage_of_tokens(cluster: LocalCluster) -> Iterator[Stage]:
+    """Create a topic and a group; the test plays the coordinator."""
+    stage = Stage(cluster)
+    yield stage
+    stage.close()
+
+
+def with_tokens(oauth_cb: Callable[[str], object], **settings: Any) -> dict[str, Any]:
+    own = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": oauth_cb}
+    return own | settings
+
+
+def test_an_agent_reads_with_tokens_and_hears_of_events(
+    cluster: LocalCluster, secured: str, stage_of_tokens: Stage
+) -> None:
+    """Tokens are renewed while nothing is polled, and a failure is reported; the reports wait for a poll."""
+    stage, asked, told = stage_of_tokens, list[tuple[str, int]](), dict[str, tuple[int, Any]]()
+    is_broken = threading.Event()
+
+    def oauth_cb(config: str) -> tuple[str, float]:
+        asked.append((config, threading.get_ident()))
+        if is_broken.is_set():
+            raise PermissionError("no more tokens")
+        return new_token("operator", TOKEN_LIFE_S)
+
+    def tell(name: str) -> Callable[[Any], None]:
+        return lambda report: told.update({name: (threading.get_ident(), report)})
+
+    more = {"sasl.oauthbearer.config": "scope=read", "statistics.interval.ms": 50, "debug": "security"}
+    functions = {"stats_cb": tell("stats"), "error_cb": tell("error"), "logger": logging.getLogger("of-the-test")}
+    kafka_config = with_tokens(oauth_cb, **more, **functions)
+    servers: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": secured, "group": stage.group}
+    with ConsumerOfAgent(**servers, offsets_storage="dual", kafka_config=kafka_config) as one:
+        one.subscribe([stage.topic])
+        wait_until(lambda: one.poll(0.05) or "stats" in told, "statistics without partitions")
+        stage.wait_ack(stage.start(stage.wait_member(), 0))
+        stage.produce([0], 5)
+        wait_until(lambda: one.poll(0.05), "records")
+        one.commit()
+        count = len(asked)
+        wait_until(lambda: len(asked) > count + 1, "tokens to be renewed")
+        is_broken.set()
+        wait_until(lambda: one.poll(0.05) or "OAuth callback" in str(told.get("error")), "the failure to be reported")
+    thread, error = told["error"]
+    assert (thread, error.code()) == (threading.get_ident(), KafkaError._AUTHENTICATION)
+    assert told["stats"][0] == threading.get_ident()
+    assert json.loads(told["stats"][1])["type"] == "consumer"
+    assert {config for config, _ in asked} == {"scope=read"}
+    assert threading.get_ident() not in {thread for _, thread in asked}
+
+
+def test_tokens_do_not_block_an_event_loop(cluster: LocalCluster, secured: str, stage_of_tokens: Stage) -> None:
+    """Kafka's clients wait for their first token, while other tasks run; a consumer may be closed meanwhile."""
+    stage = stage_of_tokens
+    stage.produce([0], 5)
+    kafka_config = with_tokens(lambda _: new_token("operator", 60.0))
+
+    def new_consumer() -> AsyncConsumer:
+        servers: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": secured, "group": stage.group}
+        one = AsyncConsumer(**servers, kafka_config=kafka_config)
+        one.subscribe([stage.topic])
+        return one
+
+    async def consume() -> list[int]:
+        closed = new_consumer()
+        first = asyncio.create_task(closed.poll(0))
+        turns = 0
+        while not first.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+            if turns == 5:
+                await closed.close()
+        assert turns > 10
+        with pytest.raises(ConsumerStateError, match="closed"):
+            await first
+        async with new_consumer() as one:
+            async for batch in one:
+                return [record.offset for record in batch]
+        return []
+
+    with ThreadPoolExecutor(1) as executor:
+        reading = executor.submit(asyncio.run, consume())
+        stage.start(stage.wait_member(), 0)
+        assert reading.result(WAIT_S) == [0, 1, 2, 3, 4]
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("consumer-agent")]
+
+
+def test_a_command_gets_its_token_from_an_identity_provider(cluster: LocalCluster, secured: str) -> None:
+    """By librdkafka's own settings (OIDC), as `consumer-agent run --kafka` and all commands may have them."""
+
+    class Provider(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            answer = json.dumps({"access_token": new_token("operator", 60.0)[0], "token_type": "bearer"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer((HOST, 0), Provider) as provider, ThreadPoolExecutor(1) as executor:
+        executor.submit(provider.serve_forever)
+        settings = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "operators",
+            "sasl.oauthbearer.client.secret": WORD,
+            "sasl.oauthbearer.token.endpoint.url": f"http://{HOST}:{provider.server_port}/token",
+        }
+        try:
+            options = ["--zookeeper", cluster.zookeeper, "--bootstrap", secured, "--json"]
+            options += [text for key, value in settings.items() for text in ("--kafka", f"{key}={value}")]
+            found = CliRunner().invoke(main.zkrebalancer, ["groups", "describe", GROUP, "--offsets", *options])
+        finally:
+            provider.shutdown()
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout)["offsets"]
+    assert (row["log_end_offset"], row["lag"]) == (10, 8)

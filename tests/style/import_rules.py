@@ -10,7 +10,7 @@ from tests.style.sources import Source, imported_modules, imported_names, is_bel
 ANYTHING = ("zkrebalancer", "consumer_agent")
 AGENT_SURFACE = tuple(
     f"consumer_agent.{name}"
-    for name in ("aio", "arguments", "config", "consumer", "consumer_base", "errors", "records")
+    for name in ("aio", "arguments", "config", "consumer", "consumer_base", "errors", "kafka_config", "records")
 )
 PARTED = ANYTHING  # their subpackages have rules of their own and are not allowed automatically
 # The longest matching name decides. A module may import its own package and, of our other modules, those below these.
@@ -95,6 +95,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.records",
         "consumer_agent.membership",
         "consumer_agent.kafka",
+        "consumer_agent.kafka_config",
         "zkrebalancer.protocol",
         "zkrebalancer.runtime.zk",
         "zkrebalancer.observe.events",
@@ -102,6 +103,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "consumer_agent.kafka": (
         "consumer_agent.config",
         "consumer_agent.errors",
+        "consumer_agent.kafka_config",
         "consumer_agent.runtime.failpoints",
         "consumer_agent.runtime.shared_state",
         "consumer_agent.runtime.out_of_range",

@@ -187,7 +187,7 @@ def _kind(option: click.Option) -> str:
 
 def as_toml(command: ConfiguredCommand, ctx: click.Context) -> str:
     """Format all settings as a file for `--config`; comments name the origins, librdkafka's secrets are masked."""
-    from consumer_agent.config import is_secret  # noqa: PLC0415  # imports Kafka's client
+    from consumer_agent.kafka_config import is_secret  # noqa: PLC0415  # imports Kafka's client
 
     given, _, _ = command.make_parser(ctx).parse_args(list(ctx.meta[ARGUMENTS]))
     origins: Mapping[str, str] = ctx.meta.get(ORIGINS, {})

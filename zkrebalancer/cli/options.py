@@ -258,10 +258,10 @@ def _kafka_settings(
 
     `table`: key -> (value, file).
     """
-    from consumer_agent import config  # noqa: PLC0415  # most commands do not use Kafka
+    from consumer_agent import kafka_config  # noqa: PLC0415  # most commands do not use Kafka
     from zkrebalancer.runtime import kafka  # noqa: PLC0415
 
-    by_variable = {config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}
+    by_variable = {kafka_config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}
     origins = {key: f"kafka in {path}" for key, (_text, path) in table.items()} | by_variable
     settings = {
         **{key: text for key, (text, _path) in table.items()},
@@ -270,7 +270,7 @@ def _kafka_settings(
     flags = dict(pair.split("=", maxsplit=1) for pair in pairs)
     settings |= flags
     origins |= {key: f"--kafka {key}" for key in flags}
-    fault = next(iter(config.kafka_config_faults(settings)), None) or kafka.fault(settings)
+    fault = next(iter(kafka_config.kafka_config_faults(settings)), None) or kafka.fault(settings)
     if fault is not None:
         named = max((key for key in origins if key in fault), key=len, default=None)
         raise click.BadParameter(fault, param_hint="--kafka" if named is None else origins[named])

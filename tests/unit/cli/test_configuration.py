@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from consumer_agent.config import is_secret
+from consumer_agent.kafka_config import is_secret
 from zkrebalancer.cli import options
 from zkrebalancer.cli.configuration import ConfiguredCommand, Reload, settings_of
 from zkrebalancer.cli.coordinator import coordinator

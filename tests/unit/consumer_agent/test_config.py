@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from typing import Any, get_type_hints
 
 import pytest
 
-from consumer_agent.config import ConsumerConfig, ConsumerSettings, is_secret, subscription
+from consumer_agent.config import ConsumerConfig, ConsumerSettings, subscription
 from consumer_agent.kafka.client import kafka_settings
+from consumer_agent.kafka_config import is_secret, kafka_config_faults
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
 from zkrebalancer.protocol.registration import MAX_STOP_TIMEOUT_MS
 
@@ -128,12 +130,27 @@ def test_all_that_is_wrong_with_settings_of_librdkafka_is_told() -> None:
     told = [text.removeprefix("kafka_config: ") for text in str(refused.value).split("; ")]
     assert told == [
         "group.id is decided by the consumer and may not be set",
+        "error_cb must be a function, which only a Python program can set, not 'print'",
+        "throttle_cb must be a function, which only a Python program can set, not 'print'",
         "client.id is decided by the consumer and may not be set",
         'security must be a text with a plain value, not dict (quotation marks for names with dots: "security.…")',
         'fetch.mim.bytes is refused by librdkafka: No such configuration property: "fetch.mim.bytes"',
         'fetch.wait.max.ms is refused by librdkafka: Invalid value for configuration property "fetch.wait.max.ms"',
-        "error_cb is refused by librdkafka: expected error_cb property as a callable function",
-        "throttle_cb is refused by librdkafka: expected throttle_cb property as a callable function",
+    ]
+
+
+def test_functions_and_a_log_are_allowed_and_checked() -> None:
+    async def waiting(_config: str) -> tuple[str, float]:
+        return "", 0.0
+
+    log = logging.getLogger("mine")
+    allowed = {"oauth_cb": lambda _: ("", 0.0), "stats_cb": print, "error_cb": waiting, "throttle_cb": print}
+    protocol = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "statistics.interval.ms": 5}
+    assert kafka_config_faults({**allowed, **protocol, "logger": log}) == []
+    assert kafka_config_faults({"oauth_cb": waiting, "logger": "mine", "rebalance_cb": print}) == [
+        "oauth_cb may not be a coroutine function: a thread of librdkafka calls it",
+        "logger must be a logging.Logger, not 'mine'",
+        "rebalance_cb must be a text with a plain value, not builtin_function_or_method",
     ]
 
 

@@ -1,0 +1,47 @@
+"""Logs what is wrong with the brokers and with single partitions, once until it is well again; librdkafka retries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container
+
+from confluent_kafka import KafkaError, Message
+
+from zkrebalancer.protocol import fields
+
+_log = logging.getLogger(__name__)
+
+
+class Complaints:
+    """What one client has complained about."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Begin without complaints; `bootstrap` is for the log."""
+        self._bootstrap = bootstrap
+        self._is_cut_off = True  # at first, because a failure of the first connection is reported separately
+        self._noted: set[tuple[str | None, int | None, int | None]] = set()
+        self.trouble = ""  # librdkafka's last error about a broker, in parentheses
+
+    def connected(self) -> None:
+        """Note that a broker has answered."""
+        self._is_cut_off = False
+
+    def note_broker(self, error: KafkaError) -> None:
+        """Note an error of a broker; log when none can be reached."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
+            self.trouble = f" ({error.str()})"
+        elif not self._is_cut_off:
+            self._is_cut_off = True
+            _log.warning("no Kafka broker can be reached at %s%s; still trying", self._bootstrap, self.trouble)
+
+    def note_partition(self, message: Message, error: KafkaError | None) -> None:
+        """Log an error of a partition, once until records come."""
+        key = (message.topic(), message.partition(), None if error is None else error.code())
+        if key not in self._noted:
+            self._noted.add(key)
+            _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+
+    def records_came(self, partitions: Container[fields.TopicPartition]) -> None:
+        """Note that these partitions are well."""
+        if self._noted:
+            self._noted = {key for key in self._noted if key[:2] not in partitions}
