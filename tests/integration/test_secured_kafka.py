@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from consumer_agent import AsyncConsumer, ConsumerStateError
 from consumer_agent import Consumer as ConsumerOfAgent
 from tests.integration.fake_coordinator import Stage, wait_until
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.tokens import new_token
+from tests.integration.tokens import identity_provider, new_token
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -427,34 +426,18 @@ def test_tokens_do_not_block_an_event_loop(cluster: LocalCluster, secured: str, 
 
 def test_a_command_gets_its_token_from_an_identity_provider(cluster: LocalCluster, secured: str) -> None:
     """By librdkafka's own settings (OIDC), as `consumer-agent run --kafka` and all commands may have them."""
-
-    class Provider(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            answer = json.dumps({"access_token": new_token("operator", 60.0)[0], "token_type": "bearer"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer((HOST, 0), Provider) as provider, ThreadPoolExecutor(1) as executor:
-        executor.submit(provider.serve_forever)
+    with identity_provider("operator") as url:
         settings = {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.method": "oidc",
             "sasl.oauthbearer.client.id": "operators",
             "sasl.oauthbearer.client.secret": WORD,
-            "sasl.oauthbearer.token.endpoint.url": f"http://{HOST}:{provider.server_port}/token",
+            "sasl.oauthbearer.token.endpoint.url": url,
         }
-        try:
-            options = ["--zookeeper", cluster.zookeeper, "--bootstrap", secured, "--json"]
-            options += [text for key, value in settings.items() for text in ("--kafka", f"{key}={value}")]
-            found = CliRunner().invoke(main.zkrebalancer, ["groups", "describe", GROUP, "--offsets", *options])
-        finally:
-            provider.shutdown()
+        options = ["--zookeeper", cluster.zookeeper, "--bootstrap", secured, "--json"]
+        options += [text for key, value in settings.items() for text in ("--kafka", f"{key}={value}")]
+        found = CliRunner().invoke(main.zkrebalancer, ["groups", "describe", GROUP, "--offsets", *options])
     assert found.exit_code == 0, found.output
     (row,) = json.loads(found.stdout)["offsets"]
     assert (row["log_end_offset"], row["lag"]) == (10, 8)
