@@ -169,13 +169,16 @@ def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Pr
         made = [Create(paths.offsets(GROUP, "aged"), b"incarnation")]
         made += [Create(paths.offsets(GROUP, "aged", number), b"1") for number in range(3)]
         assert isinstance(zk.perform(Multi(tuple(made))), Done)
-    described = zkrebalancer(servers, "describe", GROUP, "--offsets", "--lag-time")
+    described = zkrebalancer(servers, "describe", GROUP, "--offsets", "--lag-time", "--verdict", "10")
     found = {(each["topic"], each["partition"]): (each["lag"], each["lag_s"]) for each in described["offsets"]}
     assert found["aged", 0][0] == 2
     assert 7_200 <= found["aged", 0][1] < 7_200 + WAIT_S
     assert found["aged", 1] == (0, 0.0)
     assert found["aged", 2] == (1, 0.0)
     assert 0 <= found["t", 0][1] < WAIT_S
+    verdicts = {(each["topic"], each["partition"]): each["verdict"] for each in described["offsets"]}
+    assert [verdicts["aged", number] for number in range(3)] == ["STOP", "OK", "OK"]  # the last one has only a marker
+    assert described["verdict"] == "STOP"
     with BlockingZk(servers[0]) as zk:
         removed = [Delete(paths.offsets(GROUP, "aged", number)) for number in range(3)]
         assert isinstance(zk.perform(Multi((*removed, Delete(paths.offsets(GROUP, "aged"))))), Done)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import gevent
 import pytest
 from click.testing import CliRunner
 
-from zkrebalancer.cli.groups import groups
-from zkrebalancer.operations import group_lag
+from zkrebalancer.cli.groups import groups, lags
+from zkrebalancer.observe import inspection
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations import group_lag, lag_watch
 from zkrebalancer.operations.group_lag import PartitionLag, read_lag_times
+from zkrebalancer.operations.lag_verdict import Verdict
+from zkrebalancer.operations.lag_watch import LagWatch
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.runtime.zk import BlockingZk
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,48 @@ def test_lag_times_are_those_of_the_first_unread_records(monkeypatch: pytest.Mon
     assert len(asked) == 1
 
 
-def test_lag_time_needs_kafka() -> None:
-    for arguments in (["--lag-time"], ["--offsets", "--lag-time"]):
+@pytest.mark.parametrize("option", ["--lag-time", "--verdict"])
+def test_lag_time_and_verdicts_need_kafka(option: str) -> None:
+    for arguments in ([option], ["--offsets", option]):
         result = CliRunner().invoke(groups, ["describe", "g", "--zookeeper", "z:1", *arguments])
-        assert (result.exit_code, "--lag-time needs --offsets and --bootstrap" in result.stderr) == (2, True)
+        assert (result.exit_code, f"{option} needs --offsets and --bootstrap" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--verdict"], ["--bootstrap", "b:1"], ["--verdict", "--bootstrap", "b:1", "--watch"]]
+)
+def test_a_list_with_verdicts_needs_kafka_and_time(arguments: list[str]) -> None:
+    result = CliRunner().invoke(groups, ["list", "--zookeeper", "z:1", *arguments])
+    assert (result.exit_code, "--verdict" in result.stderr) == (2, True)
+
+
+def reading_of(name: str, offset: int, end: int) -> tuple[GroupReport, dict[TopicPartition, PartitionLag]]:
+    return GroupReport(name, GroupView(name, {}), []), {("t", 0): PartitionLag(offset, None, end)}
+
+
+def test_verdicts_follow_from_readings_in_the_window_and_from_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `LagWatch.note`, keep readings for ever; in `LagWatch.verdicts`, do not look for records."""
+    found: dict[TopicPartition, int | None] = {("t", 0): 1}
+    monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: found)
+    watch = LagWatch(20)
+    watch.note(*reading_of("g", 90, 100), 0)
+    assert watch.verdicts({}) == {("t", 0): Verdict.STOP}
+    watch.note(*reading_of("g", 20, 100), 1_000)
+    assert watch.verdicts({}) == {("t", 0): Verdict.REWIND}
+    watch.note(*reading_of("g", 20, 100), 15_000)
+    watch.note(*reading_of("g", 20, 100), 30_000)  # the first reading no longer counts
+    assert watch.verdicts({}) == {("t", 0): Verdict.STOP}
+    found["t", 0] = None
+    assert watch.verdicts({}) == {("t", 0): Verdict.OK}
+
+
+def test_a_list_names_the_worst_verdict_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = {name: reading_of(name, *offsets) for name, offsets in {"a": (5, 5), "b": (5, 9)}.items()}
+    monkeypatch.setattr(inspection, "read_offsets", lambda _zk, _report: None)
+    monkeypatch.setattr(group_lag, "read_lag", lambda report, _kafka: reports[report.name][1])
+    monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: {("t", 0): 1})
+    monkeypatch.setattr(gevent, "sleep", lambda _s: None)
+    zk = cast("BlockingZk", None)
+    assert lags.read_worst(zk, {}, [report for report, _lag in reports.values()], 10) == {"a": "OK", "b": "STOP"}
+    with pytest.raises(lags.TooManyGroupsError, match="at most 200 groups, there are 201"):
+        lags.read_worst(zk, {}, [reports["a"][0]] * 201, 10)

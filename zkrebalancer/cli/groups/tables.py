@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.table import Table
 
+from zkrebalancer.cli.groups.lags import Lags
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
-from zkrebalancer.operations.group_lag import PartitionLag
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.registration import stop_limit_ms
 
 MAX_NAMES_SHOWN = 20  # in one cell of a table
-Lag = Mapping[fields.TopicPartition, PartitionLag]
-LagTimes = Mapping[fields.TopicPartition, float | None]  # seconds; None: unknown
 
 
 def summary(report: GroupReport) -> dict[str, object]:
@@ -33,7 +30,7 @@ def summary(report: GroupReport) -> dict[str, object]:
     }
 
 
-def document(report: GroupReport, lag: Lag | None, times: LagTimes | None) -> dict[str, object]:
+def document(report: GroupReport, lags: Lags | None) -> dict[str, object]:
     """Return a group with everything that was read of it."""
     return {
         **summary(report),
@@ -54,11 +51,12 @@ def document(report: GroupReport, lag: Lag | None, times: LagTimes | None) -> di
             {"topic": topic, "partition": partition, "offset": offset}
             for (topic, partition), offset in sorted(report.offsets.items())
         ]
-        if lag is None
+        if lags is None
         else [
-            {"topic": tp[0], "partition": tp[1], **asdict(known), "lag": known.lag, **_lag_s(times, tp)}
-            for tp, known in lag.items()
+            {"topic": tp[0], "partition": tp[1], **asdict(known), "lag": known.lag, **lags.of(tp)}
+            for tp, known in lags.lag.items()
         ],
+        **({} if lags is None or lags.verdicts is None else {"verdict": lags.worst}),
     }
 
 
@@ -119,23 +117,22 @@ def _capacity(report: GroupReport, member: MemberReport) -> str:
     return f"{capacity}, drained" if _is_drained(report, member) else capacity
 
 
-def _lag_s(times: LagTimes | None, partition: fields.TopicPartition) -> dict[str, float | None]:
-    return {} if times is None else {"lag_s": times[partition]}
-
-
-def partitions_table(report: GroupReport, with_offsets: bool, lag: Lag | None, times: LagTimes | None) -> Table:
+def partitions_table(report: GroupReport, with_offsets: bool, lags: Lags | None) -> Table:
     """Return one line for each partition that has an owner or an offset."""
     columns = ["offset"] if with_offsets else []
-    columns += ["offset in Kafka", "log end", "lag"] if lag is not None else []
-    columns += ["lag s"] if times is not None else []
+    columns += ["offset in Kafka", "log end", "lag"] if lags is not None else []
+    columns += ["lag s"] if lags is not None and lags.times is not None else []
+    columns += ["verdict"] if lags is not None and lags.verdicts is not None else []
     table = Table("topic", "partition", "consumer thread", *columns)
     owned = report.owned()
-    for topic, partition in sorted(owned.keys() | report.offsets.keys() | (lag or {}).keys()):
+    for topic, partition in sorted(
+        owned.keys() | report.offsets.keys() | (lags.lag.keys() if lags is not None else set())
+    ):
         row: list[object] = [topic, partition, owned.get((topic, partition))]
-        if lag is not None:
-            known = lag[topic, partition]
+        if lags is not None:
+            known = lags.lag[topic, partition]
             row += [known.offset, known.offset_in_kafka, known.log_end_offset, known.lag]
-            row += _lag_s(times, (topic, partition)).values()
+            row += lags.of((topic, partition)).values()
         elif with_offsets:
             row.append(report.offsets.get((topic, partition)))
         table.add_row(*("-" if value is None else str(value) for value in row))

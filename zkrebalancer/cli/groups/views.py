@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -11,11 +10,11 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options, watching
-from zkrebalancer.cli.groups import history, tables
+from zkrebalancer.cli.groups import history, lags, tables
+from zkrebalancer.cli.groups.lags import LagReader, Wanted
 from zkrebalancer.cli.watching import View
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
-from zkrebalancer.operations import group_lag
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
@@ -28,26 +27,40 @@ class UnreadableGroupError(RebalancerError):
 
 @click.command("list")
 @watching.watch_option
+@lags.verdict_option
+@options.kafka_options("Kafka brokers, for --verdict.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def list_groups(watch: bool, zookeeper: str, as_json: bool) -> None:
-    """List all groups and the leading coordinator.
+def list_groups(
+    watch: bool, window_s: int | None, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+) -> None:
+    """List all groups and the leading coordinator; with --verdict, also the worst verdict about each group's lag.
 
     \b
     Example:
       zkrebalancer groups list --zookeeper localhost:2181/kafka
+      zkrebalancer groups list --verdict --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     watching.refuse_json(watch=watch, as_json=as_json)
+    if (window_s is None) != (kafka is None):
+        raise click.UsageError("--verdict and --bootstrap need each other")
+    if watch and window_s is not None:
+        raise click.UsageError("--verdict takes its time, so it cannot be combined with --watch")
     refused: list[ZooKeeperRefusedError] = []
 
     def read() -> View:
         nonlocal refused
         leader = inspection.read_leader(zk)
         reports, refused = inspection.read_groups(zk)
+        verdicts = None
+        if window_s is not None and kafka is not None:
+            verdicts = lags.read_worst(zk, kafka, reports, window_s)
         if not as_json:
-            return _list_view(leader, reports)
-        document = {"coordinator": asdict(leader) if leader else None, "groups": [tables.summary(r) for r in reports]}
+            return _list_view(leader, reports, verdicts)
+        judged = [{} if verdicts is None else {"verdict": verdicts[report.name]} for report in reports]
+        summaries = [{**tables.summary(report), **more} for report, more in zip(reports, judged, strict=True)]
+        document = {"coordinator": asdict(leader) if leader else None, "groups": summaries}
         click.echo(json.dumps(document))
         return (), ()
 
@@ -58,17 +71,21 @@ def list_groups(watch: bool, zookeeper: str, as_json: bool) -> None:
         raise UnreadableGroupError(f"a group is not in the list: {refused[0]}{others}")
 
 
-def _list_view(leader: CoordinatorAddress | None, reports: list[GroupReport]) -> View:
+def _list_view(
+    leader: CoordinatorAddress | None, reports: list[GroupReport], verdicts: Mapping[str, str | None] | None
+) -> View:
     heading = (
         f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
         if leader
         else "coordinator: none leads; no group is rebalanced until one does"
     )
-    table = Table("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
+    columns = ("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
+    table = Table(*columns, *([] if verdicts is None else ["verdict"]))
     for report in reports:
+        judged = [] if verdicts is None else [verdicts[report.name] or "-"]
         name, state, *others = list(tables.summary(report).values())[:7]
         frozen = ", frozen" if report.settings.frozen else ""
-        table.add_row(str(name), f"{state}{frozen}", *map(str, others))
+        table.add_row(str(name), f"{state}{frozen}", *map(str, others), *judged)
     return (heading, table), ()
 
 
@@ -81,6 +98,7 @@ def _list_view(leader: CoordinatorAddress | None, reports: list[GroupReport]) ->
     is_flag=True,
     help="With --bootstrap, add how long the first unread record waits; reads those records.",
 )
+@lags.verdict_option
 @click.option("--state", is_flag=True, help="Only the state, the settings, and why the group is stuck.")
 @click.option(
     "--history",
@@ -101,6 +119,7 @@ def describe(
     members: bool,
     offsets: bool,
     lag_time: bool,
+    window_s: int | None,
     state: bool,
     history_count: int | None,
     watch: bool,
@@ -116,11 +135,14 @@ def describe(
       zkrebalancer groups describe payments --state --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --history --watch --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+      zkrebalancer groups describe payments --offsets --verdict --bootstrap localhost:9092 --zookeeper localhost:2181
     """
     if kafka is not None and not offsets:
         raise click.UsageError("--bootstrap has no meaning without --offsets")
     if lag_time and kafka is None:
         raise click.UsageError("--lag-time needs --offsets and --bootstrap")
+    if window_s is not None and kafka is None:
+        raise click.UsageError("--verdict needs --offsets and --bootstrap")
     watching.refuse_json(watch=watch, as_json=as_json)
 
     def read() -> View:
@@ -129,14 +151,11 @@ def describe(
         if offsets:
             inspection.read_offsets(zk, report)
         rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
-        lag = group_lag.read_lag(report, kafka) if kafka is not None else None
-        times = None
-        if lag_time and lag is not None and kafka is not None:
-            times = group_lag.read_lag_times(lag, kafka, int(time.time() * 1_000))
+        known = reader.read(report) if reader is not None else None
         if as_json:
             past = {} if history_count is None else {"history": history.document(rebalances)}
             obstacle_list = [asdict(each) for each in obstacles]
-            click.echo(json.dumps({**tables.document(report, lag, times), "obstacles": obstacle_list, **past}))
+            click.echo(json.dumps({**tables.document(report, known), "obstacles": obstacle_list, **past}))
             return (), ()
         below = [f"{obstacle.kind}: {obstacle.text}" for obstacle in obstacles] if state else []
         if state:
@@ -146,10 +165,12 @@ def describe(
         elif members:
             table = tables.members_table(report)
         else:
-            table = tables.partitions_table(report, offsets, lag, times)
+            table = tables.partitions_table(report, offsets, known)
         return (table, *below), report.problems.lines()
 
     with BlockingZk(zookeeper) as zk:
+        wanted = Wanted(lag_time, window_s, watch)
+        reader = LagReader(zk, kafka, wanted) if kafka is not None else None
         watching.show(read, watch=watch)
 
 
