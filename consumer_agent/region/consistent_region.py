@@ -1,13 +1,14 @@
-"""A consistent region: the results of a group's records, each exactly once, by transactions of a sink.
+"""A consistent region: the results of a group's records, each exactly once.
 
-The sink's own offsets say what is stored, and its generations fence out a consumer that was suspended. Why that is
-enough: `docs/decisions/0033-consistent-region.md`.
+By transactions of a sink: its own offsets say what is stored, and its generations fence out a consumer that was
+suspended. Or by checkpoints of a state that the application keeps itself (`own_state.py`). Why that is enough:
+`docs/decisions/0033-consistent-region.md`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,8 @@ from typing import Any, Self
 from consumer_agent.consumer import ITERATION_TIMEOUT_S, Consumer
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.records import Batch
+from consumer_agent.region.joining import DEFAULT_RESET_S, own_state
+from consumer_agent.region.own_state import PARTITION, SINK, Checkpoint, OwnState, checked_handlers, checked_recovery
 from consumer_agent.region.progress import Extent, Progress
 from consumer_agent.region.sink import Advance, Claim, Sink
 from consumer_agent.region.sinks import as_sink
@@ -29,14 +32,34 @@ _log = logging.getLogger(__name__)
 
 
 class ConsistentRegion:
-    """Reads a consumer's batches, and stores their results in transactions that also advance their partitions.
+    """Reads a consumer's batches, and keeps their results consistent with the group's offsets.
 
     Make it before the consumer's first poll; closing it closes the consumer. Use it from the consumer's thread.
-    `every_s`: how often the group's offsets, by which tools show lag, follow those of the sink.
+    `recovery`: where the results are, and so what a crash takes back.
+
+    - `sink`: in a database; `transaction` stores them together with the progress. `every_s`: how often the group's
+      offsets, by which tools show lag, follow those of the sink.
+    - `partition`: in a state for each partition, which `on_checkpoint(checkpoint)` stores every `every_s` and before a
+      partition moves, and `on_reset(checkpoint)` restores.
+    - `group`: in one state of each member. All members store theirs every `every_s`; after a crash, all restore them.
+      `member`: a name that a restarted process has again (default: the instance id, else the client id); `reset_s`:
+      how long a checkpoint or a reset may take.
     """
 
-    def __init__(self, consumer: Consumer, *, name: str, every_s: float = 10.0) -> None:
-        """Make the consumer a member of the region `name`.
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        name: str,
+        every_s: float = 10.0,
+        recovery: str = SINK,
+        member: str | None = None,
+        reset_s: float = DEFAULT_RESET_S,
+        on_checkpoint: Callable[[Checkpoint], object] | None = None,
+        on_reset: Callable[[Checkpoint | None], object] | None = None,
+        on_retire: Callable[[Checkpoint], object] | None = None,
+    ) -> None:
+        """Make the consumer a member of the region `name`; `on_retire(checkpoint)`: earlier copies may be deleted.
 
         Raises:
             ConfigurationError, InvalidNameError: an argument is not allowed.
@@ -51,11 +74,15 @@ class ConsistentRegion:
         config = self._frontend.config
         interval_ms = int(1_000 * _checked_every(every_s))
         self.group = config.group
+        handlers = checked_handlers(checked_recovery(recovery), on_checkpoint, on_reset, on_retire)
+        hooks: Mapping[Tell, Callable[[list[TopicPartition]], object]]
         hooks = {Tell.ASSIGNED: self._assigned, Tell.LOST: self._lost}
-        consumer._join_region(  # noqa: SLF001
-            replace(config, enable_auto_commit=True, enable_auto_finish=False, auto_commit_interval_ms=interval_ms),
-            hooks,
-        )
+        self._own: OwnState | None = None  # None: `transaction` takes its place
+        if handlers is not None:
+            named = self.name, member, float(every_s), reset_s
+            self._own, hooks = own_state(consumer, recovery, named, handlers)
+        config = replace(config, enable_auto_finish=False, auto_commit_interval_ms=interval_ms)
+        consumer._join_region(replace(config, enable_auto_commit=recovery != PARTITION), hooks)  # noqa: SLF001
         self._progress = Progress()
         self._sink: Sink | None = None  # that of the last transaction
         self._database: Any = None  # which it was made for
@@ -64,7 +91,9 @@ class ConsistentRegion:
     # ---- reading
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return batches of records, until the consumer is closed."""
+        """Return batches of records, until the consumer is closed; the next request shows that one is processed."""
+        if self._own is not None:
+            yield from self._own.batches()
         while not self._frontend.is_closed:
             batch = self._consumer.poll(ITERATION_TIMEOUT_S)
             if batch:
@@ -88,6 +117,8 @@ class ConsistentRegion:
             ConsumerStateError: there is no batch, or it is stored already.
 
         """
+        if self._own is not None:
+            raise ConsumerStateError("transaction: the region does not recover by a sink")
         if not self._batch:
             raise ConsumerStateError("transaction: there is no batch that is not stored already; use it once for each")
         return Transaction(self, self._sink_of(database))
@@ -97,8 +128,44 @@ class ConsistentRegion:
             self._sink, self._database, self._progress = as_sink(database), database, Progress()
         return self._sink
 
+    def checkpoint(self, timeout_s: float = DEFAULT_RESET_S) -> bytes:
+        """Bring about a checkpoint now, and return what describes it; call it between two batches.
+
+        All batches so far count as processed. In a region that recovers as a group, all members store theirs.
+
+        Raises:
+            ConsumerStateError: the region recovers by a sink, is closed, or no checkpoint was complete in time.
+            CommitFailedError: a partition was lost meanwhile.
+
+        """
+        return self._required("checkpoint").checkpoint(timeout_s)
+
+    def reset(self, data: bytes | None, timeout_s: float = DEFAULT_RESET_S) -> None:
+        """Go back to the last complete checkpoint, which `data` describes; None: to the beginning.
+
+        In a region that recovers as a group, all members do.
+
+        Raises:
+            NodeContentError: `data` describes no checkpoint.
+            ConsumerStateError: it is not the last one, or of another region or member; the region recovers by a sink,
+            is closed, or was not reset in time.
+
+        """
+        self._required("reset").reset(data, timeout_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures of the region by name, with the unit last; those with `_total` only grow."""
+        return self._required("metrics").metrics()
+
+    def _required(self, method: str) -> OwnState:
+        if self._own is None:
+            raise ConsumerStateError(f"{method}: the region recovers by a sink")
+        return self._own
+
     def close(self) -> None:
-        """Close the consumer: it leaves its group."""
+        """Close the consumer: it leaves its group, after a last checkpoint of the application's state."""
+        if self._own is not None:
+            self._own.close(is_clean=True)
         self._consumer.close()
 
     def __enter__(self) -> Self:
@@ -108,8 +175,10 @@ class ConsistentRegion:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        self.close()
+        """Close; after an exception, the state of the application is stored no more."""
+        if self._own is not None:
+            self._own.close(is_clean=error is None)
+        self._consumer.close()
 
     # ---- the consumer's callbacks
 

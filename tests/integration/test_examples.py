@@ -5,6 +5,7 @@ Addresses are in the environment (ZOOKEEPER, BOOTSTRAP, GROUP, TOPIC); Ctrl-C en
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
@@ -129,7 +130,8 @@ def output(example: Program) -> str:
 def test_every_example_has_a_test() -> None:
     names = [path.stem for path in FOLDER.iterdir()]
     assert names
-    tested = globals().keys() | {path.stem for path in Path(__file__).parent.glob("test_spark_*.py")}
+    others = (path.stem for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py"))
+    tested = globals().keys() | set(others)
     assert [name for name in names if f"test_{name}" not in tested] == []
 
 
@@ -413,9 +415,34 @@ def test_shell_child(examples: Examples) -> None:
 def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path, name: str) -> None:
     """It exits with 0 and without a traceback, and its partitions are free at once."""
     needs = {"FROM": "0", "TOPIC2": examples.topic, "END": "1000000", "INSTANCE": "i", "DATABASE": f"{folder}/sink.db"}
-    needs["SINCE_MS"] = "0"
+    needs |= {"SINCE_MS": "0", "FOLDER": str(folder), "MEMBER": "m", "EVERY_S": "0.5"}
     example = examples.start(f"{name}.py", **needs)
     group = examples.group
     examples.wait_for("partitions", example, lambda: len(examples.lab.group(group).owned()) == PARTITIONS)
     examples.interrupt(example, signal.SIGTERM)
     assert examples.lab.group(group).members == []
+
+
+def test_region_partition(examples: Examples, tmp_path: Path) -> None:
+    """After a kill, the others restore the states of just its partitions, each as of its committed offset."""
+    settings = {"FOLDER": str(tmp_path), "SESSION_TIMEOUT_MS": "4000", "EVERY_S": "0.3"}
+    members = [examples.start("region_partition.py", **settings) for _ in range(2)]
+    written = RECORDS
+
+    def are_counted() -> bool:
+        for partition in range(PARTITIONS):
+            file = tmp_path / f"{examples.topic}-{partition}-{written}.json"
+            if not file.exists() or json.loads(file.read_text()) != [written, sum(range(written))]:
+                return False
+            stored = examples.lab.zk.perform(Get(paths.offsets(examples.group, examples.topic, partition)), ABSENT)
+            if not isinstance(stored, Content) or int(stored.content) != written:
+                return False
+        return True
+
+    examples.wait_for("all records", members[0], are_counted)
+    examples.produce(RECORDS_OF_A_ROUND)
+    written += RECORDS_OF_A_ROUND
+    faults.kill(members[0].pid)
+    examples.wait_for("all records", members[1], are_counted)
+    examples.interrupt(members[1], signal.SIGTERM)
+    assert are_counted()

@@ -18,12 +18,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer": (),
     "zkrebalancer.protocol": (),
     "zkrebalancer.assignment": ("zkrebalancer.protocol",),
+    "zkrebalancer.region": ("zkrebalancer.protocol",),
     "zkrebalancer.rebalance": (  # the input and output of a strategy, but no strategy
         "zkrebalancer.protocol",
         "zkrebalancer.assignment.columns",
         "zkrebalancer.assignment.loads",
         "zkrebalancer.assignment.model",
         "zkrebalancer.assignment.transition",
+        "zkrebalancer.region",
     ),
     "zkrebalancer.group_protocol": ("zkrebalancer.protocol", "zkrebalancer.assignment"),
     "zkrebalancer.kafka_protocol": ("zkrebalancer.protocol",),
@@ -110,7 +112,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.runtime.threads",
         "zkrebalancer.protocol",
     ),
-    "consumer_agent.region": (*AGENT_SURFACE, "consumer_agent.runtime", "zkrebalancer.protocol"),
+    "consumer_agent.region": (
+        *AGENT_SURFACE,
+        "consumer_agent.runtime",
+        "zkrebalancer.protocol",
+        "zkrebalancer.region",
+        "zkrebalancer.runtime.zk",
+    ),
     "consumer_agent.sidecar": (
         *AGENT_SURFACE,
         "consumer_agent.kafka.client",  # dead letters go to a topic with the same settings
@@ -133,7 +141,7 @@ PURE = (
     "zkrebalancer.assignment",
     "zkrebalancer.rebalance",
     "zkrebalancer.group_protocol",
-    "zkrebalancer.region.merge",
+    "zkrebalancer.region",
     "consumer_agent.membership",
     "consumer_agent.runtime.record_buffer",
     "consumer_agent.kafka.stall_detector",

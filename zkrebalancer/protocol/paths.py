@@ -20,6 +20,7 @@ SECURITY = "/consumers/security"
 
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
+REGION_CHILDREN = ("members", "requests", "contributions", "merged", "initial")
 MAX_NAME_LENGTH = 200
 MAX_TOPIC_LENGTH = 249  # Kafka's
 MAX_CACHED_NAMES = 100_000
@@ -136,4 +137,12 @@ def deleted_offsets(group_name: str, copy: str | None = None) -> str:
 
 def _child(group_name: str, kind: str, name: str | None) -> str:
     path = f"{GROUPS}/{group_name}/{kind}"
+    return path if name is None else f"{path}/{name}"
+
+
+def region(group_name: str, kind: str | None = None, name: str | None = None) -> str:
+    """The consistent region of a group, one of its nodes (`order`) or containers (`members`), or a node in that."""
+    path = f"{GROUPS}/{group_name}/region"
+    if kind is not None:
+        path = f"{path}/{kind}"
     return path if name is None else f"{path}/{name}"

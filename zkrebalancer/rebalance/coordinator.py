@@ -22,6 +22,7 @@ from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.obstacles import Obstacles
 from zkrebalancer.rebalance.quarantine import Quarantine
+from zkrebalancer.rebalance.region import OWN_CHILDREN
 from zkrebalancer.rebalance.rubbish import Rubbish
 from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
 from zkrebalancer.rebalance.states import GroupState
@@ -295,8 +296,9 @@ class Coordinator:
 
     def _group_watched(self, event: calls.Watched) -> None:
         name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
+        below = OWN_CHILDREN if event.children and not rest else tuple(rest)
         if name in self.groups:
-            self.scheduler.run(name, self.groups[name].watched, tuple(rest))
+            self.scheduler.run(name, self.groups[name].watched, below)
 
     def _topic_changed(self, group: str, kind: str, topic: str) -> None:
         if group in self.groups:

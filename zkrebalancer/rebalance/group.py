@@ -29,6 +29,7 @@ from zkrebalancer.rebalance.pause import Pause
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
+from zkrebalancer.rebalance.region import Region
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
@@ -38,7 +39,6 @@ from zkrebalancer.rebalance.view import GroupView, Member, Released
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
-MAX_PROBLEMS_LOGGED = 20  # at each reading, of nodes that another program may have made by the thousand
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
@@ -78,9 +78,9 @@ class Group:
         self._topic_reset = TopicReset(scheduler, view, self.handle)
         self._pause = Pause(scheduler, view)
         self._history = History(scheduler, view, leadership.epoch)
+        self.region = Region(scheduler, view, lambda: self.state in REST and self._causes.pending is None)
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
-        self._weighing = leadership.weighing
         self._moving = Moving(scheduler, view, self._vacancies, leadership.epoch, self.handle)
 
     @property
@@ -200,10 +200,8 @@ class Group:
 
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, and begin to adopt it."""
-        for problem in reader.problems.shown[:MAX_PROBLEMS_LOGGED]:
+        for problem in reader.problems.logged():
             self._scheduler.warn(problem)
-        if (count := reader.problems.counts.total()) > MAX_PROBLEMS_LOGGED:
-            self._scheduler.warn(f"{count - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
         view, new = self.view, reader.view
         gone = [member for name, member in sorted(view.members.items()) if name not in new.members]
         self._vacancies.follow(view, new, gone, self._scheduler.now.mono_us)
@@ -237,6 +235,7 @@ class Group:
         self._departures.adopt(reader.dead_channels())
         self._pause.look()
         self._history.look()
+        self.region.begin(self._loading.children)
         self.request(self._load_trigger)
         self._queue()
         missed, self._missed = self._missed, set()
@@ -250,6 +249,8 @@ class Group:
             self._missed.add(path)
         elif not path:
             self.read_settings()
+        elif path[0] in {"", "region"}:
+            self.region.watched(path)
         elif path == ("ids",):
             self._membership.list_ids()
         elif path[0] == "ids":
@@ -301,7 +302,7 @@ class Group:
     def _look(self) -> None:
         if self.planning.look():
             problem = self.planning.problem()
-            if self.view.settings.strategy in self._weighing:
+            if self.view.settings.strategy in self._leadership.weighing:
                 problem = self.loads.weigh(problem)
             self._scheduler.do(self.planning.task(self._ticket, problem))
         else:
@@ -403,6 +404,7 @@ class Group:
             self._membership.look_ever_more_rarely(pause_us)
         if self._causes.pending is not None:
             self._queue_debounced()
+        self.region.look()
 
     def _reconcile(self) -> None:
         self._leadership.groups_to_load.add(self.name, RECONCILIATION)

@@ -37,6 +37,7 @@ class Loading:
         self._stages: deque[Stage] = deque()
         self._reads: deque[LazyRead] = deque()  # of this stage, not requested yet
         self._missing_replies = 0
+        self.children: tuple[str, ...] = ()  # of the group's node
         self._reader = GroupReader(view.group, view.topics)
 
     def begin(self) -> None:
@@ -48,11 +49,12 @@ class Loading:
         self._list()
 
     def _list(self) -> None:
-        self._scheduler.ask(ListChildren(paths.group(self._view.group)), self._listed)
+        self._scheduler.ask(ListChildren(paths.group(self._view.group), watch=True), self._listed)
 
     def _listed(self, reply: Reply) -> None:
         """Create missing child nodes, then start reading."""
         group = self._view.group
+        self.children = reply.names if isinstance(reply, Children) else ()
         if not isinstance(reply, Children):
             self._note_gone()
         elif "generation" in reply.names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 MAX_SHOWN = 20  # of each place
+MAX_PROBLEMS_LOGGED = 20  # at each reading
 
 
 class Problems:
@@ -25,3 +26,8 @@ class Problems:
         """Return the texts, and for each place the number of problems that are not shown."""
         more = {place: count - MAX_SHOWN for place, count in self.counts.items() if count > MAX_SHOWN}
         return [*self.shown, *(f"{place}: {count} more problems" for place, count in more.items())]
+
+    def logged(self) -> list[str]:
+        """Return the texts for a log, at most MAX_PROBLEMS_LOGGED, and how many more there are."""
+        more = self.counts.total() - MAX_PROBLEMS_LOGGED
+        return self.shown[:MAX_PROBLEMS_LOGGED] + ([f"{more} more nodes cannot be read"] if more > 0 else [])

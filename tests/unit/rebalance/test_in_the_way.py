@@ -11,7 +11,7 @@ from zkrebalancer.protocol.calls import Check, Create, Delete, Done, Multi
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.group import MAX_PROBLEMS_LOGGED
+from zkrebalancer.rebalance.problems import MAX_PROBLEMS_LOGGED
 
 RECORD = encode_eviction(EvictionRecord(1, {}, 5, 5))
 EVERYTHING = {("t", number): 0 for number in range(4)}

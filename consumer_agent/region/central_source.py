@@ -1,0 +1,87 @@
+"""A consumer of a central group, as a region sees it: what it holds is what its callbacks have announced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from consumer_agent.consumer import Consumer
+from consumer_agent.records import Batch
+from consumer_agent.runtime.notices import Tell
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region.documents import UNKNOWN
+
+
+class CentralSource:
+    """Reads a consumer's batches."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        """Know nothing; `hooks` are called within the consumer's polls."""
+        self._consumer = consumer
+        self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
+        self._held: set[TopicPartition] = set()
+        self._batch = Batch()
+        self.has_lost = self.was_revoked = False
+        self.rebalances = 0
+        self.hooks = {Tell.ASSIGNED: self._assigned, Tell.REVOKE: self._revoked, Tell.LOST: self._lost}
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self._held.update(partitions)
+        self.rebalances += 1
+
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
+        self._held.difference_update(partitions)
+        self.rebalances += 1
+
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._held.difference_update(partitions)
+        self.has_lost = True
+
+    @property
+    def consumer(self) -> str | None:
+        """The consumer's registration."""
+        return self._frontend._telemetry.member or None  # noqa: SLF001
+
+    def held(self) -> dict[TopicPartition, int]:
+        """Return the partitions of the last callbacks, with the next offsets to return."""
+        if not self._held:
+            return {}
+        positions = self._consumer.position()
+        return {tp: positions.get(tp, UNKNOWN) for tp in self._held}
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Continue from these offsets."""
+        known = {tp: offset for tp, offset in positions.items() if tp in self._held}
+        if known:
+            self._consumer.seek(known)
+            self._batch = Batch()
+
+    def identity(self, topic: str) -> str:
+        """Return the names of a topic's incarnation."""
+        return self._frontend.shared.identities.get(topic, "")
+
+    def poll(self, timeout_s: float) -> Batch:
+        """Return records."""
+        self._batch = self._consumer.poll(timeout_s)
+        return self._batch
+
+    def poll_nothing(self, timeout_s: float) -> None:
+        """Run callbacks."""
+        self._consumer.poll(timeout_s, max_records=0)
+
+    def first_offsets(self, batch: Batch) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition in a batch."""
+        return {partition: records[0].offset for partition, records in batch.by_partition().items()}
+
+    def finish(self) -> None:
+        """Mark the last batch as finished."""
+        if self._batch:
+            ends = {tp: records[-1].offset + 1 for tp, records in self._batch.by_partition().items()}
+            self._batch = Batch()
+            self._consumer.finish(ends)
+
+    def close(self, *, is_clean: bool) -> None:
+        """Leave the group."""
+        if not is_clean:
+            self._batch = Batch()
+        self.finish()
+        self._consumer.close()

@@ -1,0 +1,163 @@
+"""A region whose application keeps a state for each partition: it is stored, then the offset is committed.
+
+The commit is fenced by the partition's owner, and names which copy is the valid one. So neither a crash nor a planned
+move concerns any other partition, and no member waits for another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from consumer_agent.consumer import Consumer
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.records import Batch
+from consumer_agent.region.figures import Figures
+from consumer_agent.region.own_state import Checkpoint, Handlers
+from consumer_agent.runtime.clock import now_ms
+from consumer_agent.runtime.notices import Tell
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Merge
+
+POLL_S = 0.1
+RETRY_S = 1.0  # after a commit that failed
+
+
+class PartitionStates:
+    """The states of the partitions that one consumer holds."""
+
+    def __init__(self, consumer: Consumer, every_s: float, handlers: Handlers) -> None:
+        """Know no partition; `hooks` are called within the consumer's polls."""
+        self._consumer, self._every_s, self._handlers = consumer, every_s, handlers
+        self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
+        self._processed: dict[TopicPartition, int] = {}  # next offsets, of partitions that the application knows
+        self._stored: dict[TopicPartition, int | None] = {}  # next offsets of the copies that are valid
+        self._batch = Batch()
+        self._due_s = time.monotonic() + every_s
+        self.figures = Figures()
+        self._is_closed = False
+        self._may_store = True  # False after an exception: the last batch may be processed in part
+        self.hooks = {Tell.ASSIGNED: self._assigned, Tell.REVOKE: self._revoked, Tell.LOST: self._forget}
+
+    # ---- the application's calls
+
+    def batches(self) -> Iterator[Batch]:
+        """Return batches, until the consumer is closed."""
+        while not self._frontend.is_closed:
+            self._processed_batch()
+            if time.monotonic() >= self._due_s:
+                self._store_and_commit(list(self._processed))
+            batch = self._consumer.poll(POLL_S)
+            if batch:
+                self._batch = batch
+                yield batch
+
+    def checkpoint(self, timeout_s: float) -> bytes:
+        """Store the states of all partitions, commit, and return their offsets."""
+        self._processed_batch()
+        self._store_and_commit(list(self._processed), timeout_s)
+        return documents.encode_merge(Merge(1, self._processed))
+
+    def reset(self, data: bytes | None, timeout_s: float) -> None:
+        """Go back to the copies that are valid; None: to the beginnings of the partitions, without any state.
+
+        Raises:
+            NodeContentError: these bytes describe no checkpoint.
+            ConsumerStateError: a partition has a younger copy.
+
+        """
+        self._processed_batch()
+        held = set(self._processed)
+        if data is None:
+            begins: Mapping[TopicPartition, int] = self._consumer.beginning_offsets(held, timeout_s=timeout_s)
+            self._restore(dict.fromkeys(held), begins)
+            return
+        offsets = {tp: at for tp, at in documents.decode_merge(data).offsets.items() if tp in held}
+        for (topic, number), offset in sorted(offsets.items()):
+            if self._stored.get((topic, number)) != offset:
+                known = self._stored.get((topic, number))
+                raise ConsumerStateError(f"{topic}/{number}: the copy at {offset} is retired; the last is at {known}")
+        self._restore(dict(offsets), offsets)
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures by name."""
+        return self.figures.by_name(len(self._processed), len({topic for topic, _number in self._processed}))
+
+    def close(self, *, is_clean: bool) -> None:
+        """Leave the group; if clean, what was processed is stored first."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._may_store = is_clean
+        if is_clean:
+            self._processed_batch()
+        self._consumer.close()
+
+    # ---- the consumer's callbacks
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        """Restore the states of new partitions as of their committed offsets."""
+        self.figures.rebalances += 1
+        begun_ms = now_ms()
+        positions = self._consumer.position()
+        committed = self._consumer.committed(partitions)
+        self._stored.update(committed)
+        self._processed.update({tp: positions[tp] for tp in partitions if tp in positions})
+        self._handlers.reset(Checkpoint(offsets=committed))
+        self.figures.resets.note(now_ms() - begun_ms)
+
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
+        """Store the states of just the partitions that move; their final offsets go with the acknowledgement."""
+        self.figures.rebalances += 1
+        self._processed_batch()
+        if self._may_store:
+            self._store([tp for tp in partitions if tp in self._processed])
+        self._forget(partitions)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._processed.pop(partition, None)
+            self._stored.pop(partition, None)
+
+    # ---- what both consist of
+
+    def _processed_batch(self) -> None:
+        """Note that the application has processed the last batch."""
+        batch, self._batch = self._batch, Batch()
+        for partition, records in batch.by_partition().items():
+            if partition in self._consumer.position():
+                self._processed[partition] = records[-1].offset + 1
+
+    def _store(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Let the application store the states that have changed, and mark their records as finished."""
+        changed = {tp: self._processed[tp] for tp in partitions if self._processed[tp] != self._stored.get(tp)}
+        if changed:
+            begun_ms = now_ms()
+            self._handlers.checkpoint(Checkpoint(offsets=changed))
+            self._consumer.finish(changed)
+            self.figures.checkpoints.note(now_ms() - begun_ms)
+        return changed
+
+    def _store_and_commit(self, partitions: list[TopicPartition], timeout_s: float | None = None) -> None:
+        self._due_s = time.monotonic() + self._every_s
+        changed = self._store(partitions)
+        if not changed:
+            return
+        try:
+            if timeout_s is None:
+                self._consumer.commit(changed)
+            else:
+                self._consumer.commit(changed, timeout_s=timeout_s)
+        except CommitFailedError:  # the partitions were lost, or are being lost: `on_lost` follows
+            self._due_s = time.monotonic() + RETRY_S
+            if timeout_s is not None:
+                raise
+            return
+        self._stored.update(changed)
+        self._handlers.retire(Checkpoint(offsets=changed))
+
+    def _restore(self, offsets: Mapping[TopicPartition, int | None], positions: Mapping[TopicPartition, int]) -> None:
+        self._handlers.reset(Checkpoint(offsets=offsets))
+        self._processed.update(positions)
+        self._consumer.seek(positions)

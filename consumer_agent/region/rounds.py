@@ -1,0 +1,282 @@
+"""A member of a region that recovers as a group: follows the leader's orders between two batches.
+
+Records are returned only while the order names this member, no reset is wanted or under way, and the region's session
+is fresh. A batch counts as processed when the next one is requested.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.region.figures import Figures
+from consumer_agent.region.own_state import DEFAULT_CLOSE_S, Checkpoint, Handlers
+from consumer_agent.region.session import RegionSession
+from consumer_agent.runtime.clock import now_ms
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region.documents import Order, Settings
+from zkrebalancer.region.limits import BRAKE_S
+from zkrebalancer.region.member import Member
+from zkrebalancer.region.roles import Phase, Source, Steps, T
+from zkrebalancer.region.states import RegionState
+
+VERSION = 1
+_WHAT = "checkpoint"
+
+
+class BatchSource(Source, Protocol):
+    """A consumer whose batches a region returns."""
+
+    has_lost: bool  # partitions, or its membership, without a stop
+    was_revoked: bool  # partitions were given up, in a classic group
+    rebalances: int
+
+    def poll(self, timeout_s: float) -> Any:  # noqa: ANN401  # each consumer has its own batches
+        """Return records, or nothing after `timeout_s` seconds."""
+
+    def poll_nothing(self, timeout_s: float) -> None:
+        """Run callbacks and show that the application is alive, and return no records."""
+
+    def first_offsets(self, batch: Any) -> dict[TopicPartition, int]:  # noqa: ANN401
+        """Return the offset of each partition's first record in a batch."""
+
+    def finish(self) -> None:
+        """Note that all returned records are processed."""
+
+    def close(self, *, is_clean: bool) -> None:
+        """Leave the group."""
+
+
+class Rounds:
+    """One member's part in the rounds of its region."""
+
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        settings: Settings,
+        source: BatchSource,
+        handlers: Handlers,
+        session: RegionSession,
+        piece_bytes: int,
+    ) -> None:
+        """Prepare; the session starts with the first batch."""
+        self._source, self._session, self._handlers = source, session, handlers
+        self.member = Member(group, name, settings, source, _Calls(self), piece_bytes)
+        self.figures = Figures()
+        self._phase = Phase.OUT
+        self._registered_in = -1  # which session has the registration
+        self._seen: Order | None = None  # the order that was followed last
+        self._has_flowed = False  # the consumer may have joined its group
+        self._is_started = self._is_closed = False
+
+    # ---- the application's calls
+
+    def batches(self) -> Iterator[Any]:
+        """Return batches, until closed."""
+        while not self._is_closed:
+            batch = self._next()
+            if batch:
+                yield batch
+
+    def _next(self) -> Any:  # noqa: ANN401
+        """Return a batch if records may flow, else nothing."""
+        if not self._may_flow():
+            self._idle()
+            return None
+        batch = self._source.poll(BRAKE_S)
+        self._note_source()
+        if not batch:
+            return None
+        first = self._source.first_offsets(batch)
+        if self._run(self.member.begin_records(first)) and self._session.is_fresh and not self._source.has_lost:
+            return batch
+        self._source.seek(first)  # to be returned again
+        return None
+
+    def _may_flow(self) -> bool:
+        self._source.finish()
+        self._follow()
+        return self._phase is Phase.FLOW and self._session.is_fresh
+
+    def _idle(self) -> None:
+        """Wait, and keep the consumer alive; before the region has admitted this member, it joins no group."""
+        if self._has_flowed:
+            self._source.poll_nothing(BRAKE_S)
+            self._note_source()
+        else:
+            self._session.wait(BRAKE_S)
+
+    def _note_source(self) -> None:
+        """Tell the member what the consumer's callbacks have reported."""
+        source = self._source
+        if source.has_lost:
+            source.has_lost, self._seen = False, None
+            self.member.lost("partitions were lost")
+        if source.was_revoked:
+            source.was_revoked = False
+            if self.member.revoked():
+                self._seen = None
+        self.figures.rebalances = source.rebalances
+
+    def checkpoint(self, timeout_s: float) -> bytes:
+        """Bring about a checkpoint of the region, wait until it is complete, and return what describes it.
+
+        Raises:
+            ConsumerStateError: closed, or no checkpoint was complete in time.
+
+        """
+        self._require_open()
+        asked, before = False, self._session.order
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            self._source.finish()
+            self._follow()
+            order = self._session.order
+            if self._phase is Phase.FLOW and not asked:
+                before = order
+                asked = self._run(self.member.request("checkpoint"))
+            complete = order.complete if asked and order is not None else None
+            if complete == self.member.last_checkpoint and complete > (0 if before is None else before.id):
+                return self._described(complete)
+            self._idle()
+        raise ConsumerStateError(f"no checkpoint of the region was complete within {timeout_s:g} s")
+
+    def reset(self, data: bytes | None, timeout_s: float) -> None:
+        """Take the region back to its last complete checkpoint, None: to its initial state; wait until all flow again.
+
+        Raises:
+            NodeContentError: these bytes describe no checkpoint.
+            ConsumerStateError: it is not the last one, or of another region or member; closed; not done in time.
+
+        """
+        self._require_open()
+        if data is not None:
+            self._check(data)
+        asked, deadline_s = False, time.monotonic() + timeout_s
+        done = self.member.done
+        while time.monotonic() < deadline_s:
+            self._source.finish()
+            self._follow()
+            if self._phase is Phase.FLOW and not asked:
+                done = self.member.done
+                asked = self._run(
+                    self.member.request("reset" if data is not None else "reset-initial", "of the application")
+                )
+            elif self._phase is Phase.FLOW and self.member.done > done:
+                return
+            self._idle()
+        raise ConsumerStateError(f"the region was not reset within {timeout_s:g} s")
+
+    def _described(self, number: int) -> bytes:
+        member = self.member
+        document = {"version": VERSION, "region": member.settings.name, "checkpoint": number, "member": member.name}
+        return fields.write_document(document)
+
+    def _check(self, data: bytes) -> None:
+        document = fields.read_document(_WHAT, data, 10_000)
+        fields.require_version(_WHAT, document, VERSION)
+        known = fields.text(_WHAT, document, "region"), fields.text(_WHAT, document, "member")
+        number = fields.integer(_WHAT, document, "checkpoint", minimum=1)
+        if known != (self.member.settings.name, self.member.name):
+            raise ConsumerStateError(f"the checkpoint is of {known[1]} in the region {known[0]}")
+        deadline_s = time.monotonic() + DEFAULT_CLOSE_S
+        while self._phase is not Phase.FLOW and time.monotonic() < deadline_s:
+            self._follow()
+            self._idle()
+        order = self._session.order
+        if order is None or order.complete != number:
+            last = None if order is None else order.complete
+            raise ConsumerStateError(f"checkpoint {number} is retired; the last complete one is {last}")
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures by name."""
+        held = self._source.held()
+        return self.figures.by_name(len(held), len({topic for topic, _number in held}))
+
+    def close(self, *, is_clean: bool) -> None:
+        """Leave: if clean, with a last checkpoint, so that the others need not reset."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._is_started and is_clean and self._has_flowed:
+            self.member.leave()
+            self._seen = None
+            deadline_s = time.monotonic() + DEFAULT_CLOSE_S
+            while not self._has_left() and time.monotonic() < deadline_s:
+                self._idle()
+        self._source.close(is_clean=is_clean)
+        if self._is_started:
+            self._session.close()
+
+    def _has_left(self) -> bool:
+        self._source.finish()
+        self._follow()
+        return self._phase is Phase.LEFT
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConsumerStateError("the region is closed")
+
+    # ---- orders
+
+    def _follow(self) -> None:
+        """Do what the present order says, if that is not done yet."""
+        if not self._is_started:
+            self._session.start()
+            self._is_started = True
+        if self._registered_in != self._session.ends:
+            self.member.session_lost()
+            self._phase, self._seen = Phase.OUT, None
+        if self._phase is Phase.OUT or self.member.zxid is None:
+            self._register()
+            return
+        order = self._session.order
+        if order is not None and order is self._seen and self._phase is Phase.FLOW:
+            return
+        self._phase = self._run(self.member.advance(order))
+        self._has_flowed = self._has_flowed or self._phase is Phase.FLOW
+        self._seen = order if self._phase is Phase.FLOW else None
+
+    def _register(self) -> None:
+        session = self._session.ends
+        if self._session.is_fresh and self._run(self.member.register()):
+            self._registered_in, self._phase = session, Phase.WAIT
+
+    def _run(self, steps: Steps[T]) -> T:
+        replies = None
+        while True:
+            try:
+                calls = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            replies = self._session.perform(calls)
+
+
+class _Calls:
+    """Calls the application's functions, and measures them."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+
+    def checkpoint(self, number: int) -> None:
+        """Let the application store its state."""
+        rounds, begun_ms = self._rounds, now_ms()
+        rounds.figures.drains.note(max(0, begun_ms - rounds._session.order_ms))  # noqa: SLF001
+        rounds._handlers.checkpoint(Checkpoint(number))  # noqa: SLF001
+        rounds.figures.checkpoints.note(now_ms() - begun_ms)
+
+    def reset(self, number: int | None) -> None:
+        """Let the application become as in a copy."""
+        rounds = self._rounds
+        rounds._handlers.reset(None if number is None else Checkpoint(number))  # noqa: SLF001
+        if rounds.member.state is RegionState.RESET_PENDING:
+            rounds.figures.resets.note(max(0, now_ms() - rounds._session.order_ms))  # noqa: SLF001
+
+    def retire(self, number: int) -> None:
+        """Let the application delete older copies."""
+        self._rounds._handlers.retire(Checkpoint(number))  # noqa: SLF001

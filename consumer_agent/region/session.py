@@ -1,0 +1,212 @@
+"""A member's own ZooKeeper session, in a thread with its own gevent hub: the region's order, and calls for the member.
+
+It is apart from the consumer's session, so that an unmodified Kafka client can be a member as well. While it is fresh,
+the leader cannot have noticed that the member is lost: records are returned only then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import gevent
+from gevent.event import Event as Flag
+
+from consumer_agent.runtime.clock import now_ms
+from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from zkrebalancer.protocol.calls import (
+    Call,
+    Connected,
+    Content,
+    Get,
+    Lost,
+    Refusal,
+    Refused,
+    Replied,
+    Reply,
+    Watched,
+    ZooKeeperEvent,
+)
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Order
+from zkrebalancer.runtime.zk import ZkClient
+
+END_TIMEOUT_S = 3.0
+MISSING_ORDER_BEAT_S = 0.2  # how often an order is looked for that does not exist yet
+BEATS_PER_SESSION = 3  # reads of the order, which show that the session lives
+LOST = Refused(Refusal.CONNECTION_LOST)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Task:
+    """Calls of the application's thread, and their replies."""
+
+    calls: Sequence[Call]
+    replies: list[Reply | None] = field(default_factory=list)
+    missing: int = 0
+
+
+class RegionSession:
+    """One session after the other, until `close`."""
+
+    def __init__(
+        self,
+        hosts: str,
+        security: ZooKeeperSecurity | None,
+        timeout_ms: int,
+        order_path: str,
+        *,
+        call_timeout_s: float,
+    ) -> None:
+        """Prepare; nothing is connected before `start`."""
+        self._call_timeout_s = call_timeout_s
+        self._hosts, self._security, self._timeout_ms = hosts, security, timeout_ms
+        self._order_path = order_path
+        self.changed = Condition(new_lock())
+        self.order: Order | None = None
+        self.order_ms = 0  # when it was received
+        self.ends = 0  # of sessions: a registration belongs to one of them
+        self._fresh_until_ms = 0
+        self._session_id: int | None = None
+        self._tasks: deque[_Task] = deque()
+        self._waiting: dict[int, tuple[_Task, int]] = {}
+        self._beats: dict[int, int] = {}  # call -> when it was made
+        self._last_id = 0
+        self._beat_at_ms = 0
+        self._is_running = True
+        self._client: ZkClient | None = None
+        self._complaint = ""
+        self._process = os.getpid()
+        self._thread = Thread(self._run, "consumer-agent-region")
+
+    # ---- the application's thread
+
+    def start(self) -> None:
+        """Start the thread; raises RuntimeError if the operating system starts no more."""
+        self._thread.start()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the session is surely alive."""
+        return now_ms() < self._fresh_until_ms
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a change of the order or of the session."""
+        self.changed.wait_for_change(self.changed.changes, timeout_s)
+
+    def perform(self, calls: Sequence[Call]) -> list[Reply]:
+        """Perform calls, pipelined; replies that do not come are those of a broken connection."""
+        task = _Task(calls, [None] * len(calls), len(calls))
+        deadline_s = time.monotonic() + self._call_timeout_s
+        with self.changed.lock:
+            self._tasks.append(task)
+            self._wake()
+            while task.missing and self._is_running and (left_s := deadline_s - time.monotonic()) > 0:
+                self.changed.wait(left_s)
+        return [reply or LOST for reply in task.replies]
+
+    def close(self) -> None:
+        """End the session and the thread."""
+        with self.changed.lock:
+            self._is_running = False
+            self._wake()
+        self._thread.join(END_TIMEOUT_S)
+
+    def _wake(self) -> None:
+        if self._client is not None:
+            self._async.send()
+
+    # ---- the session's own thread
+
+    def _run(self) -> None:
+        self._flag = Flag()
+        self._async = gevent.get_hub().loop.async_()
+        self._async.start(self._flag.set)
+        try:
+            client = ZkClient(self._hosts, self._timeout_ms, self._handle, self._security)
+            client.start()
+            with self.changed.lock:
+                self._client = client
+            while self._is_running:
+                self._round(client)
+            client.close()
+        finally:
+            with self.changed.lock:
+                self._client, self._is_running, self._fresh_until_ms = None, False, 0
+                self.changed.notify()
+            self._async.close()
+            gevent.get_hub().destroy(destroy_loop=True)
+
+    def _round(self, client: ZkClient) -> None:
+        self._flag.clear()
+        while self._tasks:
+            task = self._tasks.popleft()
+            for index, call in enumerate(task.calls):
+                self._last_id += 1
+                self._waiting[self._last_id] = task, index
+                client.request(self._last_id, call)
+        now = now_ms()
+        if self._session_id is not None and now >= self._beat_at_ms:
+            self._beat(client)
+        self._flag.wait(max(0.001, min((self._beat_at_ms - now) / 1_000, 1.0)))
+
+    def _beat(self, client: ZkClient) -> None:
+        self._last_id += 1
+        self._beats[self._last_id] = now_ms()
+        is_missing = self.order is None
+        pause_ms = 1_000 * MISSING_ORDER_BEAT_S if is_missing else self._timeout_ms / BEATS_PER_SESSION
+        self._beat_at_ms = now_ms() + int(pause_ms)
+        client.request(self._last_id, Get(self._order_path, watch=True))
+
+    def _handle(self, event: ZooKeeperEvent) -> None:
+        match event:
+            case Connected(session_id, timeout_ms):
+                self._session_id, self._timeout_ms, self._beat_at_ms = session_id, timeout_ms, 0
+                self._flag.set()
+            case Watched():
+                self._beat_at_ms = 0
+                self._flag.set()
+            case Lost():
+                with self.changed.lock:
+                    self._session_id, self._fresh_until_ms, self.order = None, 0, None
+                    self.ends += 1
+                    self.changed.notify()
+            case Replied(call_id, reply):
+                self._replied(call_id, reply)
+
+    def _replied(self, call_id: int, reply: Reply) -> None:
+        sent_ms = self._beats.pop(call_id, None)
+        if sent_ms is not None:
+            self._order_read(sent_ms, reply)
+            return
+        task, index = self._waiting.pop(call_id)
+        with self.changed.lock:
+            task.replies[index] = reply
+            task.missing -= 1
+            if not task.missing:
+                self.changed.notify()
+
+    def _order_read(self, sent_ms: int, reply: Reply) -> None:
+        if isinstance(reply, Refused) and reply.outcome_unknown:
+            return
+        order: Order | None = None
+        if isinstance(reply, Content):
+            try:
+                order = documents.decode_order(reply.content)
+            except NodeContentError as error:
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    _log.warning("%s: %s; the leader makes it anew", self._order_path, error)
+        with self.changed.lock:
+            self._fresh_until_ms = max(self._fresh_until_ms, sent_ms + self._timeout_ms * 2 // 3)
+            if order != self.order:
+                self.order, self.order_ms = order, now_ms()
+                self.changed.notify()

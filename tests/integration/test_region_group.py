@@ -1,0 +1,109 @@
+"""Regions with a state of the application's own, on real servers: members are killed, restarted, frozen and stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scenario import Scenario
+from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.server import Program
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Order
+
+__all__ = ["examples"]  # the fixture
+RECORDS_OF_A_ROUND = 1_500
+ENVIRONMENT = {"SESSION_TIMEOUT_MS": "4000", "EVERY_S": "0.3"}
+Counts = dict[str, list[int]]
+
+
+class Region:
+    """A region of one topic, whose members are examples, and what its checkpoints have counted."""
+
+    def __init__(self, stage: Examples, folder: Path) -> None:
+        self.stage, self.folder = stage, folder
+        self.written = RECORDS
+
+    def start(self, name: str) -> Program:
+        return self.stage.start("region_group.py", MEMBER=name, FOLDER=str(self.folder), **ENVIRONMENT)
+
+    def produce(self) -> None:
+        self.stage.produce(RECORDS_OF_A_ROUND)
+        self.written += RECORDS_OF_A_ROUND
+
+    def content(self, kind: str, name: str | None = None) -> bytes:
+        reply = self.stage.lab.zk.perform(Get(paths.region(self.stage.group, kind, name)), ABSENT)
+        return reply.content if isinstance(reply, Content) else b""
+
+    def order(self) -> Order:
+        content = self.content("order")
+        return documents.decode_order(content) if content else Order()
+
+    def counts(self) -> Counts:
+        """Return the sums of all members' copies of the last complete checkpoint."""
+        order = self.order()
+        pieces = [self.content("merged", f"{order.complete}.{piece}") for piece in range(order.pieces)]
+        if not pieces or not all(pieces):
+            return {}
+        total: Counts = {}
+        for name, number in documents.joined_merge(map(documents.decode_merge, pieces)).states.items():
+            file = self.folder / f"{name}-{number}.json"
+            if not file.exists():
+                return {}  # retired meanwhile
+            for partition, (count, offsets) in json.loads(file.read_text()).items():
+                before = total.get(partition, [0, 0])
+                total[partition] = [before[0] + count, before[1] + offsets]
+        return total
+
+    def wanted(self) -> Counts:
+        return {str(number): [self.written, sum(range(self.written))] for number in range(PARTITIONS)}
+
+    def wait(self, what: str, is_so: Callable[[], bool]) -> None:
+        self.stage.lab.wait_for(what, is_so)
+
+    def wait_all(self) -> None:
+        self.wait("all records in a checkpoint", lambda: self.counts() == self.wanted())
+
+
+@pytest.fixture
+def region(examples: Examples, tmp_path: Path) -> Region:
+    return Region(examples, tmp_path)
+
+
+def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region: Region, scenario: Scenario) -> None:
+    """Each record is counted once in all members together, also in the copies of a member that is gone."""
+    one, other = region.start("one"), region.start("other")
+    region.wait_all()
+    region.produce()
+    faults.kill(one.pid)
+    region.wait("a reset", lambda: region.order().reset > 0)
+    one = region.start("one")
+    region.wait_all()
+
+    region.produce()
+    faults.freeze(other.pid)
+    try:
+        region.wait("the loss of the suspended member", lambda: "other" not in region.order().members)
+        leader = scenario.leader()
+        scenario.add_coordinator()
+        scenario.lab.kill(leader)
+        scenario.coordinators.remove(leader)
+    finally:
+        faults.thaw(other.pid)
+    region.wait_all()
+    region.wait("its return", lambda: "other" in region.order().members and not region.order().is_resetting)
+
+    resets = region.order().reset
+    region.produce()
+    region.stage.interrupt(other, signal.SIGTERM)
+    region.wait_all()
+    assert region.order().reset == resets  # who leaves is no loss
+    region.stage.interrupt(one, signal.SIGTERM)
+    assert region.counts() == region.wanted()

@@ -1,0 +1,429 @@
+"""The leader's part of a group's consistent region: reads its nodes, and carries out what `region.leader` decides.
+
+A group without a region costs one watch. No rebalance waits for a region, and no region's nodes for a rebalance: an
+order that another client has defeated is decided anew from what is stored by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Operation,
+    Reply,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.rebalance.region_writes import RegionWrites
+from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
+from zkrebalancer.rebalance.states import MemberState
+from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
+from zkrebalancer.region.leader import Decision, Next, Seen, decide
+from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
+from zkrebalancer.region.merge import Answers, ContradictionError
+
+MAX_QUARANTINED_BYTES = 10_000
+OWN_CHILDREN = ("",)  # stands for the list of the children of a group's own node
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What several calls read together."""
+
+    missing: int
+    members: dict[str, int] = field(default_factory=dict)
+    pieces: list[Merge] = field(default_factory=list)
+
+
+class Region:
+    """The region of one group, under one leadership."""
+
+    def __init__(self, scheduler: PartScheduler, view: GroupView, is_at_rest: Callable[[], bool]) -> None:
+        """Know no region. `is_at_rest`: whether no plan is wanted, made or carried out."""
+        self._scheduler = scheduler
+        self._view = view
+        self._is_at_rest = is_at_rest
+        self._writes = RegionWrites(scheduler, view)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._settings: Settings | None = None
+        self.order: Order | None = None
+        self._version = -1  # of the order
+        self._registered: dict[str, int] = {}
+        self._requests: dict[str, Request] = {}
+        self._answers: Answers | None = None
+        self._merge: Merge | None = None  # of the last complete checkpoint
+        self._is_known = False
+        self._is_busy = False  # an order is being written
+        self._since_us = 0
+        self._opened_us = 0  # when the open round was ordered, under this leadership
+        self.reason = ""  # what the last decision waits for
+        self._tries = 0
+
+    # ---- reading
+
+    def begin(self, children: tuple[str, ...]) -> None:
+        """Read the region, if the group has one; what was read before is forgotten."""
+        self._forget()
+        self._writes.forget()
+        if "region" in children:
+            self._since_us = self._scheduler.now.mono_us
+            self._scheduler.ask(Get(self._path(), watch=True), self._settings_read)
+
+    def watched(self, path: tuple[str, ...]) -> None:
+        """Read what changed: the list of the group's children, or below the region's node."""
+        if path == OWN_CHILDREN:
+            self._scheduler.ask(ListChildren(paths.group(self._view.group), watch=True), self._children_listed)
+        elif path == ("region",):
+            self._scheduler.ask(Get(self._path(), watch=True), self._settings_read)
+        elif path == ("region", "members"):
+            self._list_members()
+        elif path == ("region", "requests"):
+            self._list_requests()
+        elif path[1] == "contributions":
+            self._list_answers()
+
+    def _children_listed(self, reply: Reply) -> None:
+        if isinstance(reply, Children) and self._settings is None:
+            self.begin(reply.names)
+
+    def _path(self, kind: str | None = None, name: str | None = None) -> str:
+        return paths.region(self._view.group, kind, name)
+
+    def _settings_read(self, reply: Reply) -> None:
+        if not isinstance(reply, Content) or not reply.content:
+            return
+        try:
+            self._settings = documents.decode_settings(reply.content)
+        except NodeContentError as error:
+            self._scheduler.complain(self._path(), f"{self._path()}: {error}; its members cannot begin")
+            return
+        if self.order is None:
+            self._read_order()
+
+    def _read_order(self) -> None:
+        self._scheduler.ask(Get(self._path("order")), self._order_read)
+
+    def _order_read(self, reply: Reply) -> None:
+        if not isinstance(reply, Content):
+            self._scheduler.write([Create(self._path("order"), documents.encode_order(Order()))], self._order_made)
+            return
+        try:
+            self.order, self._version = documents.decode_order(reply.content), reply.stat.version
+        except NodeContentError as error:
+            self._scheduler.complain(self._path("order"), f"{self._path('order')}: {error}; it is made anew")
+            self._scheduler.ask(ListChildren(self._path("merged")), self._make_order_anew, reply)
+            return
+        self._read_merge()
+
+    def _order_made(self, _reply: Reply) -> None:
+        self._read_order()
+
+    def _make_order_anew(self, reply: Reply, foreign: Content) -> None:
+        """Continue from the newest merge that is whole, with ids above all former ones; everybody resets.
+
+        Each id was given by a write of the node, so none is above its version.
+        """
+        pieces: dict[int, int] = {}
+        for name in reply.names if isinstance(reply, Children) else ():
+            number, _dot, _piece = name.partition(".")
+            if number.isdecimal():
+                pieces[int(number)] = pieces.get(int(number), 0) + 1
+        complete = max(pieces, default=None)
+        highest = max(foreign.stat.version + 1, *pieces, 1)
+        order = Order(id=highest, complete=complete, pieces=pieces.get(complete or 0, 0), pending="the order was lost")
+        encoded = base64.b64encode(foreign.content[:MAX_QUARANTINED_BYTES]).decode()
+        copy = fields.write_document({"reason": "no order of a region", "content_base64": encoded})
+        digest = hashlib.sha256(foreign.content).hexdigest()[:32]
+        path = paths.quarantine(self._view.group, digest)
+        write = SetContent(self._path("order"), documents.encode_order(order), foreign.stat.version)
+        self._scheduler.write([Create(path, copy), write], self._made_anew, write)
+
+    def _made_anew(self, reply: Reply, write: SetContent) -> None:
+        if isinstance(reply, Done):
+            self._read_order()
+        else:  # the same bytes were quarantined before
+            self._scheduler.write([write], self._order_made)
+
+    def _read_merge(self) -> None:
+        order = self.order
+        if order is None:
+            return
+        names = [f"{order.complete}.{piece}" for piece in range(min(order.pieces, MAX_PIECES))]
+        reading = _Reading(len(names))
+        for name in names:
+            self._scheduler.ask(Get(self._path("merged", name)), self._piece_read, reading)
+        if not names:
+            self._list_members()
+
+    def _piece_read(self, reply: Reply, reading: _Reading) -> None:
+        reading.missing -= 1
+        try:
+            if isinstance(reply, Content):
+                reading.pieces.append(documents.decode_merge(reply.content))
+            if not reading.missing:
+                self._merge = documents.joined_merge(reading.pieces)
+        except NodeContentError as error:
+            self._scheduler.complain(self._path("merged"), f"{self._path('merged')}: {error}")
+        if not reading.missing:
+            self._list_members()
+
+    def _list_members(self) -> None:
+        if self.order is not None:
+            self._scheduler.ask(ListChildren(self._path("members"), watch=True), self._members_listed)
+
+    def _members_listed(self, reply: Reply) -> None:
+        """Read who is new; a name that is registered again has another transaction, so all of them are read."""
+        names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
+        reading = _Reading(len(names))
+        for name in names:
+            self._scheduler.ask(Get(self._path("members", name)), self._member_read, name, reading)
+        if not names:
+            self._members_read(reading.members)
+
+    def _member_read(self, reply: Reply, name: str, reading: _Reading) -> None:
+        reading.missing -= 1
+        if isinstance(reply, Content):
+            reading.members[name] = reply.stat.created_zxid
+        if not reading.missing:
+            self._members_read(reading.members)
+
+    def _members_read(self, found: dict[str, int]) -> None:
+        self._registered = found
+        if self._is_known:
+            self.look()
+        else:
+            self._list_requests()
+
+    def _list_requests(self) -> None:
+        if self.order is not None:
+            self._scheduler.ask(ListChildren(self._path("requests"), watch=True), self._requests_listed)
+
+    def _requests_listed(self, reply: Reply) -> None:
+        names = reply.names[:MAX_REQUESTS] if isinstance(reply, Children) else ()
+        self._requests = {name: known for name, known in self._requests.items() if name in names}
+        for name in names:
+            if name not in self._requests:
+                self._scheduler.ask(Get(self._path("requests", name)), self._request_read, name)
+        if not self._is_known:
+            self._is_known = True
+            self._list_answers()
+        self.look()
+
+    def _request_read(self, reply: Reply, name: str) -> None:
+        if not isinstance(reply, Content):
+            return
+        try:
+            self._requests[name] = documents.decode_request(reply.content)
+        except NodeContentError as error:
+            path = self._path("requests", name)
+            self._scheduler.complain(path, f"{path}: {error}; it is deleted")
+            self._scheduler.write([Delete(path)], _ignore)
+        self.look()
+
+    def _list_answers(self) -> None:
+        order = self.order
+        if order is not None and order.open is not None:
+            path = self._path("contributions", str(order.open.id))
+            self._scheduler.ask(ListChildren(path, watch=True), self._answers_listed, order.open.id)
+
+    def _answers_listed(self, reply: Reply, number: int) -> None:
+        if not isinstance(reply, Children) or not self._is_open(number) or self.order is None or not self.order.open:
+            return
+        if self._answers is None or self._answers.round.id != number:
+            self._answers = Answers(self.order.open)
+        for name in reply.names:
+            member, _dot, piece = name.rpartition(".")
+            if piece.isdecimal() and int(piece) not in self._answers.pieces.get(member, {}):
+                path = self._path("contributions", f"{number}/{name}")
+                self._scheduler.ask(Get(path), self._answer_read, number, member, path)
+
+    def _answer_read(self, reply: Reply, number: int, member: str, path: str) -> None:
+        if not isinstance(reply, Content) or not self._is_open(number) or self._answers is None:
+            return
+        try:
+            self._answers.add(member, documents.decode_contribution(reply.content))
+        except NodeContentError as error:
+            self._scheduler.complain(path, f"{path}: {error}")
+            if not self._is_busy:
+                self._void(f"{path} cannot be read")
+            return
+        self.look()
+
+    def _is_open(self, number: int) -> bool:
+        return self.order is not None and self.order.open is not None and self.order.open.id == number
+
+    # ---- deciding
+
+    def look(self) -> None:
+        """Decide what is next, and do it."""
+        if self._settings is None or self.order is None or not self._is_known or self._is_busy:
+            return
+        if self.order.open is not None and self.order.open.kind == CHECKPOINT and not self._opened_us:
+            after = replace(self.order, open=None)  # parts of its merge may be stored, by a former leader
+            self._write(Decision(Next.WRITE, after, "its leader did not complete it"))
+            return
+        decision = decide(self.order, self._seen(self._settings))
+        self.reason = decision.reason
+        if decision.is_obstacle:
+            self._scheduler.complain(self._path(), f"region: {decision.reason}")
+        if decision.next is Next.WAIT:
+            if decision.wake_us is not None:
+                self._scheduler.wake("region", decision.wake_us, self.look)
+        elif decision.next is Next.EVICT:
+            self._evict(decision)
+        elif decision.next is Next.WRITE:
+            self._write(decision)
+        else:
+            self._end_round(decision)
+
+    @property
+    def _is_forced(self) -> bool:
+        return self._settings is not None and self._settings.recovery == "forced"
+
+    def _seen(self, settings: Settings) -> Seen:
+        view, is_forced = self._view, self._is_forced
+        names = () if is_forced else (*view.members, *view.evicted)
+        return Seen(
+            settings=settings,
+            registered=self._registered,
+            requests=self._requests,
+            answers=self._answers,
+            holdings=None if is_forced else {name: view.held_by(name).keys() for name in names},
+            is_at_rest=is_forced or self._is_quiet(),
+            since_us=self._since_us,
+            now_us=self._scheduler.now.mono_us,
+        )
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing moves, and no change is known that will move something."""
+        is_ready = all(member.state is MemberState.READY for member in self._view.members.values())
+        return is_ready and not self._view.evicted and self._is_at_rest()
+
+    # ---- doing
+
+    def _evict(self, decision: Decision) -> None:
+        self._is_busy = True
+        self._scheduler.warn(f"region: {decision.names[0]} has {decision.reason}; its registration is removed")
+        deletes = [Delete(self._path("members", name)) for name in decision.names]
+        self._scheduler.write(deletes[: self._scheduler.fitting(deletes)], self._evicted)
+
+    def _evicted(self, _reply: Reply) -> None:
+        self._is_busy = False
+        self._list_members()
+
+    def _end_round(self, decision: Decision) -> None:
+        """Store what belongs to the end of a round, then its order, if nothing has moved meanwhile."""
+        answers, before, is_forced = self._answers, self._merge, self._is_forced
+        if answers is None:
+            return
+        self._is_busy = True
+        generation = self._view.generation
+        try:
+            held = answers.union().keys()
+        except ContradictionError as error:
+            self._void(str(error))
+            return
+        if decision.next is Next.FLOW:
+            self._writes.place_unheld(held, before, lambda: self._confirm(generation, None, 0), is_forced=is_forced)
+        else:
+            then = partial(self._confirm, generation)
+            self._writes.store_merge(answers, before, then, is_forced=is_forced)
+
+    def _confirm(self, generation: int, merge: Merge | None, pieces: int) -> None:
+        """Write the order that ends the round: what was read of partitions without a holder holds at rest only."""
+        self._is_busy = False
+        if self._settings is None or self.order is None:
+            return
+        decision = decide(self.order, self._seen(self._settings))
+        if decision.next is Next.COMPLETE and merge is None:
+            self._void("its merge cannot be stored")
+        elif decision.next not in {Next.COMPLETE, Next.FLOW} or generation != self._view.generation:
+            if self.order.open is not None and self.order.open.kind == CHECKPOINT:
+                self._void("a rebalance overtook the checkpoint")
+            else:
+                self.look()
+        elif decision.next is Next.FLOW:
+            self._write(decision)
+        else:
+            self._write(replace(decision, order=replace(decision.order, pieces=pieces)), merge)
+
+    def _void(self, reason: str) -> None:
+        """End a round without a result; a reset is ordered again."""
+        self._is_busy = False
+        if self.order is not None:
+            self._scheduler.warn(f"region: a {'reset' if self.order.is_resetting else 'checkpoint'} is void: {reason}")
+            pending = reason[: documents.MAX_REASON] if self.order.is_resetting else self.order.pending
+            self._write(Decision(Next.WRITE, replace(self.order, open=None, pending=pending), reason))
+
+    def _write(self, decision: Decision, merge: Merge | None = None) -> None:
+        """Store an order; a round that it opens gets its container in the same transaction."""
+        before, after = self.order, decision.order
+        self._is_busy = True
+        operations: list[Operation] = [SetContent(self._path("order"), documents.encode_order(after), self._version)]
+        if after.open is not None and (before is None or before.open is None or before.open.id != after.open.id):
+            operations.append(Create(self._path("contributions", str(after.open.id))))
+        operations += [Delete(self._path("requests", name)) for name in decision.requests]
+        self._scheduler.write(operations, self._written, decision, merge)
+
+    def _written(self, reply: Reply, decision: Decision, merge: Merge | None) -> None:
+        self._is_busy = False
+        if not isinstance(reply, Done):
+            self._tries += 1
+            at_us = self._scheduler.now.mono_us + pause_us(self._tries)
+            self._scheduler.wake("region-anew", at_us, self.begin, ("region",))
+            return
+        before, self.order, self._version = self.order, decision.order, self._version + 1
+        self._tries = 0
+        for name in decision.requests:
+            self._requests.pop(name, None)
+        if merge is not None:
+            self._merge = merge
+        elif decision.order.complete is None:
+            self._merge = None
+        if before is None or before.open != decision.order.open:
+            self._round_changed(before or Order(), decision)
+        self.look()
+
+    def _round_changed(self, before: Order, decision: Decision) -> None:
+        """Report the round that has begun or ended, and delete what no order names any more."""
+        now_us, after = self._scheduler.now.mono_us, decision.order
+        if before.open is not None:
+            kind = f"region_{before.open.kind}"
+            is_done = after.complete == before.open.id or decision.next is Next.FLOW
+            self._scheduler.emit(
+                f"{kind}_{'completed' if is_done else 'abandoned'}",
+                None,
+                None,
+                round=before.open.id,
+                member_count=len(before.open.members),
+                elapsed_us=now_us - self._since_us,
+                reason=decision.reason[: documents.MAX_REASON],
+            )
+        if after.open is not None:
+            reason = decision.reason[: documents.MAX_REASON]
+            self._scheduler.emit(f"region_{after.open.kind}_ordered", None, None, round=after.open.id, reason=reason)
+        self._since_us, self._answers = now_us, None
+        self._opened_us = now_us if after.open is not None else 0
+        if after.open is not None:
+            self._list_answers()
+        self._writes.sweep({after.complete, after.open.id if after.open else None})
+
+
+def _ignore(_reply: Reply) -> None:
+    """Whatever became of it."""

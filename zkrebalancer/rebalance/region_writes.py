@@ -1,0 +1,286 @@
+"""What the leader of a region stores beside its orders: merges, and offsets of partitions that no member holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Operation,
+    Reply,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Initial, Merge
+from zkrebalancer.region.limits import MAX_PIECES, piece_bytes
+from zkrebalancer.region.merge import Answers, merged
+
+MAX_OFFSET = 2**63 - 1
+RETRY_US = 100_000
+MAX_AT_ONCE = 200  # nodes that are read or written at once
+
+
+@dataclass(slots=True)
+class _Unheld:
+    """Partitions that the region has read and no member holds now: their stored and their initial offsets."""
+
+    waiting: list[TopicPartition]
+    missing: int = 0
+    stored: dict[TopicPartition, Content] = field(default_factory=dict)
+    initial: dict[TopicPartition, Initial] = field(default_factory=dict)
+
+
+class RegionWrites:
+    """The writes of one region. One task at a time; `forget` drops it."""
+
+    def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
+        """Have nothing to do."""
+        self._scheduler = scheduler
+        self._view = view
+        self._task = 0
+        self._again: Callable[[], None] = lambda: None
+
+    def forget(self) -> None:
+        """Drop what is under way: its replies are void."""
+        self._task += 1
+
+    def _path(self, kind: str, name: str | None = None) -> str:
+        return paths.region(self._view.group, kind, name)
+
+    # ---- which partitions no member holds
+
+    def _find_unheld(self, held: Collection[TopicPartition], then: Callable[[_Unheld], None]) -> None:
+        """Call `then` with the partitions that have an initial offset and are not held: others have no effects."""
+        self._task += 1
+        self._scheduler.ask(ListChildren(self._path("initial")), self._topics_listed, self._task, set(held), then)
+
+    def _topics_listed(
+        self, reply: Reply, task: int, held: set[TopicPartition], then: Callable[[_Unheld], None]
+    ) -> None:
+        if task != self._task:
+            return
+        names = [name for name in reply.names if name in self._view.topics] if isinstance(reply, Children) else []
+        found = _Unheld([], missing=len(names))
+        for name in names:
+            path = self._path("initial", name)
+            self._scheduler.ask(ListChildren(path), self._partitions_listed, task, name, held, found, then)
+        if not names:
+            then(found)
+
+    def _partitions_listed(
+        self,
+        reply: Reply,
+        task: int,
+        topic: str,
+        held: set[TopicPartition],
+        found: _Unheld,
+        then: Callable[[_Unheld], None],
+    ) -> None:
+        if task != self._task:
+            return
+        numbers = [int(name) for name in reply.names if name.isdecimal()] if isinstance(reply, Children) else []
+        known = [(topic, number) for number in numbers if self._view.is_known((topic, number))]
+        found.waiting += [partition for partition in known if partition not in held]
+        found.missing -= 1
+        if not found.missing:
+            self._read_unheld(task, found, then)
+
+    def _read_unheld(self, task: int, found: _Unheld, then: Callable[[_Unheld], None]) -> None:
+        some, found.waiting = found.waiting[:MAX_AT_ONCE], found.waiting[MAX_AT_ONCE:]
+        found.missing = 2 * len(some)
+        for tp in some:
+            stored, initial = paths.offsets(self._view.group, *tp), f"{self._path('initial', tp[0])}/{tp[1]}"
+            self._scheduler.ask(Get(stored), self._unheld_read, task, tp, found, then)
+            self._scheduler.ask(Get(initial), self._initial_read, task, tp, found, then)
+        if not some:
+            then(found)
+
+    def _unheld_read(
+        self, reply: Reply, task: int, tp: TopicPartition, found: _Unheld, then: Callable[[_Unheld], None]
+    ) -> None:
+        if task != self._task:
+            return
+        if isinstance(reply, Content):
+            found.stored[tp] = reply
+        self._one_less(task, found, then)
+
+    def _initial_read(
+        self, reply: Reply, task: int, tp: TopicPartition, found: _Unheld, then: Callable[[_Unheld], None]
+    ) -> None:
+        if task != self._task:
+            return
+        if isinstance(reply, Content):
+            try:
+                found.initial[tp] = documents.decode_initial(reply.content)
+            except NodeContentError as error:
+                path = f"{self._path('initial', tp[0])}/{tp[1]}"
+                self._scheduler.complain(path, f"{path}: {error}")
+        self._one_less(task, found, then)
+
+    def _one_less(self, task: int, found: _Unheld, then: Callable[[_Unheld], None]) -> None:
+        found.missing -= 1
+        if not found.missing:
+            self._read_unheld(task, found, then)
+
+    # ---- a reset: they continue where the others do
+
+    def place_unheld(
+        self, held: Collection[TopicPartition], merge: Merge | None, done: Callable[[], None], *, is_forced: bool
+    ) -> None:
+        """Store where partitions that no member holds continue after a reset; members of forced groups seek anyway."""
+        if is_forced:
+            done()
+        else:
+            self._again = partial(self.place_unheld, held, merge, done, is_forced=False)
+            self._find_unheld(held, lambda found: self._place(found, merge, done))
+
+    def _place(self, found: _Unheld, merge: Merge | None, done: Callable[[], None]) -> None:
+        offsets = merge.offsets if merge is not None else {}
+        writes: list[list[Operation]] = []
+        for tp, initial in sorted(found.initial.items()):
+            content, path = str(offsets.get(tp, initial.offset)).encode(), paths.offsets(self._view.group, *tp)
+            stored = found.stored.get(tp)
+            if stored is None:
+                writes.append([Create(path, content)])
+            elif stored.content != content:
+                writes.append([SetContent(path, content, stored.stat.version)])
+        self._store([operation for some in writes for operation in some], done)
+
+    def _store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+        if not operations:
+            done()
+            return
+        topics = sorted(
+            {operation.path.rpartition("/")[0] for operation in operations if isinstance(operation, Create)}
+        )
+        missing = [path for path in topics if path.rpartition("/")[2] not in self._view.incarnations]
+        if missing:
+            topic = missing[0].rpartition("/")[2]
+            mark = self._view.topics[topic].incarnation
+            self._view.incarnations[topic] = mark
+            self._scheduler.write([Create(missing[0], mark.encode())], self._place_made, self._task, operations, done)
+            return
+        count = min(self._scheduler.fitting(operations), MAX_AT_ONCE)
+        rest = operations[count:]
+        self._scheduler.write(operations[:count], self._stored, self._task, rest, done)
+
+    def _place_made(self, _reply: Reply, task: int, operations: list[Operation], done: Callable[[], None]) -> None:
+        if task == self._task:
+            self._store(operations, done)
+
+    def _stored(self, reply: Reply, task: int, rest: list[Operation], done: Callable[[], None]) -> None:
+        if task != self._task:
+            return
+        if isinstance(reply, Done):
+            self._store(rest, done)
+        else:  # another client has written one of them: they are read again
+            self._scheduler.wake("region-offsets", self._scheduler.now.mono_us + RETRY_US, self._again)
+
+    # ---- a checkpoint
+
+    def store_merge(
+        self, answers: Answers, before: Merge | None, done: Callable[[Merge | None, int], None], *, is_forced: bool
+    ) -> None:
+        """Store the merge of a checkpoint, in pieces; `done(merge, number of pieces)`, without one if it is too large.
+
+        Partitions that no member holds continue where the group's offsets are: their last holders have drained them. In
+        a forced group nothing but a reset moves a partition, so that they are still where the former merge has them.
+        """
+        held = answers.union().keys()
+        self._find_unheld(held, lambda found: self._merge(answers, before, found, done, is_forced=is_forced))
+
+    def _merge(
+        self,
+        answers: Answers,
+        before: Merge | None,
+        found: _Unheld,
+        done: Callable[[Merge | None, int], None],
+        *,
+        is_forced: bool,
+    ) -> None:
+        former = before.offsets if before is not None else {}
+        unheld = {tp: former.get(tp, initial.offset) for tp, initial in found.initial.items()}
+        if not is_forced:
+            stored = {tp: decimal(reply.content, MAX_OFFSET) for tp, reply in found.stored.items()}
+            unheld.update({tp: at for tp, at in stored.items() if at is not None and tp in unheld})
+        merge = merged(answers, before, unheld)
+        pieces = documents.merge_pieces(merge, piece_bytes(self._scheduler.limit.max_bytes))
+        if len(pieces) > MAX_PIECES:
+            done(None, 0)
+        else:
+            self._store_pieces(merge, list(enumerate(pieces)), len(pieces), done)
+
+    def _store_pieces(
+        self,
+        merge: Merge,
+        left: list[tuple[int, bytes]],
+        count: int,
+        done: Callable[[Merge | None, int], None],
+    ) -> None:
+        if not left:
+            done(merge, count)
+            return
+        number, content = left[0]
+        path = self._path("merged", f"{merge.id}.{number}")
+        self._scheduler.write([Create(path, content)], self._piece_stored, self._task, merge, left[1:], count, done)
+
+    def _piece_stored(  # the reply, and what it belongs to
+        self,
+        reply: Reply,
+        task: int,
+        merge: Merge,
+        left: list[tuple[int, bytes]],
+        count: int,
+        done: Callable[[Merge | None, int], None],
+    ) -> None:
+        if task != self._task:
+            return
+        if isinstance(reply, Done):
+            self._store_pieces(merge, left, count, done)
+        else:
+            done(None, 0)
+
+    # ---- what no order names any more
+
+    def sweep(self, kept: Collection[int | None]) -> None:
+        """Delete answers and merges of all other rounds."""
+        names = {str(number) for number in kept if number is not None}
+        self._scheduler.ask(ListChildren(self._path("merged")), self._merges_listed, names)
+        self._scheduler.ask(ListChildren(self._path("contributions")), self._rounds_listed, names)
+
+    def _merges_listed(self, reply: Reply, kept: set[str]) -> None:
+        names = reply.names if isinstance(reply, Children) else ()
+        self._delete(self._path("merged", name) for name in names if name.partition(".")[0] not in kept)
+
+    def _rounds_listed(self, reply: Reply, kept: set[str]) -> None:
+        for name in reply.names if isinstance(reply, Children) else ():
+            if name not in kept:
+                path = self._path("contributions", name)
+                self._scheduler.ask(ListChildren(path), self._round_listed, path)
+
+    def _round_listed(self, reply: Reply, path: str) -> None:
+        if isinstance(reply, Children):
+            self._delete([*(f"{path}/{name}" for name in reply.names), path])
+
+    def _delete(self, doomed: Iterable[str]) -> None:
+        deletes = [Delete(path) for path in doomed][:MAX_AT_ONCE]
+        if deletes:
+            self._scheduler.write(deletes[: self._scheduler.fitting(deletes)], _ignore)
+
+
+def _ignore(_reply: Reply) -> None:
+    """What is left over is deleted after the next round."""
