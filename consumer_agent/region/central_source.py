@@ -19,6 +19,7 @@ class CentralSource:
         self._consumer = consumer
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
         self._held: set[TopicPartition] = set()
+        self._identities: dict[str, str] = {}  # of topics
         self._batch = Batch()
         self.has_lost = self.was_revoked = False
         self.rebalances = 0
@@ -26,6 +27,8 @@ class CentralSource:
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         self._held.update(partitions)
+        origins = self._frontend.shared.origins
+        self._identities.update({tp[0]: origins[tp].identity for tp in partitions if tp in origins})
         self.rebalances += 1
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
@@ -57,7 +60,7 @@ class CentralSource:
 
     def identity(self, topic: str) -> str:
         """Return the names of a topic's incarnation."""
-        return self._frontend.shared.identities.get(topic, "")
+        return self._identities.get(topic, "")
 
     def poll(self, timeout_s: float) -> Batch:
         """Return records."""
