@@ -68,8 +68,7 @@ class Group:
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
         self._failures = 0
-        self._outdated = 0  # readings in a row that ZooKeeper contradicted afterwards
-        self._outdated_us = 0
+        self._outdated, self._outdated_us = 0, 0  # readings in a row that ZooKeeper contradicted afterwards
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, leadership, self._loaded)
         self._membership = Membership(scheduler, view, subscriptions, self.handle)
