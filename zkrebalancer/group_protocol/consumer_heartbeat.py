@@ -19,10 +19,12 @@ from zkrebalancer.group_protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.topics import check_expression
 from zkrebalancer.protocol.errors import PatternError
 
 MEMBER_ID_FROM_CLIENT = 1  # versions of ConsumerGroupHeartbeat
+MAX_URGENT_REPORTS_PER_S = 2_000  # of all members of a group; a core handles five to ten times as many
 
 
 class RefusedError(Exception):
@@ -222,7 +224,7 @@ class Heartbeat:
         )
 
     def _answer(self, member: ConsumerMember, *, is_assignment_due: bool) -> ConsumerGroupHeartbeatAnswer:
-        group, settings = self._group, self._group.world.settings
+        group = self._group
         is_awaited = group.central is not None and group.central.is_awaited
         is_urgent = is_awaited or bool(group.roster.unsettled) or group.group_epoch != group.target_epoch
         return ConsumerGroupHeartbeatAnswer(
@@ -230,9 +232,19 @@ class Heartbeat:
             None,
             member.member_id,
             member.position.epoch,
-            settings.consumer_urgent_heartbeat_interval_ms if is_urgent else settings.consumer_heartbeat_interval_ms,
+            interval_ms(group.world.settings, len(group.roster.members), is_urgent=is_urgent),
             HeartbeatAssignment(_topic_partitions(member.position.assigned)) if is_assignment_due else None,
         )
+
+
+def interval_ms(settings: GroupProtocolSettings, members: int, *, is_urgent: bool) -> int:
+    """Return after how many milliseconds a member reports again.
+
+    The more members a group has, the longer: their reports must not take the time in which they could be answered.
+    """
+    usual_ms = settings.consumer_heartbeat_interval_ms
+    shortest_ms = members * 1_000 // MAX_URGENT_REPORTS_PER_S
+    return min(usual_ms, max(settings.consumer_urgent_heartbeat_interval_ms, shortest_ms)) if is_urgent else usual_ms
 
 
 def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str) -> ConsumerMember:
