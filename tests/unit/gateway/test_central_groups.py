@@ -7,9 +7,11 @@ import random
 import pytest
 
 from tests.support.central_world import CentralWorld
+from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import GROUP, REBALANCE_MS
 from tests.support.kip848_group import Client
 from zkrebalancer.group_protocol.effects import Targeted
+from zkrebalancer.group_protocol.requests import JoinGroupRequest
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Delete, Multi
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -69,6 +71,32 @@ def test_another_gateway_goes_on_with_what_clients_have(kind: str) -> None:
     world.pass_time(3_000)
     world.assert_shared()
     assert [world.read_by(client) for client in (a, b)] == before
+
+
+@pytest.mark.parametrize("kind", ["cooperative", "eager"])
+def test_only_clients_whose_partitions_change_join_again(kind: str) -> None:
+    """At Kafka's brokers, all that stay join again: seven, seven and six of them here."""
+    world = CentralWorld(partitions=12)
+    first, second, *_ = (world.add(f"c{number}", kind) for number in range(7))
+    world.pass_time(6_000)
+    world.assert_shared()
+    counts = []
+    for happens in (lambda: world.add("newcomer", kind), lambda: world.leave(first), lambda: world.drop(second)):
+        had = {client.member_id: world.read_by(client) for client in classic(world)}
+        asked = set(world.groups.asked)
+        happens()
+        world.pass_time(15_000)
+        world.assert_shared()
+        requests = [world.groups.asked[ticket] for ticket in set(world.groups.asked) - asked]
+        called = {one.member_id for one in requests if isinstance(one, JoinGroupRequest)} & set(had)
+        has = {client.member_id: world.read_by(client) for client in classic(world)}
+        assert called == {name for name in set(had) & set(has) if had[name] != has[name]}
+        counts.append(len(called))
+    assert counts == [1, 2, 2]
+
+
+def classic(world: CentralWorld) -> list[ClassicConsumer]:
+    return [client for client in world.clients if isinstance(client, ClassicConsumer)]
 
 
 def test_a_client_that_does_not_let_go_is_fenced() -> None:
