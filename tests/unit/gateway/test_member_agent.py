@@ -288,11 +288,11 @@ def test_a_changed_subscription_is_written_once() -> None:
 
 def test_an_expression_and_names_select_each_by_itself() -> None:
     """In `registration_of`, leave the expression without its brackets, or the names as they are."""
-    found = registration_of(replace(member(), topic_names=("x.y",), topic_regex="a|b"), None)
+    found = registration_of(replace(member(), topic_names=("x.y",), topic_regex="(?i)a|b"), None)
     assert found.pattern == WHITE_LIST
     filter_ = TopicFilter(WHITE_LIST, next(iter(found.subscription)))
-    names = ("a", "b", "x.y", "ab", "ax.y", "b1", "xzy")
-    assert [name for name in names if filter_.matches(name)] == ["a", "b", "x.y"]
+    names = ("a", "B", "x.y", "ab", "ax.y", "b1", "xzy", "X.Y")
+    assert [name for name in names if filter_.matches(name)] == ["a", "B", "x.y"]
 
 
 @pytest.mark.parametrize(
