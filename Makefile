@@ -12,7 +12,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance fuzz experiments packages clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign exactly-once conformance fuzz experiments packages clean
 
 setup: $(STAMP)
 
@@ -104,6 +104,10 @@ model: setup
 campaign: setup
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
+# Kills at named steps, for MINUTES; a later run continues the totals.
+exactly-once: setup
+	$(BIN)/python -m tests.exactly_once --minutes $(MINUTES) --totals .exactly-once/totals.json
+
 # Group tests of franz-go and librdkafka against the gateway; the first run builds them (Go, Cargo, a C++ compiler, make).
 conformance: setup
 	$(BIN)/python -m tests.conformance
@@ -128,5 +132,5 @@ packages: setup
 	$(BIN)/python deploy/packages.py $(if $(BASE),--base $(BASE))
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mutation-score .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) build dist *.egg-info .exactly-once .mutation-score .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

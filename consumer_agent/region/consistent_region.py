@@ -187,7 +187,11 @@ class ConsistentRegion:
         if self._sink is not None:
             generations, positions = self._consumer.generation(), self._consumer.position()
             there = [tp for tp in partitions if tp in generations and tp in positions]
-            self._claim(self._sink, {tp: generations[tp] for tp in there}, positions)
+            try:
+                self._claim(self._sink, {tp: generations[tp] for tp in there}, positions)
+            except BaseException:  # the next transaction claims, with a connection that works
+                self._forget_sink()
+                raise
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
         self._progress.forget(partitions)
@@ -200,7 +204,7 @@ class ConsistentRegion:
         try:
             return self._begin(sink, batch)
         except BaseException:  # of the sink: nothing is stored
-            self._progress.forget(batch)
+            self._forget_sink()
             self._consumer.seek({partition: extent.first for partition, extent in batch.items()})
             raise
 
@@ -224,11 +228,14 @@ class ConsistentRegion:
         self._progress.stored(advances)
         self._consumer.finish({partition: advance.after for partition, advance in advances.items()})
 
-    def failed(self, advances: Mapping[TopicPartition, Advance], *, is_outcome_known: bool) -> None:
-        """After an exception, return the batch again; if it may be stored, claim again, which shows whether it is."""
+    def failed(self, advances: Mapping[TopicPartition, Advance]) -> None:
+        """After an exception, return the batch again; claim again, which shows whether it is stored all the same."""
         self._return_again(advances)
-        if not is_outcome_known:
-            self._progress.forget(advances)
+        self._forget_sink()
+
+    def _forget_sink(self) -> None:
+        """Use the sink no more before the next transaction, as its connection may be lost."""
+        self._sink, self._database, self._progress = None, None, Progress()
 
     def _claim(
         self, sink: Sink, generations: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int]
@@ -282,7 +289,7 @@ class Transaction:
     ) -> None:
         """Commit, or roll back after an exception and if the batch may not be stored."""
         if error is not None:
-            self._region.failed(self._advances, is_outcome_known=True)
+            self._region.failed(self._advances)
             self._sink.rollback()
         elif not self._advances:
             self._sink.rollback()
@@ -290,7 +297,7 @@ class Transaction:
             try:
                 self._sink.commit()
             except BaseException:
-                self._region.failed(self._advances, is_outcome_known=False)
+                self._region.failed(self._advances)
                 raise
             self._region.stored(self._advances)
 

@@ -99,6 +99,21 @@ def test_partitions_that_are_assigned_later_are_claimed_before_they_are_read(
     assert rows(first)[0] == (1, 7)
 
 
+def test_partitions_whose_claim_fails_when_they_are_assigned_are_claimed_by_the_next_transaction(
+    stage: Stage, consumer: Consumer, sink: MemorySink
+) -> None:
+    stage.produce(range(2), RECORDS)
+    region = joined(stage, consumer, 0)
+    read(region, sink, RECORDS)
+    sink.rows[stage.topic, 1] = Row("", 0, 0, 7)
+    sink.fails_at = "claim"
+    stage.start(stage.members()[0], 1)
+    with pytest.raises(ConnectionError):
+        read(region, sink, 2 * RECORDS - 7)
+    read(region, sink, 2 * RECORDS - 7)
+    assert_once(sink.results, all_records(0) | all_records(1, first=7))
+
+
 def test_a_younger_claim_refuses_the_batch_and_leaves_the_others(
     stage: Stage, consumer: Consumer, sink: MemorySink, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,6 +106,7 @@ RUNS = {
     "tests.campaign": "tests/campaign/test_campaign.py::test_a_short_campaign_breaks_no_promise",
     "tests.conformance": "tests/integration/test_conformance.py::test_a_missing_tool_is_named",
     "tests.docs": "tests/docs/test_pages.py::test_a_generated_page_is_current",
+    "tests.exactly_once": "tests/exactly_once/test_exactly_once.py::test_a_short_run_finds_only_the_controls",
     "tests.fuzz": "tests/fuzz/test_fuzz.py::test_the_command_line_fuzzes_or_says_what_is_missing",
     "tests.interruptions": "tests/interruptions/test_interruptions.py::test_the_command_line_counts_what_was_tried",
     "tests.model": "tests/model/test_model.py::test_the_protocol_is_safe_and_needs_one_of_its_rules",

@@ -1,0 +1,215 @@
+"""One run: members and servers fail until the time is over; then the rest is stored, and the sinks are compared."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+
+import gevent
+
+from tests.campaign.progress import Progress
+from tests.exactly_once.judging import Judgement, judge
+from tests.exactly_once.members import Members, new_members
+from tests.exactly_once.world import TOPIC, World, new_world
+from zkrebalancer.experiments.versions import read_versions
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+SESSION_TIMEOUT_MS = 2_000
+TICK_S = 0.1
+CONTROL_INTERVAL_S = 3.0  # how often the sinks of controls are looked at
+TELL_INTERVAL_S = 15.0
+DRAIN_DEADLINE_S = 240.0
+MAX_PROVING_S = 120.0  # beyond the time of the run, for controls whose sinks are still right
+GROUPS = {"incremental": INCREMENTAL, "eager": EAGER}
+CONTROLS = ("naive", "offsets-outside", "fence-off")
+CONTROL_MEMBERS = 2
+MAX_PROBLEMS = 5  # members that end by themselves; then the run ends, too
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of a run."""
+
+    minutes: float
+    seed: int
+    sink: str
+    members: int
+    rate: int
+    records: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened in a run, and what the sinks have."""
+
+    settings: Settings
+    versions: dict[str, str] = field(default_factory=dict)
+    records: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    suspended: Counter[str] = field(default_factory=Counter)
+    growths: int = 0
+    sinks: dict[str, Judgement] = field(default_factory=dict)
+    controls: dict[str, bool] = field(default_factory=dict)  # whether its sink was wrong, as it must be
+    problems: list[str] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    def document(self) -> dict[str, object]:
+        """Return what `--json` prints."""
+        return {
+            "ok": not self.problems,
+            "problems": self.problems,
+            "seed": self.settings.seed,
+            "sink": self.settings.sink,
+            "versions": self.versions,
+            "elapsed_s": round(self.elapsed_s, 1),
+            "records": self.records,
+            "kills": self.kills.total(),
+            "kills_by_step": dict(sorted(self.kills.items())),
+            "suspended_by_step": dict(sorted(self.suspended.items())),
+            "topic_growths": self.growths,
+            "sinks": {group: {**asdict(found), "ok": found.is_exact} for group, found in self.sinks.items()},
+            "controls_found": self.controls,
+        }
+
+
+@dataclass(slots=True)
+class Run:
+    """A run; `end_soon` ends its faults, and leads to the verdict so far."""
+
+    settings: Settings
+    progress: Progress
+    is_ending: bool = False
+    _began_s: float = field(default_factory=time.monotonic)
+    _looked_at_s: float = 0.0
+    _told_at_s: float = 0.0
+
+    def end_soon(self) -> None:
+        """End with the verdict so far."""
+        self.is_ending = True
+
+    def run(self) -> Outcome:
+        """Run it.
+
+        Raises:
+            LocalClusterError, ConfigurationError, PostgresMissingError: the servers cannot be started.
+
+        """
+        outcome = Outcome(self.settings)
+        self.progress.line(f"ZooKeeper, Kafka and {self.settings.sink} start")
+        with new_world(self.settings.sink, self.settings.seed, SESSION_TIMEOUT_MS) as world:
+            outcome.versions = read_versions(world.cluster)
+            groups, controls = self._members(world, GROUPS), self._members(world, dict.fromkeys(CONTROLS, INCREMENTAL))
+            try:
+                self._play(world, groups, controls)
+                self._drain(world, groups)
+                self._judge(world, groups, outcome)
+            except RebalancerError as error:
+                outcome.problems.append(f"after {self._elapsed_s():.0f} s: {error}")
+            finally:
+                for members in groups + controls:
+                    members.kill()
+            self._count(world, groups, controls, outcome)
+        outcome.elapsed_s = self._elapsed_s()
+        return outcome
+
+    def _members(self, world: World, modes: dict[str, str]) -> list[Members]:
+        options = {
+            "--zookeeper": world.cluster.zookeeper,
+            "--bootstrap": world.cluster.bootstrap,
+            "--topic": TOPIC,
+            "--database": world.database.address,
+            "--session-timeout-ms": SESSION_TIMEOUT_MS,
+        }
+        prepared = []
+        for group, mode in modes.items():
+            world.lab.configure(group, GroupSettings(mode=mode))
+            kind = group if group in CONTROLS else "region"
+            count = CONTROL_MEMBERS if group in CONTROLS else self.settings.members
+            prepared.append(new_members(world.cluster, group, kind, count, options, str(self.settings.seed)))
+        return prepared
+
+    def _play(self, world: World, groups: list[Members], controls: list[Members]) -> None:
+        world.open(self.settings.rate, self.settings.records)
+        for members in groups + controls:
+            members.start()
+        end_s = time.monotonic() + 60 * self.settings.minutes
+        while not self.is_ending:
+            over_s = time.monotonic() - end_s
+            unproved = [members for members in controls if not members.is_proved]
+            if over_s > (MAX_PROVING_S if unproved else 0):
+                return
+            for members in groups + unproved:
+                members.tick()
+            if sum(len(members.problems) for members in groups + controls) > MAX_PROBLEMS:
+                return
+            world.tick()
+            self._look_at(world, unproved)
+            self._tell(world, groups)
+            gevent.sleep(TICK_S)
+
+    def _look_at(self, world: World, controls: list[Members]) -> None:
+        """End controls whose sinks are wrong: they have shown what they are for."""
+        if time.monotonic() - self._looked_at_s < CONTROL_INTERVAL_S:
+            return
+        self._looked_at_s = time.monotonic()
+        for members in controls:
+            if world.database.has_doubles(members.group):
+                members.is_proved = True
+                members.kill()
+                self.progress.line(f"control {members.group}: results are doubled, as they must be")
+
+    def _tell(self, world: World, groups: list[Members]) -> None:
+        if time.monotonic() - self._told_at_s > TELL_INTERVAL_S:
+            self._told_at_s = time.monotonic()
+            kills = sum(members.ended.total() for members in groups)
+            stored = {members.group: sum(world.database.next_offsets(members.group).values()) for members in groups}
+            self.progress.line(f"{kills} members killed, servers {dict(world.faults)}, results {stored}")
+
+    def _drain(self, world: World, groups: list[Members]) -> None:
+        self.progress.line("everybody lives on; the rest is stored")
+        for members in groups:
+            members.live()
+        world.repair()
+        world.end_producer()
+        ends = world.ends()
+        waiting = {members.group: members for members in groups}
+
+        def is_stored() -> bool:
+            for group, members in list(waiting.items()):
+                members.require_alive()
+                if world.database.next_offsets(group).items() >= ends.items():
+                    del waiting[group]
+            return not waiting
+
+        try:
+            world.lab.wait_for("all results", is_stored, DRAIN_DEADLINE_S)
+        except RebalancerError as error:
+            self.progress.line(f"{error}; the sinks are compared all the same")
+
+    def _judge(self, world: World, groups: list[Members], outcome: Outcome) -> None:
+        self.progress.line("the sinks are compared with the input")
+        log = world.log()
+        outcome.records = sum(map(len, log.values()))
+        for members in groups:
+            found = outcome.sinks[members.group] = judge(log, world.database.rows(members.group))
+            if not found.is_exact:
+                outcome.problems.append(f"sink of {members.group}: {asdict(found)}")
+        if not outcome.records:
+            outcome.problems.append("no record was produced")
+
+    def _count(self, world: World, groups: list[Members], controls: list[Members], outcome: Outcome) -> None:
+        for members in groups:
+            outcome.kills += members.ended
+            outcome.suspended += members.suspended
+            outcome.problems += members.problems
+        outcome.growths = world.faults.pop("topic growth", 0)
+        outcome.kills += world.faults
+        for members in controls:
+            outcome.controls[members.group] = members.is_proved
+            if not members.is_proved:
+                outcome.problems.append(f"control {members.group}: its sink is right, so this run proves nothing")
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
