@@ -38,13 +38,23 @@ def main(bootstrap: str, topic: str, rate: int, records: int) -> None:
                 partitions, looked_at_s = max(partitions, count_partitions(producer, topic)), time.monotonic()
             due = min((time.monotonic() - began) * rate, records or float("inf")) - written
             for partition in itertools.islice(itertools.cycle(range(partitions)), max(0, int(due))):
-                producer.produce(topic, str(numbers[partition]).encode(), partition=partition)
+                if not accepts(producer, topic, partition, numbers[partition]):
+                    break
                 numbers[partition] += 1
                 written += 1
             producer.poll(TICK_S)
     except KeyboardInterrupt:
         pass
     sys.exit(1 if producer.flush(FLUSH_TIMEOUT_S) else 0)
+
+
+def accepts(producer: Producer, topic: str, partition: int, number: int) -> bool:
+    """Write a record; return whether that is possible now: a broker that has just restarted may not know its topics."""
+    try:
+        producer.produce(topic, str(number).encode(), partition=partition)
+    except (BufferError, KafkaException):
+        return False
+    return True
 
 
 def count_partitions(producer: Producer, topic: str) -> int:

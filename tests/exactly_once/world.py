@@ -69,8 +69,10 @@ class World:
 
     def tick(self) -> None:
         """Let a server fail if it is time, and a killed broker come back."""
-        with suppress(RebalancerError):
+        with suppress(RebalancerError):  # ZooKeeper is away
             self._bring_broker_back()
+        if self._producer is not None and self._producer.exit_code:
+            self._producer.wait_end(0)  # raises
         if time.monotonic() < self._next_fault_s:
             return
         kind = self.random_.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
@@ -93,10 +95,12 @@ class World:
     def end_producer(self) -> None:
         """Stop producing; raises LocalClusterError if not all records were written."""
         producer = self._producer
-        if producer is not None and producer.is_running:
+        if producer is None:
+            return
+        if producer.is_running:
             os.kill(producer.pid, signal.SIGTERM)
-            self.lab.wait_for("the end of the producer", lambda: not producer.is_running)
-            producer.wait_end(0)
+        self.lab.wait_for("the end of the producer", lambda: not producer.is_running)
+        producer.wait_end(0)
 
     def log(self) -> Log:
         """Read all records of the topic: the number in each, by partition and offset."""
