@@ -12,7 +12,6 @@ import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 KINDS = ("region", "naive", "offsets-outside", "fence-off")
 EVERY_S = 0.5  # how often the group's offsets follow
 MAX_POLL_RECORDS = 100
-PAUSE_S = 0.02  # after each batch, so that batches have some records
+FETCHES = {"fetch.min.bytes": "1000000", "fetch.wait.max.ms": "50"}  # so that batches have some records
 PASSING_ERRORS = (sqlite3.OperationalError, psycopg.Error, ZooKeeperUnavailableError, KafkaUnavailableError)
 
 
@@ -142,7 +141,6 @@ def work_in_region(consumer: Consumer, group: str, kind: str, database: Database
             fates.reach("batch")
             with region.transaction(sink) as transaction:
                 transaction.executemany(database.insert(), rows(group, batch))
-            time.sleep(PAUSE_S)
 
     with ConsistentRegion(consumer, name=group, every_s=EVERY_S) as region:
         while True:
@@ -165,7 +163,6 @@ def work_naively(consumer: Consumer, group: str, database: Database, fates: Fate
             connection.cursor().executemany(database.insert(), rows(group, batch))
             connection.commit()
             fates.reach("committed")
-            time.sleep(PAUSE_S)
 
 
 @click.command()
@@ -204,6 +201,7 @@ def main(
         client_id=client_id,
         session_timeout_ms=session_timeout_ms,
         max_poll_records=MAX_POLL_RECORDS,
+        kafka_config=FETCHES,
     )
     consumer.subscribe([topic], on_revoke=lambda _: here.reach("drain"))
     try:
