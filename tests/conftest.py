@@ -11,7 +11,6 @@ import pytest
 
 from tests.support import examples
 from tests.support.compiling import compile_once
-from tests.support.light_spark import LIGHT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,9 +60,9 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Share one small session among all tests that need Spark in this process: a JVM takes seconds to start."""
-    from zkrebalancer.pipeline.session import spark_session  # noqa: PLC0415  # only those that ask for it pay
+    from tests.support.light_spark import light_session  # noqa: PLC0415  # only those that ask for it pay
 
-    with spark_session("local[2]", "1g", {**LIGHT, "spark.sql.shuffle.partitions": "2"}) as session:
+    with light_session() as session:
         yield session
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.light_spark import SUBMIT_LIGHT
+from tests.support import light_spark
 from zkrebalancer.localcluster import cluster as localcluster
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.pipeline import session
@@ -175,5 +175,6 @@ def test_spark_source(run_on_spark: Run) -> None:
 
 
 def test_pipeline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{SUBMIT_LIGHT} pyspark-shell")
+    for name, text in light_spark.submit().items():
+        monkeypatch.setenv(name, text)
     assert "answers are equal" in run("pipeline", 0.002)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pandas as pd
 import psutil
-import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -26,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.commands import run
 from tests.integration.test_command_lines import require_one_line
-from tests.support.light_spark import SUBMIT_LIGHT
+from tests.support import light_spark
 from tests.support.pipeline_run import PLANNED, Made
 from tests.unit.pipeline.frames import Table, differences, stored
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -73,9 +72,8 @@ def small(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Small:
 def begin(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
     """Start a command; `folder` is for temporary files, which killed commands leave there."""
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", *map(str, arguments)]
-    executors = f"--conf spark.executor.extraJavaOptions=-Djava.io.tmpdir={folder}"
-    submit = {"PYSPARK_SUBMIT_ARGS": f"{SUBMIT_LIGHT} {executors} pyspark-shell"}
-    environment = {**child_environment(), **submit, "TMPDIR": str(folder)}
+    executors = f"spark.executor.extraJavaOptions=-Djava.io.tmpdir={folder}"
+    environment = {**child_environment(), **light_spark.submit("--conf", executors), "TMPDIR": str(folder)}
     return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=environment)
 
 
@@ -189,7 +187,7 @@ def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
 @pytest.fixture
 def no_work_stays() -> Iterator[None]:
     """Remove the files that workers of a `local-cluster` leave beside Spark."""
-    work = Path(pyspark.__file__).parent / "work"
+    work = Path(os.environ["SPARK_HOME"], "work")
     before = set(work.glob("*"))
     yield
     for left in set(work.glob("*")) - before:

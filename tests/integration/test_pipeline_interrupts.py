@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import light_spark
 from tests.support.command import WatchedCommand, watched
-from tests.support.light_spark import SUBMIT_LIGHT
 from tests.unit.pipeline.histories import planned, write_run
 
 DEADLINE_S = 300.0
@@ -26,8 +26,7 @@ OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"  # printed
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[WatchedCommand]:
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline"]
-    light = {"PYSPARK_SUBMIT_ARGS": f"{SUBMIT_LIGHT} pyspark-shell"}
-    with watched(command, tmp_path, DEADLINE_S, light) as pipeline:
+    with watched(command, tmp_path, DEADLINE_S, light_spark.submit()) as pipeline:
         yield pipeline
 
 

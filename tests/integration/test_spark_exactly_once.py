@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 
 from tests.integration.scenario import Scenario
 from tests.integration.test_examples import FLUSH_DEADLINE_S, FOLDER, Examples, Sink
+from tests.support import light_spark
 from tests.support.command import processes_naming
-from tests.support.light_spark import SUBMIT_LIGHT
 from zkrebalancer.localcluster.server import Program
 
 PARTITIONS = 6
@@ -47,9 +47,8 @@ class Company:
         work_s = "0.3" if file == SPARK else "0.001"  # a batch; a record
         checkpoint = str(self.folder / f"checkpoint-{name}")
         settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
-        java = f"--driver-java-options -Djava.io.tmpdir={self.temporary}"
-        local = f"--conf spark.local.dir={self.temporary}"
-        settings["PYSPARK_SUBMIT_ARGS"] = f"{SUBMIT_LIGHT} {java} {local} pyspark-shell"
+        java = ("--driver-java-options", f"-Djava.io.tmpdir={self.temporary}")
+        settings |= light_spark.submit(*java, "--conf", f"spark.local.dir={self.temporary}")
         return self.examples.start(file, **settings, WORK_S=work_s)
 
     def end_jvms(self) -> None:
