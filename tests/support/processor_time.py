@@ -48,19 +48,20 @@ def _wait(pid: int) -> int:
 
 def _end_others() -> list[str]:
     """Reap orphans, and kill those that do not end; return the command lines of the killed ones."""
-    killed: list[str] = []
+    killed: dict[str, str] = {}  # pid -> command line
     give_up_at = time.monotonic() + LEFT_DEADLINE_S
     while True:
         try:
             ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return killed
+            return list(killed.values())
         if ended:
             continue
         if time.monotonic() > give_up_at:  # the next turns reap the children of killed processes
             for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                killed.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
-                os.kill(int(pid), signal.SIGKILL)
+                if pid not in killed:
+                    killed[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                    os.kill(int(pid), signal.SIGKILL)
         time.sleep(ASK_INTERVAL_S)
 
 

@@ -74,13 +74,14 @@ def test_asks_again_for_what_is_missing() -> None:
 
     def answer(partition: tuple[str, int], where: str | int) -> int:
         asked.append(partition)
-        if asked == [A, B]:
+        if len(asked) == 2:
             raise NO_ANSWER
         return ends(partition, where)
 
     with consumer_of(answer) as consumer:
         assert consumer.end_offsets([A, B]) == {A: 7, B: 7}
-    assert asked == [A, B, B]
+    assert sorted(asked[:2]) == [A, B]
+    assert asked[2:] == [asked[1]]
 
 
 def test_what_has_no_answer_is_named_with_the_reason() -> None:
