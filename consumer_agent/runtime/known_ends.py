@@ -1,6 +1,6 @@
 """The ends of partitions, for the lag in a consumer's metrics. Pure: no thread, no clock, no client.
 
-`metrics` must not wait for Kafka, and lags that nobody reads should cost nothing. So each call of `metrics` lets the
+`metrics` must not wait for Kafka, and a lag that is not read should cost nothing. So each call of `metrics` lets the
 machine thread ask for the ends at intervals, for some time.
 """
 

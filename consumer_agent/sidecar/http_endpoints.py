@@ -1,4 +1,4 @@
-"""`--http`: the agent's health, metrics and partitions; and what systemd is told of its progress."""
+"""`--http`: the agent's health, metrics and partitions; and its progress, for systemd."""
 
 from __future__ import annotations
 

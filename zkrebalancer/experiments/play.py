@@ -175,7 +175,7 @@ class Play:
         self.expected.add(member)
 
     def _kill(self, member: str) -> None:
-        """Kill a member's process and record its end now, not when the group notices: nobody reads its partitions."""
+        """Kill a member's process and record its end now, not when the group notices: its partitions have no reader."""
         self.lab.kill(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
         self.lab.note("member_left", group=GROUP, member=member, reason="lost")

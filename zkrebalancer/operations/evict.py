@@ -49,7 +49,7 @@ def evict(zk: BlockingZk, group: str, consumer: str) -> None:
         ZooKeeperRefusedError: its registration may not be removed.
 
     """
-    # Without both nodes, its session would count as over, and nobody would wait for its lease.
+    # Without both nodes, its session would count as over, and its lease would not be waited for.
     both = Multi((Check(paths.owners(group, consumer)), Delete(paths.ids(group, consumer))))
     if isinstance(zk.perform(both, CHANGED), Refused):
         raise NotEvictableError(f"group {group}: {consumer} has left, or its membership is ending already")

@@ -22,7 +22,7 @@ def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
 def create_missing(zk: BlockingZk, *nodes: str) -> None:
     """Create nodes that do not exist, in this order; raises ZooKeeperRefusedError.
 
-    Those that exist are read only, because ZooKeeper refuses to create them to whoever lacks the right at the parent.
+    Those that exist are read only, because ZooKeeper does not let a client create them without the right at the parent.
     """
     for path in nodes:
         if not isinstance(zk.perform(Get(path), ABSENT), Content):

@@ -175,6 +175,6 @@ def _check_principal(principal: str) -> None:
     if not (scheme.isalnum() and scheme.isascii() and colon and name and name.isprintable()):
         raise ConfigurationError(f"{principal!r:.80} is not SCHEME:NAME, such as sasl:coordinator")
     if scheme in {"world", "auth"}:
-        raise ConfigurationError(f"{principal!r:.80} is not somebody in particular")
+        raise ConfigurationError(f"{principal!r:.80} names no single user")
     if scheme == "digest" and len(name.rpartition(":")[2]) != 28:
         raise ConfigurationError("a principal of digest is digest:USER:HASH, with the hash of `security identity`")

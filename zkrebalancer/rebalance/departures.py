@@ -71,7 +71,7 @@ class Departures:
         """Before a new reading replaces the view: consumers that it lacks may have a lease.
 
         Their sessions may be over, or their group is being deleted. `dead`: those of which the reading found a channel
-        only; `is_mixed`: whether it may contain nodes of two lives, so that nobody knows who was in the first one.
+        only; `is_mixed`: whether it may contain nodes of two lives, so that the members of the first one are unknown.
         """
         before = self._view
         if is_mixed:
@@ -343,7 +343,7 @@ def lease_wait_us(known_ms: int | None) -> int:
 def longest_wait_us(view: GroupView, now_us: int) -> int:
     """Return how long to wait until no present or former member of a group can have a lease.
 
-    This includes members that seem dead: if somebody deletes the whole group, all members seem dead.
+    This includes members that seem dead: if the whole group is deleted, all members seem dead.
     """
     registrations = [member.registration for member in view.members.values()]
     leases = [*(known.lease_ms if known else None for known in registrations)]

@@ -180,7 +180,7 @@ class CoordinatorElector:
             self._run(stat)
 
     def _remove_copy(self, stat: Stat) -> None:
-        """Remove a node that belongs to no session, such as one from a copied tree: nobody leads."""
+        """Remove a node that belongs to no session, such as one from a copied tree: it names no leader."""
         self._scheduler.warn(f"{paths.COORDINATOR} belongs to no session; it is removed")
         removal = Multi((Check(paths.COORDINATOR_EPOCH, stat.version), Delete(paths.COORDINATOR)))
         self._scheduler.ask(removal, self._copy_removed)

@@ -319,7 +319,7 @@ class Moving:
             self._answered(member)
         elif before is None:
             if not self._scheduler.has_timer(("command", member.consumer)):
-                self.limit(member)  # nobody could tell whether it had answered
+                self.limit(member)  # whether it has answered could not be seen
         elif member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed", member.consumer))  # not by any command of ours
         self._given.look()

@@ -256,9 +256,9 @@ class StaticMembers:
             self._report(facts.Outdated())
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
-        """Wait for the deadline; if somebody may still read, for one whole grace from when this leader first saw it.
+        """Wait for the deadline, or, if a client of a former life may still read, for one whole grace.
 
-        Clocks of two leaders may differ by any time.
+        That grace begins when this leader first saw the record. Clocks of two leaders may differ by any time.
         """
         record, now = self._view.statics[instance][0], self._scheduler.now
         grace_us = self._grace_ms(record) * 1_000

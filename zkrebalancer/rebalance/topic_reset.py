@@ -139,7 +139,7 @@ class TopicReset:
             self._delete(chunk)
 
     def _is_over(self, topic: str) -> bool:
-        """Whether the topic of the stored offsets is gone, and nobody reads a topic with its name now."""
+        """Whether the topic of the stored offsets is gone, and no member reads a topic with its name now."""
         is_gone = topic not in self._view.topics or self._view.is_stale(topic)
         return is_gone and topic not in self._view.held_topics()
 

@@ -422,7 +422,7 @@ class GroupView:
         return self.is_free_for(consumer, partition)
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
-        """Whether no other consumer holds the partition, and nobody blocks its topic."""
+        """Whether no other consumer holds the partition, and none blocks its topic."""
         holders = self.holders(partition)
         if holders and holders != (consumer,):
             return False

@@ -1,4 +1,4 @@
-"""What systemd is told of this process (`sd_notify`): ready, reloading, stopping, and that it is alive.
+"""Reports to systemd (`sd_notify`): ready, reloading, stopping, and that the process is alive.
 
 The protocol is one datagram to the socket that NOTIFY_SOCKET names; a library would add a dependency for ten lines.
 """

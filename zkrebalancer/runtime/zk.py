@@ -257,7 +257,7 @@ class ZkClient:
         self._tell(KazooState.CONNECTED, calls.Connected(session_id, timeout_ms))
 
     def _tell(self, state: str, event: ZooKeeperEvent) -> None:
-        """Report a change, unless it is the end of a session of which nobody has heard."""
+        """Report a change, unless it is the end of a session whose start was not reported."""
         if state == KazooState.CONNECTED or self._told is not None:
             self._told = None if state == KazooState.LOST else state
             self._on_event(event)

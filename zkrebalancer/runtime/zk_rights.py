@@ -100,7 +100,7 @@ class TreeRights:
             self._decode(result.get()[0])
 
     def _refused(self, number: int, error: Exception) -> None:
-        """Read again after a while: nobody tells when a right is granted."""
+        """Read again after a while: no event says that a right was granted."""
         if isinstance(error, CONNECTION_ERRORS):
             return  # the next connection reads it
         if self._tries == 0:

@@ -118,7 +118,7 @@ def test_any_content_is_read_or_refused(content: bytes) -> None:
     [
         (Principals(()), "at least one coordinator"),
         (Principals(("coordinator",)), "is not SCHEME:NAME"),
-        (Principals((WORLD,)), "is not somebody in particular"),
+        (Principals((WORLD,)), "names no single user"),
         (Principals(("digest:user:password",)), "security identity"),
         (Principals(("sasl:c",), groups={"a/b": ("sasl:x",)}), "group name"),
         (Principals(("sasl:c",), groups={"g": tuple(f"sasl:{n}" * 9 for n in range(10))}), "too many principals"),
@@ -136,7 +136,7 @@ def test_principals_that_cannot_be_used(who: Principals, text: str) -> None:
 @pytest.mark.parametrize("name", ["world:anyone", "auth:x"])
 def test_a_principal_is_somebody_in_particular(name: str) -> None:
     """In `_check_principal`, accept one of them."""
-    with pytest.raises(ConfigurationError, match="not somebody in particular"):
+    with pytest.raises(ConfigurationError, match="names no single user"):
         rights.checked(Principals(("sasl:c",), operators=(name,)))
 
 

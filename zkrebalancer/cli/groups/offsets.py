@@ -197,7 +197,7 @@ def _read(group: str, source: str, kafka: Mapping[str, str] | None, zookeeper: s
 def _read_at_rest(
     group: str, source: str, kafka: Mapping[str, str] | None, zookeeper: str
 ) -> dict[TopicPartition, int]:
-    """Return offsets that nobody goes on to change."""
+    """Return offsets that no member still changes."""
     if source == KAFKA_STORE:
         _stored_in_kafka(kafka, group).refuse_members()
     return _read(group, source, kafka, zookeeper)
