@@ -42,7 +42,7 @@ from zkrebalancer.pipeline.topic import Place
 DEADLINE_S = 600.0  # other tests may have the machine to themselves
 ASK_INTERVAL_S = 0.1
 KILLS = 2
-RUNS = (*(f"run-{seed:03}" for seed in range(6)), PLANNED)
+RUNS = ("run-000", "run-001", PLANNED)
 TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # As in the guide, but for the way to Kafka's programs.
@@ -134,7 +134,7 @@ def test_a_topic_gives_what_the_files_give(
     send(agent_cluster.bootstrap, topic, small.events)
     take_all()
     assert [line.partition(":")[2] for line in said] == [
-        f" {count_lines(small.events)} lines of 7 runs",
+        f" {count_lines(small.events)} lines of {len(RUNS)} runs",
         " 0 lines of 0 runs",
     ]
 

@@ -23,7 +23,7 @@ from tests.mutation_score.verdicts import Memory, Reason, reason_for, reasons
 from zkrebalancer.localcluster.processes import began
 from zkrebalancer.protocol.numbers import decimal
 
-FIXED = ("--package", "operations", "--mutants", "8", "--seed", "1")
+FIXED = ("--package", "observe", "--mutants", "8", "--seed", "2")
 
 
 def run(*arguments: str, state: Path) -> subprocess.CompletedProcess[str]:
@@ -36,16 +36,16 @@ def test_a_short_run_and_its_verdict(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    assert (document["seed"], document["drawn"], document["tried"]) == (1, 8, 8)
+    assert (document["seed"], document["drawn"], document["tried"]) == (2, 8, 8)
     assert 50 <= document["noticed_percent"] <= 100
-    assert document["packages"]["operations"]["mutants"] > 500
+    assert document["packages"]["observe"]["mutants"] > 500
     known = (tmp_path / "verdicts.jsonl").read_text()
 
     again = run("--floor", "100", "--minutes", "0.001", state=tmp_path)  # known verdicts are not tried again
 
     assert (tmp_path / "verdicts.jsonl").read_text() == known
     assert again.returncode == int(document["noticed_percent"] < 100)
-    assert "operations" in again.stdout
+    assert "observe" in again.stdout
 
 
 @pytest.mark.parametrize(
