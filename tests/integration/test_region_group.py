@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.commands import begin, end
 from tests.integration.scenario import Scenario
 from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples
 from zkrebalancer.localcluster import faults
@@ -100,6 +101,9 @@ def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region:
     region.wait_all()
     region.wait("its return", lambda: "other" in region.order().members and not region.order().is_resetting)
 
+    described = describe(region, scenario)
+    assert "region counts: " in described
+    assert ", 2 members, recovery group, checkpoint " in described
     resets = region.order().reset
     region.produce()
     region.stage.interrupt(other, signal.SIGTERM)
@@ -107,3 +111,11 @@ def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region:
     assert region.order().reset == resets  # who leaves is no loss
     region.stage.interrupt(one, signal.SIGTERM)
     assert region.counts() == region.wanted()
+
+
+def describe(region: Region, scenario: Scenario) -> str:
+    """Return what the command shows of the group."""
+    options = ("describe", region.stage.group, "--state", "--zookeeper", scenario.lab.cluster.zookeeper)
+    done = end(begin("zkrebalancer", "groups", *options))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.rebalance.problems",
         "zkrebalancer.rebalance.reader",
         "zkrebalancer.rebalance.view",
+        "zkrebalancer.region",
     ),
     "zkrebalancer.observe.events": ("zkrebalancer.protocol",),
     "zkrebalancer.coordinator": (
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.rebalance.planning",
         "zkrebalancer.rebalance.subscriptions",
         "zkrebalancer.rebalance.view",
+        "zkrebalancer.region",
         "zkrebalancer.runtime",
         "zkrebalancer.observe",
     ),

@@ -16,7 +16,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +42,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS = 200  # nodes that are read at once, with the lists of their children
@@ -49,7 +50,8 @@ MAX_WRITES = 200
 NOBODY = -1  # the id of the restore in the leader's node; brokers have higher ones
 GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a backup and its loss
 _GROUP = rf"{paths.GROUPS}/[^/]+"
-_OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given)/.+")
+_OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
+_OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-9]+)")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
 # The leader's node ends with its session. Who may do what belongs to an ensemble, with its logins: an old backup would
 # also give back the rights of logins that were taken away.
@@ -187,7 +189,7 @@ def _refuse_live_tree(zk: BlockingZk, *, overwrite: bool) -> None:
     if groups and not overwrite:
         raise RestoreRefusedError(f"there are {len(groups)} groups here, such as {groups[0]}; see --overwrite")
     for group in groups:
-        consumers = names_below(zk, paths.ids(group))
+        consumers = names_below(zk, paths.ids(group)) or names_below(zk, paths.region(group, "members"))
         if consumers:
             raise RestoreRefusedError(f"group {group} has consumers, such as {consumers[0]}; stop them first")
 
@@ -231,7 +233,27 @@ def portable(path: str, content: bytes, *, adopt_topics: bool) -> bytes:
         if _COUNTER.fullmatch(path):
             generation = cluster_nodes.decode_counter("generation", content)
             return cluster_nodes.encode_counter(generation + GENERATION_STEP)
+        if match := _OF_REGION.fullmatch(path):
+            return _portable_region(match[1], content, adopt_topics=adopt_topics)
     return content
+
+
+def _portable_region(kind: str, content: bytes, *, adopt_topics: bool) -> bytes:
+    """Return a node of a consistent region for another tree: its members are others, and begin with a reset."""
+
+    def mark(known: str) -> str:
+        return "" if adopt_topics else cluster_nodes.without_creation(known)
+
+    if kind == "order":
+        order = documents.decode_order(content)
+        anew = replace(order, members={}, left={}, leaving=(), open=None, pending="restored from a backup")
+        return documents.encode_order(anew)
+    if kind.startswith("initial/"):
+        initial = documents.decode_initial(content)
+        return documents.encode_initial(replace(initial, incarnation=mark(initial.incarnation)))
+    merge = documents.decode_merge(content)
+    marks = {topic: mark(known) for topic, known in merge.incarnations.items()}
+    return documents.encode_merge(replace(merge, incarnations=marks))
 
 
 def _write(zk: BlockingZk, holder: _Holder, chunk: list[Node], done: Restored) -> None:

@@ -161,6 +161,7 @@ def write_principals(zk: BlockingZk, who: Principals) -> None:
     _require_principals(zk, who)  # until now, everybody could write it
     for group in who.groups:
         below = [f"{paths.group(group)}/{name}" for name in paths.GROUP_CHILDREN]
+        below += [paths.region(group), *(paths.region(group, name) for name in paths.REGION_CHILDREN)]
         for path in (paths.group(group), *below):
             zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
 

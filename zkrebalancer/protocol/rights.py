@@ -82,11 +82,25 @@ def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights
         rights += [(who.operators, "rd"), (members, "rcd")]
     elif kind == "static":
         rights += [(who.operators, "r"), (members, "r"), (who.gateways, "d")]
+    elif kind == "region":
+        rights += [(who.operators, "rc" if below[1:] == ["requests"] else "r"), (members, _in_region(below[1:]))]
     elif kind in {"weights", "deleted_offsets", "lives"}:
         rights += [(who.operators, "rwcd"), (members, "r")]
     else:
         rights += [(who.operators, "r"), (members, "r")]
     return _merged(*rights)
+
+
+def _in_region(below: list[str]) -> str:
+    """Return what the members may do to a node of their group's region: never to what the leader writes."""
+    kind, depth = below[0] if below else "", len(below)
+    if kind == "members" and depth == 1:
+        return "rcd"
+    if (kind == "requests" and depth == 1) or (kind == "contributions" and depth == 2):  # of a round
+        return "rc"
+    if kind == "initial":
+        return "rw" if depth == 3 else "rc"  # of a partition
+    return "r" if kind else "rw"
 
 
 def is_of_consumer(path: str) -> bool:

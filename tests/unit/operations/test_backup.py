@@ -17,6 +17,8 @@ from zkrebalancer.operations.backup import GENERATION_STEP, Restored, RestoreLos
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi, SetContent
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import CHECKPOINT, Initial, Merge, Order, Request, Round, Settings
 from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 4
@@ -239,3 +241,39 @@ def test_a_file_is_not_replaced_and_a_failed_backup_leaves_none(tmp_path: Path) 
         operation.back_up(client(World(), calls=1), tmp_path / "new", 1, nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
     assert json.loads(file.read_text().splitlines()[0])["zkrebalancer_backup"] == 1
+
+
+def test_a_region_begins_with_a_reset_to_the_checkpoint_of_the_backup(tmp_path: Path) -> None:
+    world = world_with(partitions=PARTITIONS)
+    before = Order(
+        id=9,
+        reset=3,
+        complete=8,
+        pieces=1,
+        open=Round(9, CHECKPOINT, ("a",)),
+        members={"a": 77},
+        left={"b": 78},
+    )
+    mark = "id-1 czxid-5"
+    nodes = [
+        ((), documents.encode_settings(Settings("billing", "group", 1_000))),
+        *(((kind,), b"") for kind in paths.REGION_CHILDREN),
+        (("order",), documents.encode_order(before)),
+        (("merged", "8.0"), documents.encode_merge(Merge(8, {("t", 0): 5}, {"t": mark}, {"a": 8}))),
+        (("initial", "t"), b""),
+        (("initial", "t/0"), documents.encode_initial(Initial(2, mark))),
+        (("contributions", "9"), b""),
+        (("requests", "reset-0"), documents.encode_request(Request("reset", "a"))),
+    ]
+    world.zk.perform(Multi(tuple(Create(paths.region(GROUP, *below), content) for below, content in nodes)))
+    file = tmp_path / "backup"
+    operation.back_up(client(world), file, 1, nothing)
+    other = empty_world()
+    restored(other, file)
+    order = documents.decode_order(other.zk.nodes[paths.region(GROUP, "order")].content)
+    assert order == Order(id=9, reset=3, complete=8, pieces=1, pending="restored from a backup")
+    merge = documents.decode_merge(other.zk.nodes[paths.region(GROUP, "merged", "8.0")].content)
+    assert merge == Merge(8, {("t", 0): 5}, {"t": "id-1"}, {"a": 8})
+    initial = documents.decode_initial(other.zk.nodes[paths.region(GROUP, "initial", "t/0")].content)
+    assert initial == Initial(2, "id-1")
+    assert all(not other.zk.children(paths.region(GROUP, kind)) for kind in ("contributions", "requests", "members"))

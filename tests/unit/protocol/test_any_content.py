@@ -39,6 +39,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.rights import Principals
+from zkrebalancer.region import documents
 
 CAUSE = Cause("id", "member-joined")
 
@@ -85,6 +86,10 @@ def use_settings(group: group_settings.GroupSettings) -> None:
     assert group_settings.decode(group_settings.encode(group)) == group
 
 
+def again(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Callable[[Any], object]:
+    return lambda found: decode(encode(found))
+
+
 Reader = tuple[Callable[[bytes], Any], Callable[[Any], object]]
 READERS: dict[str, Reader] = {
     "owners": (ownership.decode_owners, use_owners),
@@ -107,6 +112,17 @@ READERS: dict[str, Reader] = {
     "weights": (weights.decode, lambda found: weights.decode(weights.encode(found))),
     "security": (rights.decode, lambda who: rights.decode(rights.encode(who))),
     "gateways": (layout.decode, lambda found: layout.decode(layout.encode(found))),
+    **{
+        f"region: {name}": (decode, again(decode, encode))
+        for name, decode, encode in (
+            ("settings", documents.decode_settings, documents.encode_settings),
+            ("request", documents.decode_request, documents.encode_request),
+            ("initial", documents.decode_initial, documents.encode_initial),
+            ("order", documents.decode_order, documents.encode_order),
+            ("contribution", documents.decode_contribution, documents.encode_contribution),
+            ("merge", documents.decode_merge, documents.encode_merge),
+        )
+    },
     "a gateway": (lambda content: layout.decode_alive("1", content), lambda found: found[1][0].encode()),
 }
 LEGAL: dict[str, st.SearchStrategy[bytes]] = {
@@ -119,6 +135,18 @@ LEGAL: dict[str, st.SearchStrategy[bytes]] = {
     "security": st.just(rights.encode(Principals(("sasl:c",), ("x509:CN=o",), groups={"g": ("sasl:g",)}))),
     "gateways": st.just(layout.encode(layout.Layout({1: 0}, {"h:1": 2}))),
     "lives": st.dictionaries(st.integers(0, 9), st.integers(0, 9)).map(offset_lives.encode),
+    "region: settings": st.just(documents.encode_settings(documents.Settings("r", "group", 10, 20))),
+    "region: request": st.just(documents.encode_request(documents.Request("reset", "m", "why"))),
+    "region: initial": st.just(documents.encode_initial(documents.Initial(3, "id"))),
+    "region: order": st.just(
+        documents.encode_order(
+            documents.Order(4, 3, 2, 1, "why", documents.Round(4, "reset", ("m",)), {"m": 7}, ("m",), {"n": 8})
+        )
+    ),
+    "region: contribution": st.just(
+        documents.encode_contribution(documents.Contribution(4, 0, 1, "c-1", {("t", 0): 5}, {"t": "id"}))
+    ),
+    "region: merge": st.just(documents.encode_merge(documents.Merge(4, {("t", 0): 5}, {"t": "id"}, {"m": 4}))),
     "topic": st.just(b'{"version":3,"topic_id":"x","partitions":{"0":[1],"1":[2]}}'),
 }
 

@@ -33,6 +33,10 @@ MADE = [
     paths.deleted_offsets("orders", "0"),
     paths.incarnations("orders", "t"),
     paths.lives("orders", "t"),
+    *(paths.region("orders", *below) for below in ((), ("order",), ("merged", "3.0"), ("members", "m"))),
+    *(paths.region("orders", kind) for kind in paths.REGION_CHILDREN),
+    *(paths.region("orders", *below) for below in (("contributions", "3"), ("contributions", "3/m.0"))),
+    *(paths.region("orders", *below) for below in (("requests", "reset-1"), ("initial", "t"), ("initial", "t/0"))),
 ]
 ABOVE = [paths.CONSUMERS, paths.GROUPS, paths.COORDINATOR, paths.COORDINATOR_EPOCH, paths.SECURITY, paths.SERVED]
 
@@ -54,7 +58,7 @@ def test_everybody_may_at_most_read_what_is_above_the_groups(path: str) -> None:
     assert "sasl:orders" not in of(path)
 
 
-@pytest.mark.parametrize("path", [path for path in [*BELOW, *MADE] if "/offsets" not in path])
+@pytest.mark.parametrize("path", [path for path in [*BELOW, *MADE] if "/offsets" not in path and "/region" not in path])
 def test_consumers_of_a_group_change_nothing_of_each_other(path: str) -> None:
     """What they create in `quarantine` they may also delete there, to make room."""
     allowed = {"r", "c", "d"} if path.endswith("/quarantine") else {"r", "c"}
@@ -67,6 +71,29 @@ def test_the_own_nodes_of_a_consumer() -> None:
     assert of(paths.ids("orders", "c"))[OWN] == of(paths.owners("orders", "c"))[OWN] == "rw"
     assert of(paths.channel("orders", "c")) == {OWN: "rwd", "sasl:coordinator": "rcd", "sasl:operator": "r"}
     assert [path for path in [*BELOW, *MADE, *ABOVE] if OWN in of(path)] == MADE[:3]
+
+
+@pytest.mark.parametrize(
+    ("below", "of_members", "of_operators"),
+    [
+        ((), "rw", "r"),
+        (("order",), "r", "r"),
+        (("merged", "3.0"), "r", "r"),
+        (("members",), "rcd", "r"),
+        (("requests",), "rc", "rc"),
+        (("requests", "reset-1"), "r", "r"),
+        (("contributions",), "r", "r"),
+        (("contributions", "3"), "rc", "r"),
+        (("contributions", "3/m.0"), "r", "r"),
+        (("initial", "t"), "rc", "r"),
+        (("initial", "t/0"), "rw", "r"),
+    ],
+)
+def test_members_of_a_region_change_nothing_that_its_leader_writes(
+    below: tuple[str, ...], of_members: str, of_operators: str
+) -> None:
+    found = of(paths.region("orders", *below))
+    assert (found["sasl:orders"], found["sasl:operator"], found["sasl:coordinator"]) == (of_members, of_operators, ALL)
 
 
 def test_brokers_are_left_alone_unless_they_are_named() -> None:

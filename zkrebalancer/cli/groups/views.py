@@ -15,6 +15,7 @@ from zkrebalancer.cli.groups.lags import LagReader, Wanted
 from zkrebalancer.cli.watching import View
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.observe.regions import RegionReport, read_region
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
@@ -150,14 +151,17 @@ def describe(
         obstacles = inspection.read_obstacles(zk, report)
         if offsets:
             inspection.read_offsets(zk, report)
+        region = _read_region(zk, report)
         rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
         known = reader.read(report) if reader is not None else None
         if as_json:
-            past = {} if history_count is None else {"history": history.document(rebalances)}
+            past: dict[str, object] = {"region": None if region is None else region.document()}
+            past |= {} if history_count is None else {"history": history.document(rebalances)}
             obstacle_list = [asdict(each) for each in obstacles]
             click.echo(json.dumps({**tables.document(report, known), "obstacles": obstacle_list, **past}))
             return (), ()
         below = [f"{obstacle.kind}: {obstacle.text}" for obstacle in obstacles] if state else []
+        below += [region.text()] if state and region is not None else []
         if state:
             table = tables.state_table(report)
         elif history_count is not None:
@@ -172,6 +176,15 @@ def describe(
         wanted = Wanted(lag_time, window_s, watch)
         reader = LagReader(zk, kafka, wanted) if kafka is not None else None
         watching.show(read, watch=watch)
+
+
+def _read_region(zk: BlockingZk, report: GroupReport) -> RegionReport | None:
+    """Return the group's consistent region; what cannot be read becomes a problem of the report."""
+    try:
+        return read_region(zk, report.name)
+    except NodeContentError as error:
+        report.problems.add("region", str(error))
+        return None
 
 
 def _read_history(zk: BlockingZk, report: GroupReport) -> tuple[Rebalanced, ...]:
