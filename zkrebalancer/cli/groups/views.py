@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -15,6 +15,7 @@ from zkrebalancer.cli.groups.lags import LagReader, Wanted
 from zkrebalancer.cli.watching import View
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.observe.obstacles import Obstacle
 from zkrebalancer.observe.regions import RegionReport, read_region
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
@@ -155,13 +156,10 @@ def describe(
         rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
         known = reader.read(report) if reader is not None else None
         if as_json:
-            past: dict[str, object] = {"region": None if region is None else region.document()}
-            past |= {} if history_count is None else {"history": history.document(rebalances)}
-            obstacle_list = [asdict(each) for each in obstacles]
-            click.echo(json.dumps({**tables.document(report, known), "obstacles": obstacle_list, **past}))
+            past = {} if history_count is None else {"history": history.document(rebalances)}
+            click.echo(json.dumps({**tables.document(report, known), **_state(obstacles, region), **past}))
             return (), ()
-        below = [f"{obstacle.kind}: {obstacle.text}" for obstacle in obstacles] if state else []
-        below += [region.text()] if state and region is not None else []
+        below = _lines(obstacles, region) if state else []
         if state:
             table = tables.state_table(report)
         elif history_count is not None:
@@ -176,6 +174,14 @@ def describe(
         wanted = Wanted(lag_time, window_s, watch)
         reader = LagReader(zk, kafka, wanted) if kafka is not None else None
         watching.show(read, watch=watch)
+
+
+def _state(obstacles: Sequence[Obstacle], region: RegionReport | None) -> dict[str, object]:
+    return {"obstacles": [asdict(each) for each in obstacles], "region": None if region is None else region.document()}
+
+
+def _lines(obstacles: Sequence[Obstacle], region: RegionReport | None) -> list[str]:
+    return [*(f"{each.kind}: {each.text}" for each in obstacles), *([region.text()] if region is not None else [])]
 
 
 def _read_region(zk: BlockingZk, report: GroupReport) -> RegionReport | None:
