@@ -3,6 +3,7 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
+SCHEMA_REGISTRY = ["confluent-kafka[avro,json,protobuf]>=2.13.0,<3"]
 DOCKER = ["docker>=7.1,<8"]
 POSTGRES = ["psycopg[binary]>=3.2,<4"]  # the sink of a consistent region
 DOCS = ["mkdocs-material", "mkdocstrings[python]"]
@@ -11,6 +12,7 @@ DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 SPARK = ["pandas>=2.2,<3", "psutil>=5.9,<8", "pyarrow>=18,<27", "pyspark>=4.2,<5"]
 EXPERIMENTS = [*SPARK, "matplotlib>=3.8,<4"]
 DEV = [
+    "confluent-kafka[avro]",  # deserializers of a schema registry
     "aiokafka",  # as a client of the gateway
     "coverage",  # with the next two: `make mutation-score`
     "libcst",
@@ -71,6 +73,7 @@ setup(
         "spark": SPARK,
         "experiments": EXPERIMENTS,
         "docker": DOCKER,
+        "schema-registry": SCHEMA_REGISTRY,
         "postgres": POSTGRES,
         "docs": DOCS,
         "dev": EXPERIMENTS + DOCKER + POSTGRES + DEV,

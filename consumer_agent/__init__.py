@@ -14,7 +14,7 @@ from consumer_agent.errors import (
     RegistrationError,
     TooManyCommitsError,
 )
-from consumer_agent.records import Batch, Record
+from consumer_agent.records import Batch, DeserializationError, Record
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -28,6 +28,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerError",
     "ConsumerStateError",
+    "DeserializationError",
     "FencedInstanceError",
     "KafkaUnavailableError",
     "NoOffsetError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ from zkrebalancer.protocol.registration import (
 )
 from zkrebalancer.protocol.zookeeper_security import DIGEST, SASL, ZooKeeperSecurity
 
+Deserializer = Callable[..., Any]
 MAX_POLL_RECORDS = 100_000
 NO_LIMIT = -1
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
@@ -76,6 +78,9 @@ class ConsumerSettings(TypedDict, total=False):
     offsets_storage: Annotated[str, choice(*(storage.value for storage in Storage))]
     suspended_policy: Annotated[str, choice("pause", "continue")]
     events_directory: Annotated[str | Path | None, _optional(_path)]
+    key_deserializer: Annotated[Deserializer | None, _optional(_deserializer)]
+    value_deserializer: Annotated[Deserializer | None, _optional(_deserializer)]
+    on_deserialization_error: Annotated[Callable[[Any], object] | None, _optional(_function)]
     kafka_config: Annotated[Mapping[str, KafkaSetting], _kafka_config]
 
 
@@ -128,6 +133,12 @@ class ConsumerConfig:
     """While ZooKeeper is unreachable: `pause` stops reading, `continue` reads until the session has expired."""
     events_directory: str | Path | None = None
     """Folder to write telemetry events to."""
+    key_deserializer: Deserializer | None = None
+    """Makes keys of their bytes: a function, or a deserializer of confluent-kafka. Default: keys are bytes."""
+    value_deserializer: Deserializer | None = None
+    """The same for values."""
+    on_deserialization_error: Callable[[Any], object] | None = None
+    """Gets a `DeserializationError`, and the record is skipped. Default: `poll` raises it, and nothing is lost."""
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
     """Further librdkafka settings, such as `security.protocol`, and its callbacks, such as `oauth_cb`."""
     zookeeper_tls: bool = False
@@ -304,6 +315,15 @@ def _path(value: object) -> str | None:
 
 def _secret(value: object) -> str | None:
     return None if text_fault(value) is None else "must be a text"  # not quoted
+
+
+def _function(value: object) -> str | None:
+    return None if callable(value) else f"must be a function, not {value!r:.80}"
+
+
+def _deserializer(value: object) -> str | None:
+    is_waiting = inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None))  # noqa: B004
+    return "may not be a coroutine function" if is_waiting else _function(value)
 
 
 def _kafka_config(value: object) -> str | None:

@@ -10,7 +10,7 @@ from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
-from consumer_agent.runtime import threads
+from consumer_agent.runtime import moving, threads
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
@@ -112,7 +112,7 @@ class ConsumerBase:
             ConsumerStateError: one of the partitions is not assigned to this consumer.
 
         """
-        self._frontend.seek(positions)
+        moving.seek(self._frontend, positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned, and fetched records are kept.

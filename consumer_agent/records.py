@@ -13,17 +13,22 @@ from typing import Any, NamedTuple, overload
 
 from confluent_kafka import Message
 
+from consumer_agent.errors import ConsumerError
 from consumer_agent.runtime.record_buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
 
 TIMESTAMP_TYPES = (None, "CreateTime", "LogAppendTime")  # in the order of librdkafka's numbers
 UNREADABLE = (SystemError, UnicodeDecodeError)  # what confluent-kafka raises for a header whose name is not UTF-8
 
+MAX_REASON = 200  # characters of what a deserializer raised
+
 _log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
     """One record of a topic; `generation`, that of its partition's start, is a fencing token for sinks.
+
+    `key` and `value` are bytes, or what a deserializer has made of them; None if Kafka has null.
 
     `timestamp_ms` is milliseconds since the epoch. `timestamp_type` says whose clock: `CreateTime` (the producer's) or
     `LogAppendTime` (the broker's). Both are None in records of the oldest format.
@@ -32,12 +37,31 @@ class Record(NamedTuple):
     topic: str
     partition: int
     offset: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None
     generation: int
     timestamp_type: str | None = None
+
+
+class DeserializationError(ConsumerError):
+    """A record's key or value cannot be deserialized. Without `on_deserialization_error`, every `poll` raises it.
+
+    The partition continues with this record, or where `seek` says. `record` has the key and the value as bytes,
+    `partition` is (topic, number); `what` is "key" or "value". `__cause__` is what the deserializer has raised.
+    """
+
+    def __init__(self, what: str, record: Record, cause: Exception) -> None:
+        """Store the record."""
+        reason = f"{type(cause).__name__}: {cause}"
+        place = f"{record.topic}/{record.partition} offset {record.offset}"
+        super().__init__(f"{place}: the {what} cannot be deserialized: {' '.join(reason.split()):.{MAX_REASON}}")
+        self.__cause__ = cause
+        self.what = what
+        self.record = record
+        self.partition: TopicPartition = (record.topic, record.partition)
+        self.offset = record.offset
 
 
 class _Row(tuple[Any, ...]):
@@ -76,6 +100,11 @@ class Batch(Sequence[Record]):
         self._runs = runs
         self._length = sum(len(run.messages) for run in runs)
 
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The records as the buffer has returned them."""
+        return self._runs
+
     def __len__(self) -> int:
         """Return how many records there are."""
         return self._length
@@ -103,7 +132,7 @@ class Batch(Sequence[Record]):
             if position < len(run.messages):
                 break
             position -= len(run.messages)
-        return next(_records(run._replace(messages=run.messages[position : position + 1])))
+        return only_record(run, run.messages[position])
 
     def __repr__(self) -> str:
         """Show the numbers of records and partitions."""
@@ -123,9 +152,9 @@ class Batch(Sequence[Record]):
         """Return the partitions that have records, each with its batch."""
         return list(self.by_partition().items())
 
-    def values(self) -> list[bytes | None]:
+    def values(self) -> list[Any]:
         """Return only the values, in the order of the records: the fastest way to read them."""
-        values: list[bytes | None] = []
+        values: list[Any] = []
         for run in self._runs:
             values += map(Message.value, run.messages)
         return values
@@ -143,6 +172,11 @@ def _records(run: Run) -> Iterator[Record]:
         yield record(
             (topic, partition, message.offset(), message.key(), message.value(), headers, at, generation, types[kind])
         )
+
+
+def only_record(run: Run, message: Message) -> Record:
+    """Return the record of one message of a run."""
+    return next(_records(run._replace(messages=[message])))
 
 
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:

@@ -30,6 +30,7 @@ from consumer_agent.membership.events import (
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime.buffer_limits import MANY_RECORDS, buffer_settings
 from consumer_agent.runtime.clock import now_ms
+from consumer_agent.runtime.decoding import Decoder
 from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import RecordBuffer, Run
 from consumer_agent.runtime.shared_state import SharedState
@@ -70,6 +71,7 @@ class Frontend(Usage):
             raise ConfigurationError("give a ConsumerConfig or settings, not both")
         arguments.check_config(config)
         self.config = config or ConsumerConfig.from_settings(settings)
+        self.decoder = Decoder(self.config)
         self._begins_paused = begins_paused
         self.in_region = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
@@ -189,7 +191,7 @@ class Frontend(Usage):
         if shared.in_hand is not None and shared.in_hand.is_begun:
             self.called_back(shared.in_hand)
         again = {(run.topic, run.partition): run.messages[0].offset() for run in shared.taken or ()}
-        self._telemetry.repositioned(self._telemetry.member, again, "interrupt")
+        self.note_repositioned(again, "interrupt")
         with shared.lock:
             shared.put_back()
         self._begin_again()
@@ -290,20 +292,9 @@ class Frontend(Usage):
         self._commit_callbacks.pop(notice.token, None)
         self.shared.in_hand = None
 
-    def seek(self, positions: Mapping[TopicPartition, int], method: str = "seek") -> None:
-        """Continue from other offsets; buffered records of these partitions are dropped."""
-        checked = arguments.checked_positions(method, positions)
-        shared, finishes = self.shared, self.config.enable_auto_commit
-        moved: dict[TopicPartition, int] = {}
-
-        def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-            shared.got_position(there)
-            wanted = {partition: checked[partition] for partition in there}
-            moved.update(wanted)
-            return shared.buffer.seek(wanted, finishes)
-
-        self.change(method, checked.keys(), move)
-        self._telemetry.repositioned(self._telemetry.member, moved, "seek")
+    def note_repositioned(self, positions: Mapping[TopicPartition, int], reason: str) -> None:
+        """Write the event that these partitions continue elsewhere."""
+        self._telemetry.repositioned(self._telemetry.member, positions, reason)
 
     def change(
         self,

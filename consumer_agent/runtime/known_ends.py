@@ -16,10 +16,14 @@ WANTED_MS = 300_000  # since the last call of `metrics`
 
 
 class Lag(NamedTuple):
-    """Records from the positions to the ends; and how many partitions that leaves out, as their end is not known."""
+    """Metrics: records from the positions to the ends, in sum and of the partition that is farthest behind.
 
-    records: int
-    unmeasured: int
+    `unmeasured_partitions` are left out, as their end is not known.
+    """
+
+    lag_records: int
+    lag_records_max: int
+    unmeasured_partitions: int
 
 
 class KnownEnds:
@@ -34,7 +38,7 @@ class KnownEnds:
         """Return the lag of these positions, and keep the ends up to date for some time."""
         self._wanted_until_ms = now_ms + WANTED_MS
         known = [max(0, self._ends[tp] - position) for tp, position in positions.items() if tp in self._ends]
-        return Lag(sum(known), len(positions) - len(known))
+        return Lag(sum(known), max(known, default=0), len(positions) - len(known))
 
     def is_due(self, now_ms: int) -> bool:
         """Whether Kafka has to be asked now; then it is not due again for ASK_INTERVAL_MS."""

@@ -186,7 +186,7 @@ class MachineThread:
 
     def _step(self, event: Event) -> None:
         if isinstance(event, Replied) and isinstance(event.reply, Refused) and event.reply.refusal not in EXPECTED:
-            self._shared.note_refusal()
+            self._shared.count("zookeeper_refusals_total")
         for effect in self._machine.step(event, now_ms()):
             self._performers[type(effect)](effect)
 

@@ -25,6 +25,10 @@ class Tell(Enum):
         return f"{self.value}_partitions_total"
 
 
+NO_PARTITIONS = frozenset({Tell.COMMITTED, Tell.EVENT})  # their notices have none
+UNSHOWN = frozenset(tell.counter for tell in NO_PARTITIONS)
+
+
 @dataclass(slots=True)
 class Notice:
     """A callback that the application's thread has to run, in order."""

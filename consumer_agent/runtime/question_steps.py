@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from consumer_agent import arguments
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.runtime.frontend import Frontend
+from consumer_agent.runtime.moving import seek
 from consumer_agent.runtime.steps import Steps, until
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -41,7 +42,7 @@ def seek_to(frontend: Frontend, method: str, partitions: Partitions, where: str,
     frontend.require_machine_thread(method)
     wanted = frontend.assigned() if partitions is None else arguments.checked_partitions(method, partitions)
     frontend.require_assigned(method, wanted)
-    frontend.seek((yield from ends(frontend, method, wanted, where, timeout_s)), method)
+    seek(frontend, (yield from ends(frontend, method, wanted, where, timeout_s)), method)
 
 
 def lag(frontend: Frontend, timeout_s: float) -> Steps[dict[TopicPartition, int]]:

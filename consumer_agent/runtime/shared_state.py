@@ -15,7 +15,7 @@ from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommi
 from consumer_agent.membership.effects import Origin
 from consumer_agent.membership.events import Position
 from consumer_agent.runtime.known_ends import KnownEnds
-from consumer_agent.runtime.notices import Notice, Tell
+from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.presence import Presence
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
@@ -24,11 +24,15 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_ANNOUNCED_COMMITS = 10_000  # of whose end the application has not been told
-COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
+COUNTERS = (
+    "undecodable_records_total",
+    "polled_records_total",
+    "polled_batches_total",
+    "offsets_out_of_range_total",
+    "zookeeper_refusals_total",
+)
 MAX_EVENTS = 100  # of Kafka's client, that wait for the application; more are dropped
 LAST_COUNTS = "stats_cb"  # of these, only the newest waits
-NO_PARTITIONS = frozenset({Tell.COMMITTED, Tell.EVENT})  # notices that have none
-UNSHOWN = frozenset(tell.counter for tell in NO_PARTITIONS)
 MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
 _log = logging.getLogger(__name__)
 
@@ -423,17 +427,16 @@ class SharedState:
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),
             "retained_records": self.buffer.retained_count,
-            "lag_records": lag.records,
-            "unmeasured_partitions": lag.unmeasured,
+            **lag._asdict(),
             "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),
             "since_poll_ms": away_ms,
             "longest_since_poll_ms": longest_away_ms,
         }
 
-    def note_refusal(self) -> None:
-        """Count a call that ZooKeeper refused for another reason than a race between clients."""
+    def count(self, metric: str) -> None:
+        """Count something that happens rarely: one of COUNTERS."""
         with self.lock:
-            self._counts["zookeeper_refusals_total"] += 1
+            self._counts[metric] += 1
 
     def finish(self) -> None:
         """Mark all returned records as finished."""

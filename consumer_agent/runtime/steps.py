@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from consumer_agent import arguments
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime.frontend import Committable, Frontend, within_callback
+from consumer_agent.runtime.moving import stay_at
 from consumer_agent.runtime.notices import Notice
+from consumer_agent.runtime.record_buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -63,14 +66,52 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
             frontend.draw(limit)
             with changed.lock:
                 changes, found = changed.changes, frontend.next(limit)
+            is_over = frontend.is_closed or time.monotonic() >= deadline_s
             if isinstance(found, Notice):
                 yield from run_notice(frontend, found)
-            elif found or frontend.is_closed or time.monotonic() >= deadline_s:
+            elif found and frontend.decoder:
+                frontend.shared.go()  # a deserializer may hang as the application may
+                batch = (yield from decoded(frontend, found.runs)).batch
+                frontend.shared.come()
+                if batch or is_over:
+                    return batch
+            elif found or is_over:
                 return found
             else:
                 yield Wait(changes, deadline_s)
     finally:
         frontend.end_poll()
+
+
+class Decoded(NamedTuple):
+    """Records with deserialized keys and values, and by partition, the offset after them and after what was skipped."""
+
+    batch: Batch
+    ends: dict[TopicPartition, int]
+
+
+def decoded(frontend: Frontend, runs: Sequence[Run]) -> Steps[Decoded]:
+    """Deserialize records. Skip those that the application wants to skip; any other bad one ends its partition's."""
+    kept: list[Run] = []
+    ends: dict[TopicPartition, int] = {}
+    decoder = frontend.decoder
+    for run in runs:
+        messages: list[Any] = []
+        ends[run.topic, run.partition] = run.messages[-1].offset() + 1
+        for message in run.messages:
+            error = decoder.decode(run, message)
+            if error is None:
+                messages.append(message)
+            elif decoder.on_error is None:
+                ends[error.partition] = error.offset
+                stay_at(frontend, error)
+                break
+            else:
+                frontend.shared.count("undecodable_records_total")
+                yield Callback(partial(decoder.on_error, error))
+        if messages:
+            kept.append(run._replace(messages=messages))
+    return Decoded(Batch(kept), ends)
 
 
 def _start(frontend: Frontend) -> Steps[None]:

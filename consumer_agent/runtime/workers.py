@@ -18,6 +18,7 @@ from consumer_agent.records import Batch
 from consumer_agent.runtime.frontend import Frontend
 from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.record_buffer import Run
+from consumer_agent.runtime.steps import Callback, Decoded, decoded
 from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -90,15 +91,31 @@ class Workers:
         shared = self._frontend.shared
         while runs := self._wait_for_records(number):
             try:
-                self._handler(Batch(runs))
-                last = {(run.topic, run.partition): run.messages[-1].offset() for run in runs}
-                shared.finish_below({partition: offset + 1 for partition, offset in last.items()})
+                batch, ends = self._decoded(runs)
+                if batch:
+                    self._handler(batch)
+                shared.finish_below(ends)
             finally:
                 with shared.changed.lock:
                     shared.presence.end_work(number)
                     del self._in_hand[number]
                     if shared.revoking or shared.is_out:
                         shared.changed.notify()  # the thread in `run` may wait for that
+
+    def _decoded(self, runs: list[Run]) -> Decoded:
+        """Deserialize what a thread gets, in this thread."""
+        if not self._frontend.decoder:
+            ends = {(run.topic, run.partition): run.messages[-1].offset() + 1 for run in runs}
+            return Decoded(Batch(runs), ends)
+        decoding = decoded(self._frontend, runs)
+        while True:
+            try:
+                step = next(decoding)
+            except StopIteration as end:
+                result: Decoded = end.value
+                return result
+            if isinstance(step, Callback):
+                step.call()
 
     def _wait_for_records(self, number: int) -> list[Run]:
         """Wait for records of a thread's partitions; return none at the end."""

@@ -321,5 +321,6 @@ KINDS: dict[str, str] = {
     **{key: "list" if key in _LISTS else "str" for key in _CHECKS},
     **{entry.name: str(entry.type) for entry in (*fields(ConsumerConfig), *fields(SidecarSettings))},
 }
-for _decided in ("command", "enable_auto_finish"):  # by `exec`
+FUNCTIONS = ("key_deserializer", "value_deserializer", "on_deserialization_error")  # which only Python can set
+for _decided in ("command", "enable_auto_finish", *FUNCTIONS):  # by `exec`
     del KINDS[_decided]

@@ -70,6 +70,12 @@ class Stage:
             self.produced[partition] = first + count
         assert self._producer.flush(WAIT_S) == 0
 
+    def send_values(self, partition: int, *values: bytes | None) -> None:
+        """Append records with these values; None is null."""
+        for value in values:
+            self._producer.produce(self.topic, value, partition=partition)
+        assert self._producer.flush(WAIT_S) == 0
+
     def of(self, *partitions: int) -> frozenset[TopicPartition]:
         return frozenset((self.topic, partition) for partition in partitions)
 
