@@ -25,7 +25,7 @@ HELP = {
     "lost_partitions_total": "Partitions that were lost with the session, or by an eviction.",
     "assigned_partitions": "Partitions that are assigned now.",
     "paused_partitions": "Those of them that are paused.",
-    "unpositioned_partitions": "Those of them that wait for a seek: without a position, or at a record that cannot be deserialized.",
+    "unpositioned_partitions": "Those of them that wait for a seek: without a position, or at an undecodable record.",
     "retained_records": "Records that were fetched and not returned yet.",
     "lag_records": "Records from the positions to the ends of the partitions, as far as these are known.",
     "lag_records_max": "Records from the position to the end of the partition that is farthest behind.",
