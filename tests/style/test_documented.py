@@ -71,6 +71,9 @@ RUNS = {
     "zkrebalancer groups reset-offsets": (
         "tests/integration/test_reset_offsets.py::test_every_offset_is_replaced_and_the_settings_are_as_before"
     ),
+    "zkrebalancer pipeline fleet": (
+        "tests/unit/pipeline/test_fleet.py::test_the_page_has_every_question_with_its_figures"
+    ),
     "zkrebalancer pipeline run": f"{BENCHMARKS}::test_pipeline",
     "zkrebalancer pipeline sweep": (
         "tests/unit/pipeline/test_sweep.py::test_the_written_table_does_not_depend_on_tasks_or_order"

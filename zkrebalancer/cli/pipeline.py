@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from zkrebalancer.cli.facts import run_pipeline, watch
+from zkrebalancer.cli.fleet import fleet
 from zkrebalancer.cli.sweep import sweep
 from zkrebalancer.cli.weights import weights
 
@@ -19,6 +20,7 @@ def pipeline() -> None:
     """
 
 
+pipeline.add_command(fleet)
 pipeline.add_command(run_pipeline)
 pipeline.add_command(sweep)
 pipeline.add_command(weights)

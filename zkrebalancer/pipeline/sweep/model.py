@@ -126,17 +126,17 @@ def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
     chance = random.Random(f"{seed}/{shape}")  # noqa: S311  # without the strategy: all see the same changes
     rates = _rates(cell, chance)
     members = [f"member-{index:05}" for index in range(cell.members)]
-    owners = _placed(cell.strategy, members, [], rates)
+    owners = placed(cell.strategy, members, [], rates)
     costs: dict[str, list[Cost]] = {protocol: [] for protocol in PROTOCOLS}
     for number in range(CHANGES):
         count = max(1, round(cell.churn * cell.members))
         joining = [f"member-{number:02}-{index:05}" for index in range(count)] if number % 2 == 0 else []
         gone = set() if joining else set(chance.sample(members, count))
         staying = [member for member in members if member not in gone]
-        heartbeats = {member: (_wait(chance, HEARTBEAT_MS), _wait(chance, HEARTBEAT_MS)) for member in staying}
-        answers = {member: _wait(chance, ANSWER_MS) for member in staying}
+        heartbeats = {member: (wait_ms(chance, HEARTBEAT_MS), wait_ms(chance, HEARTBEAT_MS)) for member in staying}
+        answers = {member: wait_ms(chance, ANSWER_MS) for member in staying}
         members = staying + joining
-        after = _placed(cell.strategy, members, owners, rates)
+        after = placed(cell.strategy, members, owners, rates)
         change = Change(owners, after, gone, heartbeats, answers)
         for protocol, of_protocol in costs.items():
             of_protocol.append(_cost(change, PROTOCOLS[protocol], rates, len(members)))
@@ -144,7 +144,8 @@ def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
     return {protocol: _mean(of_protocol) for protocol, of_protocol in costs.items()}
 
 
-def _wait(chance: random.Random, most_ms: float) -> float:
+def wait_ms(chance: random.Random, most_ms: float) -> float:
+    """Return a random delay, uniform from 0."""
     return chance.uniform(0.0, most_ms)
 
 
@@ -156,8 +157,8 @@ def _rates(cell: Cell, chance: random.Random) -> list[float]:
     return [weight * scale for weight in weights]
 
 
-def _placed(strategy: str, members: Sequence[str], owners: Sequence[str], rates: Sequence[float]) -> list[str]:
-    """Return the member that gets each partition."""
+def placed(strategy: str, members: Sequence[str], owners: Sequence[str], rates: Sequence[float]) -> list[str]:
+    """Return the member that gets each partition. `owners`: so far, one for each partition, or none at all."""
     owned: dict[str, dict[TopicPartition, int]] = {member: {} for member in members}
     for partition, holder in enumerate(owners):
         if holder in owned:

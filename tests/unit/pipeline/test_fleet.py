@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.support.pipeline_run import Command
+from zkrebalancer.pipeline.fleet.history import SESSION_OF_THE_DEAD
+from zkrebalancer.pipeline.fleet.replay import AS_RECORDED, SETTINGS
+
+S = 1_000_000
+EPOCH_US = 1_790_000_000 * S
+LIVES = ("a-00000000-0000-0000-0000-000000000001", "a-00000000-0000-0000-0000-000000000002")
+OTHER = "b-00000000-0000-0000-0000-000000000003"
+
+
+class Host:
+    """Writes events of one host, whose monotonic clock began at another time than those of the others."""
+
+    def __init__(self, folder: Path, name: str, booted_s: float) -> None:
+        self._path, self._name, self._booted_us = folder / f"{name}.jsonl", name, round(booted_s * S)
+
+    def add(self, at_s: float, kind: str, **fields: Any) -> None:
+        at_us = round(at_s * S)
+        common = {"ts_us": EPOCH_US + at_us, "mono_us": at_us - self._booted_us, "host": self._name, "process": "p"}
+        event = {**common, "kind": kind, "group": "g", "generation": 1, "cause_id": None, **fields}
+        with self._path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def fetch(self, at_s: float, kind: str, member: str, partitions: list[int], **fields: Any) -> None:
+        positions = [0] * len(partitions)
+        self.add(at_s, kind, member=member, topic="t", partitions=partitions, positions=positions, **fields)
+
+    def plan(
+        self, at_s: float, number: int, trigger: str, members: int, *, moved: int, late: list[str] | None = None
+    ) -> None:
+        cause = {"cause_id": f"c{number}", "generation": number}
+        self.add(at_s, "rebalance_requested", trigger=trigger, **cause)
+        counts = {"member_count": members, "partition_count": 4, "moved_count": moved, "plan_us": 9}
+        self.add(at_s + 0.1, "rebalance_planned", mode="incremental", **counts, **cause)
+        ended = {"outcome": "finished", "moved_count": moved, "late_members": late or [], "settled_us": 500_000}
+        self.add(at_s + 0.6, "rebalance_finished", pause_us_max=0, **ended, **cause)
+
+    def command(self, at_s: float, number: int, member: str, answer_s: float) -> None:
+        cause = {"cause_id": f"c{number}", "generation": number, "member": member, "command_id": f"{number}/{member}"}
+        self.add(at_s, "command_sent", option="stop-fetcher", partition_count=2, **cause)
+        self.add(at_s + answer_s, "command_acked", **cause)
+
+
+def write_fleet(folder: Path) -> None:
+    """Write a group: two members join, one dies silently and returns after 20 s, then both leave for a night."""
+    folder.mkdir()
+    broker, one, two = (Host(folder, name, booted) for name, booted in (("broker", 5e6), ("h1", -3e6), ("h2", 0.0)))
+    broker.add(0, "member_joined", member=LIVES[0])
+    broker.plan(0, 1, "member-joined", 1, moved=0)
+    one.fetch(1, "fetcher_started", LIVES[0], [0, 1, 2, 3], generation=1, cause_id="c1")
+    broker.add(10, "member_joined", member=OTHER)
+    broker.plan(10, 2, "member-joined", 2, moved=2, late=[LIVES[0]])
+    broker.command(10.2, 2, LIVES[0], answer_s=1.8)
+    one.fetch(12, "fetcher_stopped", LIVES[0], [2, 3], reason="revoked")
+    two.fetch(12.5, "fetcher_started", OTHER, [2, 3], generation=2, cause_id="c2")  # 2 x 0.5 s without an owner
+    one.add(100, "delivered", member=LIVES[0], topic="t", partition=0, first_offset=0, last_offset=9, count=10)
+    broker.add(108, "member_left", member=LIVES[0], reason="expired")  # 2 x 8 s without a sign of life
+    broker.add(108, "ownership_ended", member=LIVES[0], reason="expired")
+    broker.plan(108, 3, "member-left", 1, moved=0)
+    two.fetch(108.25, "fetcher_started", OTHER, [0, 1], generation=3, cause_id="c3")  # 2 x 0.25 s
+    broker.add(128, "member_joined", member=LIVES[1])
+    broker.plan(128, 4, "member-joined", 2, moved=2)
+    broker.command(128.2, 4, OTHER, answer_s=0.1)
+    two.fetch(128.3, "fetcher_stopped", OTHER, [0, 1], reason="revoked")
+    one.fetch(128.4, "fetcher_started", LIVES[1], [0, 1], generation=4, cause_id="c4")  # 2 x 0.1 s
+    for host, member, partitions in ((one, LIVES[1], [0, 1]), (two, OTHER, [2, 3])):
+        host.fetch(200, "fetcher_stopped", member, partitions, reason="closed")
+        broker.add(200, "member_left", member=member, reason="closed")
+    morning_s = 200 + 43_200
+    broker.add(morning_s, "member_joined", member=OTHER.replace("3", "4"))
+    broker.plan(morning_s, 5, "member-joined", 1, moved=0)
+    two.fetch(morning_s + 1, "fetcher_started", OTHER.replace("3", "4"), [0, 1, 2, 3], generation=5, cause_id="c5")
+    (folder / "bad.jsonl").write_text("no event\n")
+
+
+@pytest.fixture(scope="module")
+def told(command: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("fleet")
+    write_fleet(folder / "in")
+    (folder / "out").mkdir()
+    return command("pipeline", "fleet", "--events", folder / "in", "--out", folder / "out")
+
+
+def table(told: dict[str, Any], name: str) -> pd.DataFrame:
+    return pd.read_csv(told["files"][name], keep_default_na=False)
+
+
+def test_each_cause_has_its_cost_and_a_night_without_members_costs_nothing(told: dict[str, Any]) -> None:
+    causes = table(told, "causes").set_index("cause")
+    assert causes["unowned_partition_s"].to_dict() == {
+        "member-joined": pytest.approx(2 * 0.5 + 2 * 0.1 + 4 * 1),  # the last: until the first start in the morning
+        "member-left": pytest.approx(2 * 0.25),
+        SESSION_OF_THE_DEAD: pytest.approx(2 * 8),
+    }
+    assert causes["rebalances"].to_dict() == {"member-joined": 4, "member-left": 1, SESSION_OF_THE_DEAD: 0}
+    assert causes["moved"].to_dict() == {"member-joined": 4, "member-left": 0, SESSION_OF_THE_DEAD: 0}
+
+
+def test_a_client_that_is_late_is_named_with_its_host(told: dict[str, Any]) -> None:
+    lateness = table(told, "lateness").set_index("client")
+    assert lateness.loc["a", ["host", "commands", "late"]].to_list() == ["h1", 1, 1]
+    assert lateness.loc["a", "answer_ms"] == pytest.approx(1_800)
+    assert lateness.loc["b", ["host", "commands", "late"]].to_list() == ["h2", 1, 0]
+    (late,) = (one for one in told["questions"] if one["question"] == "Who is late?")
+    assert late["answer"].startswith("1 of 2 clients. a on h1 was late in 1 plans")
+
+
+def test_every_setting_is_replayed_and_static_members_would_have_moved_less(told: dict[str, Any]) -> None:
+    settings = table(told, "settings").set_index("setting")
+    assert set(settings.index) == {setting.name for setting in SETTINGS}
+    assert set(settings["steps"]) == {7}
+    now, static = settings.loc[AS_RECORDED], settings.loc["static members, static_grace_ms=30000"]
+    assert (now["rebalances"], static["rebalances"]) == (3, 1)
+    assert static["moved"] < now["moved"]
+    assert static["unowned_partition_s"] == pytest.approx(now["unowned_partition_s"] + 2 * 20, rel=0.1)
+
+
+def test_the_page_has_every_question_with_its_figures(told: dict[str, Any]) -> None:
+    page = Path(told["files"]["page"]).read_text()
+    assert len(told["questions"]) == 4 + len(SETTINGS)
+    for one in told["questions"]:
+        assert page.count(one["question"].replace("`", "")) + page.count(one["question"]) >= 1
+        assert one["answer"]
+    assert "member-joined" in page
+    assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from zkrebalancer.pipeline.fleet.replay import (
+    AS_RECORDED,
+    SETTINGS,
+    Outcome,
+    Setting,
+    Step,
+    central_eager,
+    replay,
+)
+from zkrebalancer.pipeline.sweep.model import DEBOUNCE_MS, ROUND_TRIP_MS, Change
+
+S = 1_000_000
+NOW = Setting(AS_RECORDED)
+SEED = "1/g"
+
+
+def joined(at_s: float, name: str, partitions: int = 12, mode: str = "incremental") -> Step:
+    return Step(round(at_s * S), name, name.rstrip("0123456789"), joins=True, partitions=partitions, mode=mode)
+
+
+def left(at_s: float, name: str, silent_s: float = 0.0, partitions: int = 12, mode: str = "incremental") -> Step:
+    return replace(joined(at_s, name, partitions, mode), joins=False, silent_us=round(silent_s * S))
+
+
+def cost(*steps: Step, setting: Setting = NOW) -> Outcome:
+    return replay(steps, setting, 0.0, SEED)
+
+
+THREE = (joined(0, "a"), joined(1, "b"), joined(2, "c"))
+
+
+def test_the_first_member_and_the_last_to_leave_cost_nothing() -> None:
+    assert cost(joined(0, "a"), left(9, "a", silent_s=5)) == Outcome()
+
+
+def test_a_join_moves_what_the_strategy_moves_and_each_move_costs_a_round_trip() -> None:
+    assert cost(joined(0, "a"), joined(1, "b")) == Outcome(1, 6, pytest.approx(6 * ROUND_TRIP_MS / 1_000))
+
+
+def test_an_orphan_waits_for_the_debounce_and_its_start() -> None:
+    before, after = cost(*THREE), cost(*THREE, left(60, "c"))
+    waited = 4 * (DEBOUNCE_MS + ROUND_TRIP_MS) / 1_000
+    assert after.unowned_partition_s - before.unowned_partition_s == pytest.approx(waited)
+    assert (after.rebalances, after.moved) == (3, before.moved)
+
+
+def test_a_crash_costs_the_time_since_the_last_sign_of_life_and_half_of_it_with_half_the_session() -> None:
+    crash = (*THREE, left(60, "c", silent_s=10))
+    clean = cost(*THREE, left(60, "c")).unowned_partition_s
+    assert cost(*crash).unowned_partition_s - clean == pytest.approx(4 * 10)
+    halved = cost(*crash, setting=Setting("halved", session_share=0.5))
+    assert halved.unowned_partition_s - clean == pytest.approx(4 * 5)
+
+
+def test_a_static_member_that_returns_within_its_grace_moves_nothing_but_its_partitions_wait() -> None:
+    restart = (*THREE, left(60, "c"), joined(67, "c1"), left(90, "c1"), joined(94, "c2"))
+    static = Setting("static", grace_us=30 * S)
+    usual, found, before = cost(*restart), cost(*restart, setting=static), cost(*THREE)
+    assert usual.rebalances == before.rebalances + 4
+    assert (found.rebalances, found.moved) == (before.rebalances, before.moved)
+    assert found.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * (7 + 4))
+
+
+def test_a_static_member_that_stays_away_costs_the_whole_grace() -> None:
+    away = (*THREE, left(60, "c"), joined(91, "c1"))
+    found = cost(*away, setting=Setting("static", grace_us=30 * S))
+    usual = cost(*away)
+    assert found.rebalances == usual.rebalances
+    assert found.unowned_partition_s - usual.unowned_partition_s == pytest.approx(4 * 30)
+
+
+def test_one_return_covers_one_end() -> None:
+    two = (joined(0, "a"), joined(1, "c"), joined(2, "c1"), left(60, "c"), left(61, "c1"), joined(62, "c2"))
+    found = cost(*two, setting=Setting("static", grace_us=30 * S))
+    assert found.unowned_partition_s == pytest.approx(cost(*two[:3]).unowned_partition_s + 4 * 2 + 4 * 30, rel=0.01)
+
+
+def test_a_debounce_merges_steps_that_follow_each_other_and_makes_orphans_wait() -> None:
+    storm = (joined(0, "a"), *(joined(60 + second, f"b{second}") for second in range(5)))
+    calm = Setting("calm", debounce_us=5 * S)
+    assert (cost(*storm).rebalances, cost(*storm, setting=calm).rebalances) == (5, 1)
+    assert cost(*storm, setting=calm).moved < cost(*storm).moved
+    leaving = (*THREE, left(60, "c"))
+    assert cost(*leaving, setting=calm).unowned_partition_s == pytest.approx(4 * 5, rel=0.1)
+
+
+def test_a_debounce_has_a_cap() -> None:
+    endless = (joined(0, "a"), *(joined(10 + 4 * number, f"b{number}") for number in range(100)))
+    assert cost(*endless, setting=Setting("calm", debounce_us=5 * S)).rebalances == 8  # 400 s in batches of 50 s
+
+
+def test_partitions_that_are_added_have_no_owner_at_first() -> None:
+    grown = (joined(0, "a", 4), joined(1, "b", 4), joined(2, "c", 40))
+    assert cost(*grown).unowned_partition_s > 36 * DEBOUNCE_MS / 1_000
+
+
+def test_central_eager_stops_everything_until_the_slowest_has_answered() -> None:
+    change = Change(["a", "b", "gone"], ["a", "b", "a"], {"gone"}, {}, {"a": 10.0, "b": 30.0})
+    settled_ms, pauses_ms = central_eager(change)
+    trips = 2 * ROUND_TRIP_MS
+    assert pauses_ms == [20.0 + trips, trips, DEBOUNCE_MS + 30.0 + trips]
+    assert settled_ms == DEBOUNCE_MS + 30.0 + trips
+
+
+def test_the_recorded_mode_applies_unless_the_setting_has_one() -> None:
+    as_eager = [replace(step, mode="eager") for step in THREE]
+    by_name = {setting.name: setting for setting in SETTINGS}
+    assert cost(*as_eager).unowned_partition_s > cost(*THREE).unowned_partition_s
+    assert cost(*as_eager, setting=by_name["mode=incremental"]) == cost(*THREE)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_setting_ends_with_the_same_members(setting: Setting) -> None:
+    steps = (*THREE, left(60, "b"), joined(70, "b1"), left(300, "b1", silent_s=3), left(600, "c"), left(900, "a"))
+    first, second = (replay(steps, setting, 5.0, SEED) for _ in range(2))
+    assert first == second
+    assert first.unowned_partition_s > 0

@@ -1,0 +1,65 @@
+"""`zkrebalancer pipeline fleet`: what rebalances cost all groups over weeks, and which settings would cost less."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.extras import require
+from zkrebalancer.cli.tables import console
+
+if TYPE_CHECKING:
+    from zkrebalancer.pipeline.fleet.questions import Question
+
+
+@click.command()
+@click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files of all hosts.")
+@options.out_option
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same replays.")
+@options.master_option
+@options.memory_option
+@options.json_option
+@options.log_level_option
+def fleet(*, source: str, out: Path, seed: int, master: str, memory: str | None, as_json: bool) -> None:
+    """Find out which groups rebalance too often, why, and what it costs.
+
+    Reads the events of weeks of all groups, and replays them under other settings. Writes tables and one page.
+
+    \b
+    Example:
+      zkrebalancer pipeline fleet --events events --out fleet
+    """
+    if next(out.rglob("*.jsonl"), None) is not None:
+        raise click.UsageError(f"--out {out} contains event files (*.jsonl); name another folder")
+    require("experiments")
+    from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline.fleet import job, output, questions  # noqa: PLC0415
+
+    began_s = time.monotonic()
+    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "the fleet's events"):
+        tables = job.fleet(spark, source, str(out), seed)
+    asked = questions.questions(tables)
+    files = output.write(tables, asked, out)
+    told: dict[str, Any] = {"events": source, "master": master, "seed": seed, "groups": len(tables.groups)}
+    told |= {"files": files, "questions": [asdict(one) for one in asked]}
+    told["elapsed_s"] = round(time.monotonic() - began_s, 1)
+    if as_json:
+        click.echo(json.dumps(told, default=float))
+    else:
+        _print(asked, told)
+
+
+def _print(asked: list[Question], told: dict[str, Any]) -> None:
+    table = Table("question", "answer", show_lines=True)
+    for one in asked:
+        table.add_row(Text(one.question), Text(one.answer))
+    console().print(table)
+    click.echo(f"{told['groups']} groups in {told['elapsed_s']} s; figures are in {told['files']['page']}")

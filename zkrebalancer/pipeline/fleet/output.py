@@ -1,0 +1,45 @@
+"""Writes a fleet's tables as CSV, and one page with a row for each question."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from zkrebalancer.pipeline import page
+from zkrebalancer.pipeline.fleet import history, replay
+from zkrebalancer.pipeline.fleet.questions import Question, Tables
+
+PAGE = "fleet.html"
+
+
+def write(tables: Tables, asked: Sequence[Question], directory: Path) -> dict[str, str]:
+    """Write all files into `directory`, which exists; return their paths by name."""
+    files = {}
+    for field in fields(tables):
+        path = directory / f"{field.name}.csv"
+        getattr(tables, field.name).to_csv(path, index=False)
+        files[field.name] = str(path)
+    parts = [page.table(["question", "answer"], [[one.question, page.Cell(one.answer)] for one in asked])]
+    for one in asked:
+        parts += [page.heading(one.question, 3), page.prose(one.answer), _figures(one)]
+    parts += [page.heading("How this was computed"), page.prose(inspect.getdoc(history) or "")]
+    parts.append(page.prose(inspect.getdoc(replay) or ""))
+    page.write_page(directory / PAGE, "Rebalances of a fleet", parts)
+    return files | {"page": str(directory / PAGE)}
+
+
+def _figures(question: Question) -> str:
+    if not question.figures:
+        return ""
+    return page.table(list(question.figures[0]), [[shown(value) for value in row.values()] for row in question.figures])
+
+
+def shown(value: object) -> str:
+    """Return a figure as people read it; unknown ones are a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # beyond, digits are noise
+    return f"{value:,}" if isinstance(value, int) else str(value)

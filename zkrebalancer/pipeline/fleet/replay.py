@@ -1,0 +1,252 @@
+"""Replays the members that came and went in one group under other settings, with real strategies and modelled costs.
+
+The history is a list of `Step`s: members that joined or left. A replay places the partitions after each step with one
+of the project's strategies and charges the moves by the rules of `sweep.model`, so all settings see the same members.
+In addition:
+
+- *A crash* costs the time from the member's last sign of life to the end of its session, for each of its partitions.
+- *A static member* that returns within its grace keeps its partitions: they wait for it, nothing moves. If it stays
+  away, they wait for the whole grace.
+- *A debounce* merges steps that follow each other within that time, up to ten times as long; the partitions of members
+  that left wait until the end.
+- *Central eager*: all members stop within the time of an answer; then everything starts.
+
+A member answers a stop after a uniform time of up to twice the median that was measured in its group. Times without any
+member cost nothing: nothing can own a partition then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zkrebalancer.pipeline.sweep.model import (
+    DEBOUNCE_MS,
+    ROUND_TRIP_MS,
+    Change,
+    cooperative,
+    eager,
+    incremental,
+    placed,
+    wait_ms,
+)
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+
+DEBOUNCE_CAP = 10  # times the debounce, as by default in a group's settings
+FREE = ""  # the owner of a partition without one
+AS_RECORDED = "as recorded"
+CENTRAL = "central"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One member joined or left.
+
+    `name`: the member; a `client` on a host keeps its name over restarts. `partitions`: of the group, from here on.
+    `mode`: of the group's last plan. `silent_us`: for a member that left, the time since its last sign of life; 0 if
+    it said that it leaves.
+    """
+
+    at_us: int
+    name: str
+    client: str
+    joins: bool
+    partitions: int
+    mode: str
+    silent_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a replay assumes instead of what was recorded. `mode` None: the recorded one."""
+
+    name: str
+    strategy: str = "sticky"
+    mode: str | None = None
+    protocol: str = CENTRAL
+    heartbeat_ms: float = 0.0
+    grace_us: int = 0
+    debounce_us: int = 0
+    session_share: float = 1.0
+
+
+SETTINGS = (
+    Setting(AS_RECORDED),
+    Setting("mode=incremental", mode=INCREMENTAL),
+    Setting("mode=eager", mode=EAGER),
+    Setting("strategy=range", strategy="range"),
+    Setting("strategy=round_robin", strategy="round_robin"),
+    Setting("strategy=balanced", strategy="balanced"),
+    Setting("rebalance_debounce_ms=5000", debounce_us=5_000_000),
+    Setting("static members, static_grace_ms=30000", grace_us=30_000_000),
+    Setting("static members, static_grace_ms=120000", grace_us=120_000_000),
+    Setting("session timeout halved", session_share=0.5),
+    Setting("Kafka, eager, heartbeat 3 s", protocol="eager", heartbeat_ms=3_000),
+    Setting("Kafka, cooperative, heartbeat 3 s", protocol="cooperative", heartbeat_ms=3_000),
+    Setting("Kafka, cooperative, heartbeat 0.5 s", protocol="cooperative", heartbeat_ms=500),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Sums over a history. `unowned_partition_s`: time without an owner, summed over partitions."""
+
+    rebalances: int = 0
+    moved: int = 0
+    unowned_partition_s: float = 0.0
+
+
+def replay(steps: Sequence[Step], setting: Setting, answer_ms: float, seed: str) -> Outcome:
+    """Return what `steps`, in order of time, cost under `setting`.
+
+    `answer_ms`: the median time in which members of this group answered a stop. The same `seed` draws the same delays.
+    """
+    chance = random.Random(seed)  # noqa: S311  # delays, not secrets
+    state = _State()
+    for batch in _batches(_held(steps, setting), setting.debounce_us):
+        state.apply(batch, setting, answer_ms, chance)
+    return Outcome(state.rebalances, state.moved, state.unowned_us / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A step as the coordinator sees it; `back_us`: a static member returns after so long, and nothing moves."""
+
+    step: Step
+    wait_us: int = 0
+    back_us: int | None = None
+
+
+def _held(steps: Sequence[Step], setting: Setting) -> list[_Event]:
+    """Turn restarts within the grace into waits, put off other ends by the grace, and shorten sessions."""
+    events: list[_Event] = []
+    names: dict[str, str] = {}  # of a member that returned: the name under which it owns its partitions
+    absorbed: set[int] = set()
+    for index, step in enumerate(steps):
+        if index in absorbed:
+            continue
+        silent_us = round(step.silent_us * setting.session_share)
+        known = replace(step, name=names.pop(step.name, step.name) if not step.joins else step.name)
+        if step.joins or not setting.grace_us:
+            earlier_us = step.silent_us - silent_us
+            events.append(_Event(replace(known, at_us=step.at_us - earlier_us), silent_us))
+            continue
+        back = _return(steps, index, setting.grace_us, absorbed)
+        if back is None:
+            late = replace(known, at_us=step.at_us + setting.grace_us)
+            events.append(_Event(late, silent_us + setting.grace_us))
+        else:
+            absorbed.add(back)
+            names[steps[back].name] = known.name
+            events.append(_Event(known, silent_us, steps[back].at_us - step.at_us))
+    return sorted(events, key=lambda event: event.step.at_us)
+
+
+def _return(steps: Sequence[Step], left: int, grace_us: int, absorbed: set[int]) -> int | None:
+    """Return the position of the join by which the client of the member that left comes back within the grace."""
+    for index in range(left + 1, len(steps)):
+        step = steps[index]
+        if step.at_us > steps[left].at_us + grace_us:
+            return None
+        if step.joins and step.client == steps[left].client and index not in absorbed:
+            return index
+    return None
+
+
+def _batches(events: Sequence[_Event], debounce_us: int) -> Iterator[list[_Event]]:
+    """Group events of which each follows the one before within the debounce, for at most DEBOUNCE_CAP times as long."""
+    batch: list[_Event] = []
+    for event in events:
+        at_us = event.step.at_us
+        if batch and (
+            at_us - batch[-1].step.at_us > debounce_us or at_us - batch[0].step.at_us > DEBOUNCE_CAP * debounce_us
+        ):
+            yield batch
+            batch = []
+        batch.append(event)
+    if batch:
+        yield batch
+
+
+class _State:
+    """The members and owners of a group during a replay, and the sums so far."""
+
+    def __init__(self) -> None:
+        self.members: list[str] = []
+        self.owners: list[str] = []
+        self.rebalances = 0
+        self.moved = 0
+        self.unowned_us = 0.0
+
+    def apply(self, batch: Sequence[_Event], setting: Setting, answer_ms: float, chance: random.Random) -> None:
+        """Change the members, place the partitions, charge what it costs."""
+        before = self.members
+        members = self.members = _after(before, batch)
+        if members:
+            for event in batch:
+                self._charge_wait(event, batch[-1].step.at_us + setting.debounce_us)
+        last = batch[-1].step
+        if not before or not members:
+            self.owners = placed(setting.strategy, members, [], [1.0] * last.partitions) if members else []
+            return
+        if members == before and len(self.owners) == last.partitions:
+            return
+        gone = {*before, FREE} - set(members)
+        owners = [*self.owners, *[FREE] * last.partitions][: last.partitions]
+        after = placed(setting.strategy, members, owners, [1.0] * last.partitions)
+        staying = [name for name in members if name in before]
+        beats = {
+            name: (wait_ms(chance, setting.heartbeat_ms), wait_ms(chance, setting.heartbeat_ms)) for name in staying
+        }
+        change = Change(owners, after, gone, beats, {name: wait_ms(chance, 2 * answer_ms) for name in staying})
+        _settled_ms, pauses_ms = _protocol(setting, last.mode)(change)
+        self.rebalances += 1
+        self.moved += sum(map(change.moves, range(last.partitions)))
+        self.unowned_us += sum(pauses_ms) * 1_000
+        self.owners = after
+
+    def _charge_wait(self, event: _Event, until_us: int) -> None:
+        """Charge what the partitions of a member that left wait before they can be placed, or before it returns."""
+        if not event.step.joins:
+            away_us = until_us - event.step.at_us if event.back_us is None else event.back_us
+            self.unowned_us += self.owners.count(event.step.name) * (event.wait_us + away_us)
+
+
+def _after(before: Sequence[str], batch: Sequence[_Event]) -> list[str]:
+    members = dict.fromkeys(before)
+    for event in batch:
+        if event.back_us is not None:
+            continue
+        if event.step.joins:
+            members[event.step.name] = None
+        else:
+            members.pop(event.step.name, None)
+    return list(members)
+
+
+def _protocol(setting: Setting, recorded_mode: str) -> Callable[[Change], tuple[float, list[float]]]:
+    if setting.protocol == CENTRAL:
+        return _CENTRAL[setting.mode or recorded_mode]
+    return _CLIENT_SIDE[setting.protocol]
+
+
+def central_eager(change: Change) -> tuple[float, list[float]]:
+    """Charge the central mode `eager`: all owners stop, the slowest answer starts everything again."""
+    slowest_ms = max(change.answers_ms.values(), default=0.0)
+    pauses_ms = [
+        (DEBOUNCE_MS + slowest_ms if change.is_orphan(partition) else slowest_ms - change.answers_ms[owner])
+        + 2 * ROUND_TRIP_MS
+        for partition, owner in enumerate(change.before)
+    ]
+    return DEBOUNCE_MS + slowest_ms + 2 * ROUND_TRIP_MS, pauses_ms
+
+
+_CENTRAL: Mapping[str, Callable[[Change], tuple[float, list[float]]]] = {
+    INCREMENTAL: incremental,
+    EAGER: central_eager,
+}
+_CLIENT_SIDE: Mapping[str, Callable[[Change], tuple[float, list[float]]]] = {
+    "eager": eager,
+    "cooperative": cooperative,
+}
