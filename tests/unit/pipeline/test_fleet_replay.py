@@ -90,6 +90,12 @@ def test_a_debounce_merges_steps_that_follow_each_other_and_makes_orphans_wait()
     assert cost(*leaving, setting=calm).unowned_partition_s == pytest.approx(4 * 5, rel=0.1)
 
 
+def test_a_debounce_hides_no_crash_even_if_all_leave_within_it() -> None:
+    ending = (*THREE, left(60, "c", silent_s=10), left(62, "b"), left(64, "a"))
+    found = cost(*ending, setting=Setting("calm", debounce_us=5 * S))
+    assert found.unowned_partition_s >= 4 * (10 + 4 + 5)
+
+
 def test_a_debounce_has_a_cap() -> None:
     endless = (joined(0, "a"), *(joined(10 + 4 * number, f"b{number}") for number in range(100)))
     assert cost(*endless, setting=Setting("calm", debounce_us=5 * S)).rebalances == 8  # 400 s in batches of 50 s

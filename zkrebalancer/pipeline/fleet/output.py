@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zkrebalancer.pipeline import page
 from zkrebalancer.pipeline.fleet import history, replay
-from zkrebalancer.pipeline.fleet.questions import Question, Tables
+from zkrebalancer.pipeline.fleet.questions import Question, Tables, shown
 
 PAGE = "fleet.html"
 
@@ -34,12 +34,3 @@ def _figures(question: Question) -> str:
     if not question.figures:
         return ""
     return page.table(list(question.figures[0]), [[shown(value) for value in row.values()] for row in question.figures])
-
-
-def shown(value: object) -> str:
-    """Return a figure as people read it; unknown ones are a dash."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # beyond, digits are noise
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -47,12 +47,12 @@ def _too_often(tables: Tables) -> Question:
     often = tables.groups[tables.groups["per_day"] > OFTEN_PER_DAY].sort_values("per_day", ascending=False)
     median = float(tables.groups["per_day"].median()) if len(tables.groups) else 0.0
     if often.empty:
-        answer = f"None has more than {OFTEN_PER_DAY:g} rebalances a day; the median of all groups is {median:.3g}."
+        answer = f"None has more than {OFTEN_PER_DAY:g} rebalances a day; the median of all groups is {shown(median)}."
     else:
         worst = often.iloc[0]
         answer = (
-            f"{len(often)} of {len(tables.groups)} have more than {OFTEN_PER_DAY:g} a day; the median is {median:.3g}. "
-            f"{worst['group']} has {worst['per_day']:.3g}, most of them because of {worst['cause']}."
+            f"{len(often)} of {len(tables.groups)} have more than {OFTEN_PER_DAY:g} a day; "
+            f"the median is {shown(median)}. {worst['group']} has {shown(worst['per_day'])}, most of them because of {worst['cause']}."
         )
     shown = often if len(often) else tables.groups.sort_values("per_day", ascending=False)
     return Question("Which groups rebalance too often, and why?", answer, _rows(shown))
@@ -67,7 +67,7 @@ def _cost_of_causes(tables: Tables) -> Question:
         return Question("What does each cause cost?", "No partition was without an owner.", _rows(by_cause))
     first = by_cause.iloc[0]
     answer = (
-        f"{total:,.3g} partition-seconds without an owner in all; {first['cause']} costs "
+        f"{shown(total)} partition-seconds without an owner in all; {first['cause']} costs "
         f"{first['unowned_partition_s'] / total:.0%} of them, in {first['rebalances']:.0f} rebalances."
     )
     return Question("What does each cause cost?", answer, _rows(by_cause))
@@ -81,7 +81,7 @@ def _costly_groups(tables: Tables) -> Question:
         return Question(question, "None: no partition was without an owner.", [])
     first = ranked.iloc[0]
     lost = first["unowned_partition_s"]
-    answer = f"{first['group']}: {lost:,.3g} partition-seconds, {lost / total:.0%} of all."
+    answer = f"{first['group']}: {shown(lost)} partition-seconds, {lost / total:.0%} of all."
     return Question(question, answer, _rows(ranked))
 
 
@@ -93,13 +93,13 @@ def _late(tables: Tables) -> Question:
     late = ranked[(ranked["late"] > 0) | (ranked["answer_ms"] > SLOW_ANSWER_MS)]
     median = float(ranked["answer_ms"].median())
     if late.empty:
-        answer = f"No client: the median of their median answers is {median:,.3g} ms."
+        answer = f"No client: the median of their median answers is {shown(median)} ms."
     else:
         first = late.iloc[0]
         where = f"{first['client']} on {first['host'] or 'an unknown host'}"
         answer = (
             f"{len(late)} of {len(ranked)} clients. {where} was late in {first['late']:.0f} plans; "
-            f"its median answer takes {first['answer_ms']:,.3g} ms, that of all {median:,.3g} ms."
+            f"its median answer takes {shown(first['answer_ms'])} ms, that of all {shown(median)} ms."
         )
     return Question(question, answer, _rows(late if len(late) else ranked))
 
@@ -112,7 +112,7 @@ def _sessions(tables: Tables) -> Question:
         return Question(question, "Nothing: no session expired.", [])
     waited = float(waits["unowned_partition_s"].sum())
     answer = (
-        f"{waited:,.3g} partition-seconds, {waited / total:.0%} of all. A shorter session timeout shortens this in "
+        f"{shown(waited)} partition-seconds, {waited / total:.0%} of all. A shorter session timeout shortens this in "
         "proportion, but members that pause for longer then lose their partitions."
     )
     return Question(question, answer, _rows(waits.sort_values("unowned_partition_s", ascending=False)))
@@ -128,8 +128,8 @@ def _would_have_changed(name: str) -> Callable[[Tables], Question]:
             ["moved", "moved_now", "unowned_partition_s", "unowned_now", "rebalances", "rebalances_now"]
         ].sum()
         answer = (
-            f"{sums['unowned_partition_s']:,.3g} partition-seconds without an owner "
-            f"instead of {sums['unowned_now']:,.3g}, {sums['moved']:.0f} moves instead of {sums['moved_now']:.0f}, "
+            f"{shown(sums['unowned_partition_s'])} partition-seconds without an owner "
+            f"instead of {shown(sums['unowned_now'])}, {sums['moved']:.0f} moves instead of {sums['moved_now']:.0f}, "
             f"{sums['rebalances']:.0f} rebalances instead of {sums['rebalances_now']:.0f}, in the replay."
         )
         best = compared.sort_values("saved_partition_s", ascending=False)
@@ -146,6 +146,15 @@ def _compared(settings: pd.DataFrame, name: str) -> pd.DataFrame:
     )
     rows = settings[settings["setting"] == name].drop(columns=["setting", "left_out"]).merge(now, on="group")
     return rows.assign(saved_partition_s=rows["unowned_now"] - rows["unowned_partition_s"])
+
+
+def shown(value: object) -> str:
+    """Return a figure as people read it; unknown ones are a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # beyond, digits are noise
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, object]]:

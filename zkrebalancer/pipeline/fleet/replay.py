@@ -182,11 +182,10 @@ class _State:
     def apply(self, batch: Sequence[_Event], setting: Setting, answer_ms: float, chance: random.Random) -> None:
         """Change the members, place the partitions, charge what it costs."""
         before = self.members
-        members = self.members = _after(before, batch)
-        if members:
-            for event in batch:
-                self._charge_wait(event, batch[-1].step.at_us + setting.debounce_us)
         last = batch[-1].step
+        for event in batch:
+            self._note(event, last.at_us + setting.debounce_us)
+        members = self.members
         if not before or not members:
             self.owners = placed(setting.strategy, members, [], [1.0] * last.partitions) if members else []
             return
@@ -206,23 +205,21 @@ class _State:
         self.unowned_us += sum(pauses_ms) * 1_000
         self.owners = after
 
-    def _charge_wait(self, event: _Event, until_us: int) -> None:
-        """Charge what the partitions of a member that left wait before they can be placed, or before it returns."""
-        if not event.step.joins:
-            away_us = until_us - event.step.at_us if event.back_us is None else event.back_us
-            self.unowned_us += self.owners.count(event.step.name) * (event.wait_us + away_us)
+    def _note(self, event: _Event, until_us: int) -> None:
+        """Add or remove a member; charge what its partitions wait before they can be placed, or before it returns.
 
-
-def _after(before: Sequence[str], batch: Sequence[_Event]) -> list[str]:
-    members = dict.fromkeys(before)
-    for event in batch:
-        if event.back_us is not None:
-            continue
+        Without another member, nothing could own them.
+        """
+        name = event.step.name
+        others = [member for member in self.members if member != name]
         if event.step.joins:
-            members[event.step.name] = None
-        else:
-            members.pop(event.step.name, None)
-    return list(members)
+            self.members = [*others, name]
+            return
+        if others:
+            away_us = until_us - event.step.at_us if event.back_us is None else event.back_us
+            self.unowned_us += self.owners.count(name) * (event.wait_us + away_us)
+        if event.back_us is None:
+            self.members = others
 
 
 def _protocol(setting: Setting, recorded_mode: str) -> Callable[[Change], tuple[float, list[float]]]:
