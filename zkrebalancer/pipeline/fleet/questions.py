@@ -52,10 +52,11 @@ def _too_often(tables: Tables) -> Question:
         worst = often.iloc[0]
         answer = (
             f"{len(often)} of {len(tables.groups)} have more than {OFTEN_PER_DAY:g} a day; "
-            f"the median is {shown(median)}. {worst['group']} has {shown(worst['per_day'])}, most of them because of {worst['cause']}."
+            f"the median is {shown(median)}. {worst['group']} has {shown(worst['per_day'])}, "
+            f"most of them because of {worst['cause']}."
         )
-    shown = often if len(often) else tables.groups.sort_values("per_day", ascending=False)
-    return Question("Which groups rebalance too often, and why?", answer, _rows(shown))
+    ranked = often if len(often) else tables.groups.sort_values("per_day", ascending=False)
+    return Question("Which groups rebalance too often, and why?", answer, _rows(ranked))
 
 
 def _cost_of_causes(tables: Tables) -> Question:
