@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from zkrebalancer.pipeline.sweep.model import (
     DEBOUNCE_MS,
@@ -183,8 +184,8 @@ class _State:
         """Change the members, place the partitions, charge what it costs."""
         before = self.members
         last = batch[-1].step
-        for event in batch:
-            self._note(event, last.at_us + setting.debounce_us)
+        for at_us, together in groupby(batch, key=lambda event: event.step.at_us):
+            self._note(list(together), last.at_us + setting.debounce_us - at_us)
         members = self.members
         if not before or not members:
             self.owners = placed(setting.strategy, members, [], [1.0] * last.partitions) if members else []
@@ -205,21 +206,19 @@ class _State:
         self.unowned_us += sum(pauses_ms) * 1_000
         self.owners = after
 
-    def _note(self, event: _Event, until_us: int) -> None:
-        """Add or remove a member; charge what its partitions wait before they can be placed, or before it returns.
+    def _note(self, events: Sequence[_Event], away_us: int) -> None:
+        """Change the members as at one moment; charge what partitions wait to be placed, or for a member's return.
 
         Without another member, nothing could own them.
         """
-        name = event.step.name
-        others = [member for member in self.members if member != name]
-        if event.step.joins:
-            self.members = [*others, name]
-            return
-        if others:
-            away_us = until_us - event.step.at_us if event.back_us is None else event.back_us
-            self.unowned_us += self.owners.count(name) * (event.wait_us + away_us)
-        if event.back_us is None:
-            self.members = others
+        ended = [event for event in events if not event.step.joins]
+        gone = {event.step.name for event in ended if event.back_us is None}
+        joining = [event.step.name for event in events if event.step.joins]
+        self.members = [*dict.fromkeys([*(name for name in self.members if name not in gone), *joining])]
+        if self.members:
+            for event in ended:
+                wait_us = event.wait_us + (away_us if event.back_us is None else event.back_us)
+                self.unowned_us += self.owners.count(event.step.name) * wait_us
 
 
 def _protocol(setting: Setting, recorded_mode: str) -> Callable[[Change], tuple[float, list[float]]]:
