@@ -103,7 +103,10 @@ class Members:
             self.problems.append(_end_of(slot.program))
 
     def _begin(self, slot: Slot) -> None:
-        drawn = CONTROL_FATES.get(self.kind) or fates.draw(self.random_, with_drains=len(self.slots) > 1)
+        if self.kind == "state":
+            drawn = fates.draw_for_state(self.random_)
+        else:
+            drawn = CONTROL_FATES.get(self.kind) or fates.draw(self.random_)
         slot.fates, slot.began_s, slot.thaw_at_s, slot.was_thawed = list(drawn), time.monotonic(), None, False
         slot.file.write_text("\n".join(map(str, drawn)))
         slot.program.spawn()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exactly_once import fates
+from tests.exactly_once import fates, own_state
 from tests.exactly_once.judging import Judgement, judge
 from tests.exactly_once.run import CONTROLS, GROUPS
 from tests.support.command import WatchedCommand, watched
@@ -82,11 +82,33 @@ def test_every_difference_is_found(rows: list[tuple[int, int, int]], found: Judg
 
 def test_every_fate_ends_in_a_kill_and_every_step_is_drawn() -> None:
     random_ = random.Random(1)
-    drawn = [fates.draw(random_, with_drains=True) for _ in range(2_000)]
+    drawn = [fates.draw(random_) for _ in range(2_000)]
     assert all(one[-1].action == fates.KILL for one in drawn)
     assert {one[-1].step for one in drawn} == {*fates.SINK_STEPS, *fates.AGENT_STEPS}
     assert {one[0].step for one in drawn if len(one) == 2} == set(fates.ZOMBIE_STEPS)
     assert all(fates.parse(str(fate)) == fate for one in drawn for fate in one)
+
+
+def test_members_with_a_state_of_their_own_have_other_steps() -> None:
+    random_ = random.Random(1)
+    drawn = [fates.draw_for_state(random_) for _ in range(2_000)]
+    assert {one[-1].step for one in drawn} == {*fates.STATE_STEPS, *fates.AGENT_STEPS}
+    assert {one[0].step for one in drawn if len(one) == 2} == set(fates.STATE_ZOMBIE_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ({0: [3, 33], 1: [1, 20]}, Judgement(4, 4)),
+        ({0: [2, 22], 1: [1, 20]}, Judgement(4, 3, lost=1)),
+        ({0: [4, 44], 1: [1, 20]}, Judgement(4, 5, doubled=1)),
+        ({0: [3, 34], 1: [1, 20]}, Judgement(4, 4, wrong=1)),
+        ({0: [3, 33], 1: [1, 20], 2: [1, 0]}, Judgement(4, 5, doubled=1)),
+        ({}, Judgement(4, 0, lost=4)),
+    ],
+)
+def test_every_difference_of_a_state_is_found(counts: own_state.Counts, found: Judgement) -> None:
+    assert own_state.judge(LOG, counts) == found
 
 
 def test_a_file_of_something_else_is_refused(run: WatchedCommand, tmp_path: Path) -> None:

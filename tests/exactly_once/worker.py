@@ -1,6 +1,7 @@
 """A consumer that stores results until its fate is fulfilled; `python -m tests.exactly_once.worker`.
 
-`--kind region` is what is to be proved. The other kinds are controls, which have to fail: `naive` keeps no offsets in
+`--kind region` is what is to be proved, with a sink; `--kind state` too, with counts that it stores itself, in the
+folder `--database`. The other kinds are controls, which have to fail: `naive` keeps no offsets in
 the sink, `offsets-outside` stores them in a transaction of their own, and `fence-off` checks neither the generation nor
 the offset.
 """
@@ -24,34 +25,16 @@ from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.region import Advance, Claim, ConsistentRegion, Sink, as_sink
 from consumer_agent.runtime import failpoints
 from tests.exactly_once.databases import Database
-from tests.exactly_once.fates import KILL, Fate, of_agent, parse
+from tests.exactly_once.fates import Fates, of_agent, parse
+from tests.exactly_once.own_state import CountedState
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import TopicPartition
 
-KINDS = ("region", "naive", "offsets-outside", "fence-off")
+KINDS = ("region", "state", "naive", "offsets-outside", "fence-off")
 EVERY_S = 0.5  # how often the group's offsets follow
 MAX_POLL_RECORDS = 100
 FETCHES = {"fetch.min.bytes": "1000000", "fetch.wait.max.ms": "50"}  # so that batches have some records
 PASSING_ERRORS = (sqlite3.OperationalError, psycopg.Error, ZooKeeperUnavailableError, KafkaUnavailableError)
-
-
-class Fates:
-    """What will happen to this process."""
-
-    def __init__(self, fates: Sequence[Fate]) -> None:
-        self._waiting = list(fates)
-        self._left = fates[0].count if fates else 0
-
-    def reach(self, step: str) -> None:
-        """Kill or suspend this process if that is its fate here and now."""
-        if not self._waiting or self._waiting[0].step != step:
-            return
-        self._left -= 1
-        if self._left == 0:
-            fate = self._waiting.pop(0)
-            self._left = self._waiting[0].count if self._waiting else 0
-            print(f"reached {fate}", flush=True)  # noqa: T201  # its log, which the campaign reads
-            os.kill(os.getpid(), signal.SIGKILL if fate.action == KILL else signal.SIGSTOP)
 
 
 class Stepping:
@@ -150,6 +133,30 @@ def work_in_region(consumer: Consumer, group: str, kind: str, database: Database
                 print(f"tries again, with another connection: {error}", flush=True)  # noqa: T201  # its log
 
 
+def work_with_state(consumer: Consumer, group: str, name: str, folder: Path, fates: Fates) -> None:
+    """Count records in a state that recovers with the whole group."""
+    state = CountedState(folder, name, fates)
+    region = ConsistentRegion(
+        consumer,
+        name=group,
+        recovery="group",
+        member=name,
+        every_s=EVERY_S,
+        on_checkpoint=state.store,
+        on_reset=state.restore,
+        on_retire=state.retire,
+    )
+    with region:
+        while True:
+            try:
+                for batch in region:
+                    for record in batch:
+                        state.add(record.partition, int(record.value or b"-1"))
+                    fates.reach("batch")
+            except PASSING_ERRORS as error:
+                print(f"tries again: {error}", flush=True)  # noqa: T201  # its log
+
+
 def work_naively(consumer: Consumer, group: str, database: Database, fates: Fates) -> None:
     """Store batches, and let the consumer commit its offsets."""
     connection = database.connect()
@@ -205,7 +212,9 @@ def main(
     )
     consumer.subscribe([topic], on_revoke=lambda _: here.reach("drain"))
     try:
-        if kind == "naive":
+        if kind == "state":
+            work_with_state(consumer, group, client_id, Path(database), here)
+        elif kind == "naive":
             work_naively(consumer, group, Database(database), here)
         else:
             work_in_region(consumer, group, kind, Database(database), here)

@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import gevent
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.exactly_once import own_state
 from tests.exactly_once.databases import Database
 from tests.exactly_once.judging import Log
 from tests.support import postgres
@@ -25,6 +28,7 @@ from zkrebalancer.localcluster.server import Program
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Children, ListChildren
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.region import documents
 
 TOPIC = "numbers"
 FIRST_PARTITIONS, MOST_PARTITIONS, GROWTH = 4, 12, 2
@@ -33,7 +37,10 @@ FAULT_PAUSE_S = (6.0, 15.0)  # between faults of servers
 READ_TIMEOUT_S = 60.0
 MESSAGES_AT_ONCE = 10_000
 STOP_DEADLINE_S = 60.0
-WEIGHTS = {"leader": 5, "zookeeper": 2, "broker": 2, "topic growth": 1}
+# "merge" and "reset": the leader, while a checkpoint or a reset of the group with a state of its own is open.
+WEIGHTS = {"leader": 4, "merge": 2, "reset": 2, "zookeeper": 2, "broker": 2, "topic growth": 1}
+ROUND_DEADLINE_S = 3.0  # for such a round to be open
+LOOK_INTERVAL_S = 0.005
 
 
 class Cluster(WarmCluster):
@@ -50,6 +57,7 @@ class World:
     lab: Lab
     database: Database
     random_: random.Random
+    copies: Path  # of the states of members
     partitions: int = FIRST_PARTITIONS
     faults: Counter[str] = field(default_factory=Counter)
     _next_fault_s: float = 0.0
@@ -78,6 +86,8 @@ class World:
         kind = self.random_.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         actions: dict[str, Callable[[], bool]] = {
             "leader": self._kill_leader,
+            "merge": lambda: self._kill_leader_in(documents.CHECKPOINT),
+            "reset": lambda: self._kill_leader_in(documents.RESET),
             "zookeeper": lambda: _restart(self.cluster.zookeeper_servers[0]),
             "broker": self._kill_broker,
             "topic growth": self._grow,
@@ -162,6 +172,19 @@ class World:
         program.spawn()
         return True
 
+    def _kill_leader_in(self, kind: str) -> bool:
+        """Kill the leader while it waits for the members' answers, or merges them."""
+        leader = self.lab.programs.get(f"coordinator-{self.lab.leader()}")
+        give_up_at_s = time.monotonic() + ROUND_DEADLINE_S
+        while leader is not None and time.monotonic() < give_up_at_s:
+            order = own_state.read_order(self.lab.zk, "state")
+            if order.open is not None and order.open.kind == kind:
+                leader.kill()
+                leader.spawn()
+                return True
+            gevent.sleep(LOOK_INTERVAL_S)
+        return False
+
     def _grow(self) -> bool:
         if self.partitions >= MOST_PARTITIONS:
             return False
@@ -186,7 +209,9 @@ def new_world(sink: str, seed: int, session_timeout_ms: int) -> Iterator[World]:
                 _database(cluster, sink) as database,
             ):
                 database.create()
-                yield World(cluster, lab, database, random.Random(f"{seed}-servers"))
+                copies = cluster.directory / "copies"
+                copies.mkdir()
+                yield World(cluster, lab, database, random.Random(f"{seed}-servers"), copies)
         finally:
             close_starter()
 
