@@ -60,6 +60,7 @@ bench: setup
 bench-agent: setup
 	$(BIN)/python -m tests.benchmarks.agent
 	$(BIN)/python -m tests.benchmarks.agent.idle
+	$(BIN)/python -m tests.benchmarks.region
 
 bench-assign: setup
 	$(BIN)/python -m tests.benchmarks.assign

@@ -178,3 +178,9 @@ def test_pipeline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in light_spark.submit().items():
         monkeypatch.setenv(name, text)
     assert "answers are equal" in run("pipeline", 0.002)
+
+
+def test_region(run_on_servers: Run) -> None:
+    result = json.loads(run_on_servers("region", "--records", 1_200, "--rounds", 1, "--crashes", 1))
+    assert result["throughput"]["ratio"] > 0
+    assert result["from_session_end_to_first_result"]["median_ms"] > 0

@@ -102,6 +102,7 @@ RUNS = {
     "tests.benchmarks.hub": f"{BENCHMARKS}::test_hub",
     "tests.benchmarks.pipeline": f"{BENCHMARKS}::test_pipeline",
     "tests.benchmarks.rebalance": f"{BENCHMARKS}::test_rebalance",
+    "tests.benchmarks.region": f"{BENCHMARKS}::test_region",
     "tests.benchmarks.restarts": f"{BENCHMARKS}::test_restarts",
     "tests.benchmarks.spark_source": f"{BENCHMARKS}::test_spark_source",
     "tests.benchmarks.suspended": f"{BENCHMARKS}::test_suspended",
