@@ -11,6 +11,7 @@ import click
 from zkrebalancer.cli import options
 from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.operations import backup as operation
+from zkrebalancer.operations import backup_file
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -29,6 +30,7 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
     Example:
       zkrebalancer backup groups.backup --zookeeper localhost:2181/kafka
     """
+    backup_file.require_new(file)  # fails before anything connects
     began_s = time.monotonic()
     with BlockingZk(zookeeper) as zk, node_bar() as progress:
         nodes = operation.back_up(zk, file, clock.epoch_ms(), progress)

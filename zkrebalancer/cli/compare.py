@@ -38,8 +38,10 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str 
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
+    find_runs(directories)  # fails before Spark starts
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "facts"):
         found = report.compare(spark, directories, out)
     output.write(found, out)

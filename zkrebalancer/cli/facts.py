@@ -54,10 +54,11 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
     """
     _refuse_event_files(out)
     require("spark")
-    from zkrebalancer.pipeline import batch, progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import batch, ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
 
     require_unwatched(out)
+    ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "events and facts"):
         batch.run(spark, source, str(out))

@@ -73,6 +73,7 @@ def weights(
     from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
+    ingest.require_event_files(source)
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "weights"):
         past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
         errors = model.back_test(past)

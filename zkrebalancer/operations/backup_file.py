@@ -7,6 +7,7 @@ and the SHA-256 of all lines before it.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -33,6 +34,14 @@ class Node(NamedTuple):
     content: bytes
 
 
+def require_new(file: Path) -> None:
+    """Raise FileExistsError if there is such a file, FileNotFoundError if there is no folder for it."""
+    if file.exists():
+        raise FileExistsError(f"{file} exists")
+    if not file.absolute().parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+
+
 def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
     """Write a new file, which appears only when it is complete; return the number of nodes.
 
@@ -41,8 +50,7 @@ def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
         OSError: it cannot be written.
 
     """
-    if file.exists():
-        raise FileExistsError(f"{file} exists")
+    require_new(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     count, digest = 0, hashlib.sha256()
     try:

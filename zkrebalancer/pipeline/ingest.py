@@ -21,6 +21,12 @@ _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per ki
 _DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
 
 
+def require_event_files(folder: str) -> None:
+    """Raise NoEventsError if there is no event file below `folder`; a URL is not checked."""
+    if "://" not in folder and next(Path(folder).rglob("*.jsonl"), None) is None:
+        raise NoEventsError(f"{Path(folder).absolute()} contains no event file (*.jsonl)")
+
+
 def read_lines(spark: SparkSession, folder: str) -> DataFrame:
     """Return (run, file, block, row, text): every line of the `*.jsonl` files below `folder`, a path or a URL.
 
@@ -28,10 +34,9 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
         NoEventsError: there is no such file.
 
     """
+    require_event_files(folder)
     if "://" not in folder:
         folder = str(Path(folder).absolute())
-        if next(Path(folder).rglob("*.jsonl"), None) is None:
-            raise NoEventsError(f"{folder} contains no event file (*.jsonl)")
     files = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl")
     lines = files.option("lineSep", "\n").text(_literal(folder))  # by default a lone \r also ends a line
     # One column after the other: Spark recomputes what an expression uses twice, for each line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -32,6 +33,8 @@ def endless():
         sys.stdout.write("a line that waits in the buffer")
 run(endless)
 """
+
+NOWHERE = "127.0.0.1:1"
 
 
 def ended(command: click.Command, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -146,3 +149,29 @@ def test_a_closed_pipe_prints_no_error() -> None:
 
 def test_our_errors_have_exit_codes() -> None:
     assert {error.exit_code for error in RebalancerError.__subclasses__()} <= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("backup", "none/x", "--zookeeper", NOWHERE), "none/x: No such file or directory"),
+        (("pipeline", "run", "--events", "none", "--out", "."), "none contains no event file"),
+        (("pipeline", "weights", "--events", "none", "--out", "."), "none contains no event file"),
+        (("experiment", "compare", ".", "--out", "."), "has no run: no result.json below it"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_starts(
+    arguments: tuple[str, ...],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    def start(*_: object) -> None:
+        pytest.fail("it starts to connect")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("zkrebalancer.pipeline.session.spark_session", start)
+    monkeypatch.setattr("zkrebalancer.runtime.zk.BlockingZk.__init__", start)
+    assert ended(zkrebalancer, *arguments, monkeypatch=monkeypatch) in {1, 2}
+    assert why in capsys.readouterr().err
