@@ -107,6 +107,7 @@ class Member:
             effects, settings.group, name, self.lease_ms, self._write_ended, settings.storage, settings.request_limit
         )
         self.channel = Channel()
+        self._channel_path = paths.channel(settings.group, name)
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.reading: str | None = None  # the command whose content was requested last
         self.refused: RefusedCommand | None = None
@@ -163,7 +164,7 @@ class Member:
     def handle(self, event: Event, now_ms: int) -> None:
         """Handle an event that is not about the session, then start what can start."""
         match event:
-            case Watched(path, _) if path == paths.channel(self._settings.group, self.name):
+            case Watched(path, _) if path == self._channel_path:
                 self._channel_changed()
             case OffsetsResolved(token, offsets) if isinstance(self.work, Start):
                 self.work.handle_resolved(token, offsets, now_ms)
@@ -254,7 +255,7 @@ class Member:
             self.list_again = True
             return
         self.listing, self.list_again = True, False
-        listing = ListChildren(paths.channel(self._settings.group, self.name), watch=True)
+        listing = ListChildren(self._channel_path, watch=True)
         self._effects.request(listing, self._channel_listed)
 
     def _channel_listed(self, reply: Reply) -> None:
@@ -268,14 +269,14 @@ class Member:
             self.ending = Ending.EVICTED
             return
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
-            self.refused_lists.note(ListChildren(paths.channel(self._settings.group, self.name)), reply)
+            self.refused_lists.note(ListChildren(self._channel_path), reply)
             return
         if self.list_again and self.connected:
             self._list_channel()
 
     def _read_command(self, name: str) -> None:
         self.reading = name
-        path = f"{paths.channel(self._settings.group, self.name)}/{name}"
+        path = f"{self._channel_path}/{name}"
         self._effects.request(Get(path), self._command_read, name)
 
     def _command_read(self, reply: Reply, name: str) -> None:
