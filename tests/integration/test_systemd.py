@@ -152,6 +152,7 @@ def test_three_secured_hosts(engine: docker_engine.Engine, hosts: list[Host]) ->
     eventually(lambda: len(leaders(hosts)) == 1, "one leads")
     _lose(engine, hosts)
     for host in hosts:
+        assert WORD not in host.run("journalctl --no-pager; ps axww; systemctl show '*'")
         for unit in (*others_of(host), UNIT):
             host.run(f"systemctl stop {unit}")
             assert host.run(f"systemctl show --value -p Result {unit}") == "success", host.run(f"{JOURNAL} {unit}")
@@ -177,13 +178,19 @@ def _start_others(hosts: list[Host]) -> None:
     hosts[0].write("/etc/zkrebalancer/mirror.toml", MIRROR.replace("rebalancer", "mirror") + AUTHORITY)
     secrets = SECRETS[: SECRETS.index("cd ")].replace("coordinator", "mirror").replace("…", WORD)
     hosts[0].run(f"{secrets}systemctl enable --now {MIRROR_UNIT}")
+    eventually(
+        lambda: "0 topics, 3 brokers" in hosts[0].tells(f"systemctl show -p StatusText {MIRROR_UNIT}"), "it mirrors"
+    )
     child = (ROOT / "docs/examples/shell_child.sh").read_text()
     for host in hosts:
         host.write("/etc/zkrebalancer/agents/payments.toml", AGENT + AUTHORITY)
         host.write("/opt/payments/bin/billing", child)
         host.run("chmod +x /opt/payments/bin/billing\n" + START_AGENT.replace("…", WORD))
     for host in hosts[:2]:
-        host.write("/etc/zkrebalancer/gateway.toml", GATEWAY.replace('"b1:', f'"{host.name}:', 2) + AUTHORITY)
+        host.write(
+            "/etc/zkrebalancer/gateway.toml",
+            re.sub('(?m)^(listen|http) = "b1', rf'\1 = "{host.name}', GATEWAY) + AUTHORITY,
+        )
         host.run(f"cd {CHECKOUT}\n" + START_GATEWAY.replace("…", WORD))
 
 

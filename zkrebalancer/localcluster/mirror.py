@@ -227,11 +227,11 @@ class Mirror:
 
     def log_state(self) -> None:
         """Write to the log what is mirrored."""
+        STATE_LOG.info("mirror: %s; faults: %s", self._summary(), "; ".join(self._faults) or "none")
+
+    def _summary(self) -> str:
         missing = f"; {len(self._missing)} topics are missing in Kafka" if self._missing else ""
-        faults = "; ".join(self._faults) or "none"
-        STATE_LOG.info(
-            "mirror: %d topics, %d brokers%s; faults: %s", self._seen.topics, self._seen.brokers, missing, faults
-        )
+        return f"{self._seen.topics} topics, {self._seen.brokers} brokers{missing}"
 
     def _round(self, client: BlockingZk, admin: AdminClient, errors: ConnectionErrors) -> None:
         began_us = clock.steady_us()
@@ -248,7 +248,7 @@ class Mirror:
             self._write(client, metadata)
         self._seen.round_s = (clock.steady_us() - began_us) / 1e6
         self._vitals.looped()
-        self._vitals.report(is_ready=self._is_ready, status=f"{len(self._missing)} topics are missing in Kafka")
+        self._vitals.report(is_ready=self._is_ready, status="; ".join([self._summary(), *self._faults]))
 
     def _write(self, client: BlockingZk, metadata: KafkaMetadata) -> None:
         """Make ZooKeeper equal to `metadata`; errors are left to the next round."""
