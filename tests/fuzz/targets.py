@@ -35,7 +35,7 @@ from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.observe import checker
 from zkrebalancer.observe.reading import NoEventsError
-from zkrebalancer.operations import backup_file
+from zkrebalancer.operations import backup_file, offset_file
 from zkrebalancer.operations.backup_file import BackupFileError
 from zkrebalancer.protocol.errors import PatternError, RebalancerError
 from zkrebalancer.protocol.patterns import TopicFilter
@@ -192,6 +192,16 @@ def events(content: bytes) -> None:
             assert len(problem) <= MAX_TEXT, f"{len(problem)} characters long"
 
 
+def offset_files(content: bytes) -> None:
+    """Read offsets to import; what is read can be written and read again."""
+    try:
+        found = offset_file.read(content.decode(errors="replace"))
+    except offset_file.OffsetFileError as error:
+        refused(error)
+    else:
+        assert offset_file.read(offset_file.to_csv(found)) == found
+
+
 def backups(content: bytes) -> None:
     """Read a backup; with its true end added, so that the nodes count."""
     with _file(content, "b") as file:
@@ -338,6 +348,13 @@ TARGETS: dict[str, Target] = {
     ),
     "tail": Target(tail, (b"\5ab\ncdefghij\n\nk",)),
     "backups": Target(backups, (_backup(),)),
+    "offset-files": Target(
+        offset_files,
+        (
+            offset_file.to_csv({("t", 0): 1, ("u", 12): 1 << 40}).encode(),
+            offset_file.to_json("g", {("t", 0): 1}).encode(),
+        ),
+    ),
     "assign-input": Target(
         assign_input, (_text({"topics": {"t": 2}, "members": {"m": {"topics": ["t"], "owned": {"t": [0]}}}}),)
     ),

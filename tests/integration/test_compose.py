@@ -1,5 +1,7 @@
 """Three hosts with compose, by the commands of the page: a host is lost and comes back, and every record is read once.
 
+They are open, and then secured.
+
 The images of ZooKeeper, Kafka and Prometheus are made of this machine's files; the official ones are not reachable.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 import time
 import urllib.request
@@ -20,7 +23,11 @@ from tests.style.sources import ROOT
 from tests.support import docker_engine, server_images
 from tests.support.deadlines import WITHIN_S
 
-PAGE = (ROOT / "docs/how-to/deploy.md").read_text()
+PAGE, SECURE_PAGE = ((ROOT / f"docs/how-to/{name}.md").read_text() for name in ("deploy", "secure"))
+# As somebody without a login, which the server of the first host lets in.
+REFUSED = """docker-compose exec -e ZKREBALANCER_ZOOKEEPER=zk1:2181/kafka -e ZKREBALANCER_ZOOKEEPER_TLS_CA= \\
+  -e ZKREBALANCER_ZOOKEEPER_USER= -e ZKREBALANCER_ZOOKEEPER_PASSWORD_FILE= coordinator1 \\
+  zkrebalancer groups configure payments strategy=range 2>&1 || true"""
 COORDINATORS = {1: 8081, 2: 8082, 3: 8083}
 pytestmark = pytest.mark.long
 
@@ -39,28 +46,67 @@ def run() -> Iterator[Callable[[str], str]]:
         yield lambda line: engine.run(line.replace(" exec ", " exec -T "), ROOT, **images)
 
 
+SECTION = PAGE[PAGE.index("### Three hosts with compose") : PAGE.index("## Kubernetes")]
+FIRST, LOSE, PASSWORDS, SECURE = (content for _, content in blocks(SECTION))
+SECRETS = ROOT / "deploy/compose/secrets"
+
+
 def test_three_hosts_with_compose(run: Callable[[str], str]) -> None:
-    section = PAGE[PAGE.index("### Three hosts with compose") : PAGE.index("## Kubernetes")]
-    (up, create, produce, describe, logs, leaders), (kill, produce_again, start, down) = (
-        content.splitlines() for _, content in blocks(section)
-    )
+    up, create, produce, describe, logs, leaders = FIRST.splitlines()
+    kill, produce_again, start, down = LOSE.splitlines()
     for line in (up, create, produce):
         run(line)
     eventually(lambda: read(run, logs) == 60, "60 records are read")
     assert len(re.findall(r"│ orders +│ \d", run(describe))) == 6
     assert run(leaders).count('"leader": true') == 1
     eventually(lambda: scraped() == [1] * 5, "Prometheus sees all coordinators and agents")
+    _lose(run, kill, produce_again, start, logs)
+    run(down)
+    assert run("docker ps --all --quiet") + run("docker volume ls --quiet") == ""
 
+
+def _lose(run: Callable[[str], str], kill: str, produce_again: str, start: str, logs: str) -> None:
+    """Lose a host with its servers, and bring it back; 60 records were read before, and 60 more are."""
     run(kill)
     eventually(lambda: leads(2) or leads(3), "another one leads")
     run(produce_again)
     eventually(lambda: read(run, logs) == 120, "the next 60 are read")
-
     run(start)
     eventually(lambda: answer(1, "readiness") == 200, "the coordinator is back")
     eventually(lambda: run("docker ps --quiet --filter health=healthy").count("\n") == 12, "all are healthy")
     assert read(run, logs) == 120
-    run(down)
+
+
+@pytest.fixture
+def secrets() -> Iterator[Path]:
+    """Make the folder of secrets; it may not be there before."""
+    SECRETS.mkdir(mode=0o700)
+    yield SECRETS
+    shutil.rmtree(SECRETS)
+
+
+def test_three_secured_hosts_with_compose(run: Callable[[str], str], secrets: Path) -> None:
+    certificates = next(content for _, content in blocks(SECURE_PAGE) if content.startswith("openssl"))
+    run(f"cd {secrets}\n{certificates}{PASSWORDS}")
+    variables, up, init, restart, check = SECURE.splitlines()
+
+    def run_secured(line: str) -> str:
+        """Run a line of the page in the shell in which the variables are set."""
+        return run(f"{variables}\n{line}")
+
+    _, create, produce, _, logs, _ = FIRST.splitlines()
+    kill, produce_again, start, down = LOSE.splitlines()
+    for line in (up, create, produce, init, restart):
+        run_secured(line)
+    eventually(lambda: read(run_secured, logs) == 60, "60 records are read")
+    eventually(lambda: "0 not as intended" in run_secured(f"{check} || true"), "the tree is secured")
+    assert "Error: ZooKeeper refuses" in run_secured(REFUSED)
+    _lose(run_secured, kill, produce_again, start, logs)
+    assert "0 not as intended" in run_secured(check)
+    words = [file.read_text() for file in secrets.glob("*.password")]
+    printed = run_secured("docker-compose logs; docker ps --no-trunc")
+    assert not [word for word in words if word in printed]
+    run_secured(down)
     assert run("docker ps --all --quiet") + run("docker volume ls --quiet") == ""
 
 

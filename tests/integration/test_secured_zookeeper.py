@@ -111,7 +111,9 @@ def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_p
             ["--zookeeper", elsewhere, *own, *quiet], tmp_path, CLIENTS
         ),
     }
-    assert [len(commands) for commands in attempts.values()] == [25, 5, 5]
+    every, *kinds = (len(commands) for commands in attempts.values())
+    assert every > 20
+    assert kinds == [5, 5]
     results = iter(run_all([one for commands in attempts.values() for one in commands]))
     forwarder.close()
     for text, commands in attempts.items():
@@ -213,8 +215,9 @@ def _use_tools(company: Company) -> None:
     """Let an operator look at the group and keep the tree; then let the mirror write it."""
     kept = company.folder / "kept.backup"
     place, kafka = company.login("operator"), ("--bootstrap", company.bootstrap)
-    looks = [("groups", name, GROUP) for name in ("describe", "plan", "explain")]
-    commands = [("groups", "list"), *looks, ("groups", "describe", GROUP, "--offsets", *kafka), ("backup", kept)]
+    looks: list[tuple[object, ...]] = [(name, GROUP) for name in ("describe", "plan")]
+    looks += [("list",), ("explain", GROUP, TOPIC, "0"), ("describe", GROUP, "--offsets", *kafka)]
+    commands = [*(("groups", *one) for one in looks), ("backup", kept)]
     for result in run_all([("zkrebalancer", *one, *place, "--log-level", "debug") for one in commands]):
         assert result.returncode == 0, result
         company.printed += [result.stdout, result.stderr]

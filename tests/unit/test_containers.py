@@ -86,6 +86,32 @@ def test_each_service_restarts_has_limits_and_finds_what_it_names() -> None:
     assert sorted(targets) == sorted(f"{name}:8080" for name in OURS)
 
 
+SECURED: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "secured.yaml").read_text())["services"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_secured_service_logs_in_by_tls(name: str, tmp_path: Path) -> None:
+    service, secured = OURS[name], SECURED[name]
+    files = {target: (DEPLOY / "compose" / source).read_text() for source, target, _ in map(parts, service["volumes"])}
+    environment = {key: str(value) for key, value in {**service["environment"], **secured["environment"]}.items()}
+    found = settings(service["command"], files, environment, tmp_path)
+    assert all(f"{host}:2281" in found for host in ("zk1", "zk2", "zk3"))
+    given = {target: source for source, target, _ in map(parts, secured["volumes"])}
+    user = "coordinator" if name.startswith("coordinator") else "payments"
+    assert f'zookeeper_user = "{user}"' in found
+    for key, source in (("tls_ca", "ca.pem"), ("password_file", f"{user}.password")):
+        (path,) = re.findall(rf'^zookeeper_{key} = "(.*?)"', found, re.MULTILINE)
+        assert given[path] == f"./secrets/{source}"
+
+
+def parts(volume: str) -> list[str]:
+    return volume.split(":")
+
+
+def test_secured_servers_are_those_of_the_compose_file() -> None:
+    assert set(SECURED) == {*OURS, *(name for name in COMPOSE["services"] if name.startswith("zk"))}
+
+
 # ---- Kubernetes
 
 
