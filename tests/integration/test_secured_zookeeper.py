@@ -203,16 +203,17 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
     company.stop(second)
     company.wait_for("first")
     company.printed += [page(gateway, path) for path in ("metrics", "readiness", "leader")]
+    _look(company)
     for process in [*company.running]:
         process.send_signal(signal.SIGUSR1)
         company.stop(process)
     assert {*company.departures()} == {"closed"}
-    _use_tools(company)
+    _mirror(company)
     require_no_secret(company)
 
 
-def _use_tools(company: Company) -> None:
-    """Let an operator look at the group and keep the tree; then let the mirror write it."""
+def _look(company: Company) -> None:
+    """Let an operator look at the group and keep the tree."""
     kept = company.folder / "kept.backup"
     place, kafka = company.login("operator"), ("--bootstrap", company.bootstrap)
     looks: list[tuple[object, ...]] = [(name, GROUP) for name in ("describe", "plan")]
@@ -222,6 +223,11 @@ def _use_tools(company: Company) -> None:
         assert result.returncode == 0, result
         company.printed += [result.stdout, result.stderr]
     company.printed.append(kept.read_text())
+
+
+def _mirror(company: Company) -> None:
+    """Let the mirror replace the topic's node, which nobody needs any more."""
+    place, kafka = company.login("operator"), ("--bootstrap", company.bootstrap)
     before = company.zk.perform(Get(paths.topic(TOPIC)))
     mirror = company.begin("zkrebalancer", "topics", "mirror", *place, *kafka, events=False)
     wait_until(lambda: company.zk.perform(Get(paths.topic(TOPIC)), ABSENT) != before, "the mirror to write the topic")
