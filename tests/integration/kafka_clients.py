@@ -267,8 +267,9 @@ def produce(bootstrap: str, topic: str, values: list[str], **settings: object) -
     assert gevent.get_hub().threadpool.apply(producer.flush, (WITHIN_S,)) == 0  # the test's ZooKeeper session lives on
 
 
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
+def wait_until(is_so: Callable[[], bool], what: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
+    """Wait; `what` describes a failure, also as it is at the end of the wait."""
     give_up_at = time.monotonic() + within_s
     while not is_so():
-        assert time.monotonic() < give_up_at, what
+        assert time.monotonic() < give_up_at, what if isinstance(what, str) else what()
         gevent.sleep(0.05)

@@ -68,6 +68,11 @@ class Team:
     def have_read(self) -> bool:
         return len(self.counted()) == self.expected
 
+    def progress(self, what: str) -> str:
+        """Describe for a failed wait what was read, and who has what."""
+        readers = [(one.kind, one.assigned) for one in self.readers]
+        return f"{self.name}: {what}: {len(self.counted())} of {self.expected} records, {readers}"
+
     def counted(self) -> Counter[str]:
         return Counter(value for reader in (*self.readers, *self.former) for value in reader.values)
 
@@ -92,7 +97,7 @@ class Play:
         for team in self.teams:
             does(team)
         for team in self.teams:
-            wait_until(team.share, f"{team.name}: {what}: {[(r.kind, r.assigned) for r in team.readers]}")
+            wait_until(team.share, partial(team.progress, what))
         self.read(what)
 
     def count(self, team: Team) -> None:
@@ -107,7 +112,7 @@ class Play:
             produce(self.cluster.bootstrap, team.name, values)
             team.expected += RECORDS
         for team in self.teams:
-            wait_until(team.have_read, f"{team.name}: {what}: {len(team.counted())} of {team.expected}")
+            wait_until(team.have_read, partial(team.progress, what))
             assert team.read_twice() <= team.may_be_read_twice(), (team.name, what)
 
 

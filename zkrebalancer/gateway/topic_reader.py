@@ -7,6 +7,7 @@ changes; an answer equal to the last one is not decoded.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.group_protocol.topics import Topic
 
 INTERVAL_S = 2.0  # the longest time for which a new topic or partition goes unnoticed
+MISSING_S = 10.0  # how long a topic has to be missing: a broker that has just started may not know any yet
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,7 @@ class TopicReader:
         self._is_wanted = Event()
         self._last_answer = b""
         self._topics: dict[str, Topic] | None = None
+        self._memory = Memory()
 
     def want(self) -> None:
         """Start reading topics."""
@@ -48,13 +51,42 @@ class TopicReader:
 
     def _read(self) -> None:
         answer = self._links.ask_any("Metadata", {"topics": None})
-        if answer.content == self._last_answer:
+        if answer.content == self._last_answer and not self._memory.misses:
             return
         self._last_answer = answer.content
-        topics = topics_of(answer.fields())
+        topics = self._memory.update(topics_of(answer.fields()), time.monotonic())
         if topics != self._topics:
             self._topics = topics
             self._when_read(topics)
+
+
+class Memory:
+    """The topics as last read; one that is missing, or has fewer partitions than before, stays for MISSING_S.
+
+    After a broker's start its answer may have no topics, and all members of all groups would lose everything.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._topics: dict[str, Topic] = {}
+        self._missing_since_s: dict[str, float] = {}
+
+    @property
+    def misses(self) -> bool:
+        """Whether a topic stays although the last answer did not have it whole."""
+        return bool(self._missing_since_s)
+
+    def update(self, found: Mapping[str, Topic], now_s: float) -> dict[str, Topic]:
+        """Return the topics after an answer; `now_s`: of a clock that never jumps."""
+        missing = {name: topic for name, topic in self._topics.items() if _is_less(found.get(name), topic)}
+        since_s = {name: self._missing_since_s.get(name, now_s) for name in missing}
+        self._missing_since_s = {name: at_s for name, at_s in since_s.items() if now_s - at_s < MISSING_S}
+        self._topics = {**found, **{name: missing[name] for name in self._missing_since_s}}
+        return dict(self._topics)
+
+
+def _is_less(found: Topic | None, known: Topic) -> bool:
+    return found is None or (found.topic_id == known.topic_id and found.partition_count < known.partition_count)
 
 
 def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:

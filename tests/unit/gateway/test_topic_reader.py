@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from zkrebalancer.gateway.topic_reader import topics_of
+from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, topics_of
 from zkrebalancer.group_protocol.topics import Topic
 
 
@@ -16,3 +16,25 @@ def test_topics_with_an_error_or_without_a_name_are_left_out() -> None:
     """In `topics_of`, keep them: a topic that is loading would have no partitions, and members lose theirs."""
     found = [topic("t", 3), topic("loading", 0, error_code=5), topic(None, 2)]
     assert topics_of({"topics": found}) == {"t": Topic(UUID(int=7), 3)}
+
+
+def test_a_broker_that_has_just_started_takes_nothing_from_anybody() -> None:
+    """In `Memory.update`, believe each answer: a restart of the only broker took all partitions from all members."""
+    memory, t, u = Memory(), Topic(UUID(int=1), 6), Topic(UUID(int=2), 3)
+    assert memory.update({"t": t, "u": u}, 0.0) == {"t": t, "u": u}
+    assert memory.update({}, 2.0) == {"t": t, "u": u}
+    assert memory.update({"t": Topic(t.topic_id, 2), "new": u}, 4.0) == {"t": t, "u": u, "new": u}
+    assert memory.misses
+    assert memory.update({"t": t, "u": u}, 6.0) == {"t": t, "u": u, "new": u}
+    assert memory.update({"t": t, "u": u}, 6.0 + MISSING_S) == {"t": t, "u": u}
+    assert not memory.misses
+
+
+def test_a_topic_that_stays_missing_is_gone_and_one_created_again_is_another_one() -> None:
+    """In `Memory.update`, count from the last answer, or compare names alone: it would never be gone, or never new."""
+    memory, t, again = Memory(), Topic(UUID(int=1), 6), Topic(UUID(int=9), 2)
+    memory.update({"t": t}, 0.0)
+    assert memory.update({"t": again}, 2.0) == {"t": again}
+    for now_s in (4.0, 6.0, 4.0 + MISSING_S - 0.1):
+        assert memory.update({}, now_s) == {"t": again}
+    assert memory.update({}, 4.0 + MISSING_S) == {}
