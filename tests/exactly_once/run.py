@@ -14,6 +14,7 @@ from tests.exactly_once import own_state
 from tests.exactly_once.judging import Judgement, judge
 from tests.exactly_once.members import Members, new_members
 from tests.exactly_once.world import TOPIC, World, new_world
+from zkrebalancer.experiments.lab import NotReachedError
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -179,6 +180,8 @@ class Run:
         world.repair()
         world.end_producer()
         ends = world.ends()
+        if not ends:
+            raise NotReachedError("no record was produced")
         waiting = {members.group: members for members in groups}
         before, give_up_at_s = -1, time.monotonic() + STALL_S
         while waiting and time.monotonic() < give_up_at_s:
@@ -213,8 +216,6 @@ class Run:
             outcome.sinks[members.group] = found
             if not found.is_exact:
                 outcome.problems.append(f"sink of {members.group}: {asdict(found)}")
-        if not outcome.records:
-            outcome.problems.append("no record was produced")
 
     def _count(self, world: World, groups: list[Members], controls: list[Members], outcome: Outcome) -> None:
         for members in groups:

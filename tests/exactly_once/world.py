@@ -35,6 +35,7 @@ FIRST_PARTITIONS, MOST_PARTITIONS, GROWTH = 4, 12, 2
 COORDINATORS = 2
 FAULT_PAUSE_S = (6.0, 15.0)  # between faults of servers
 READ_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 2.0
 MESSAGES_AT_ONCE = 10_000
 STOP_DEADLINE_S = 60.0
 # "merge" and "reset": the leader, while a checkpoint or a reset of the group with a state of its own is open.
@@ -101,6 +102,7 @@ class World:
         self.lab.wait_for("the broker", self._bring_broker_back)
         self.cluster.zookeeper_servers[0].wait_ready()
         self.cluster.broker.wait_ready()
+        self.lab.wait_for("all partitions", self._is_served)  # a broker that has just restarted may know no topic
 
     def end_producer(self) -> None:
         """Stop producing; raises LocalClusterError if not all records were written."""
@@ -145,6 +147,16 @@ class World:
         known = reader.list_topics(TOPIC, timeout=READ_TIMEOUT_S).topics[TOPIC].partitions
         marks = {n: reader.get_watermark_offsets(TopicPartition(TOPIC, n), timeout=READ_TIMEOUT_S) for n in known}
         return {number: end for number, (_low, end) in sorted(marks.items())}
+
+    def _is_served(self) -> bool:
+        reader = Consumer({"bootstrap.servers": self.cluster.bootstrap, "group.id": "log"})
+        try:
+            known = reader.list_topics(TOPIC, timeout=ASK_TIMEOUT_S).topics[TOPIC].partitions.values()
+        except KafkaException:
+            return False
+        finally:
+            reader.close()
+        return len(known) >= self.partitions and all(partition.leader >= 0 for partition in known)
 
     def _plan_fault(self) -> None:
         self._next_fault_s = time.monotonic() + self.random_.uniform(*FAULT_PAUSE_S)
