@@ -10,7 +10,7 @@ import click
 
 from tests.campaign.progress import Progress, end_on_signals
 from tests.exactly_once import totals
-from tests.exactly_once.run import Outcome, Run, Settings
+from tests.exactly_once.run import GROUPS, Outcome, Run, Settings
 from tests.support.postgres import PostgresMissingError
 from zkrebalancer.cli import options
 from zkrebalancer.cli.main import run
@@ -30,6 +30,7 @@ class NotProvedError(RebalancerError):
 @click.option("--members", type=click.IntRange(2, 10), default=3, show_default=True, help="Of each group.")
 @click.option("--rate", type=click.IntRange(1, 20_000), default=600, show_default=True, help="Records per second.")
 @click.option("--records", type=click.IntRange(0), default=0, help="At most so many records. Default: no limit.")
+@click.option("--group", "groups", multiple=True, type=click.Choice(list(GROUPS)), help="Only these. Default: all.")
 @click.option("--totals", "file", type=click.Path(path_type=Path, dir_okay=False), help="Add the run to this file.")
 @options.json_option
 def exactly_once(
@@ -40,6 +41,7 @@ def exactly_once(
     members: int,
     rate: int,
     records: int,
+    groups: tuple[str, ...],
     file: Path | None,
     as_json: bool,
 ) -> None:
@@ -54,7 +56,7 @@ def exactly_once(
     known = totals.read(file) if file else {}
     chosen = int(known.get("runs", 0)) + 1 if seed is None else seed
     with Progress(to_stderr=as_json) as progress:
-        this = Run(Settings(minutes, chosen, sink, members, rate, records), progress)
+        this = Run(Settings(minutes, chosen, sink, members, rate, records, groups or tuple(GROUPS)), progress)
         end_on_signals(this.end_soon, progress, ENDING)
         try:
             outcome = this.run()

@@ -22,8 +22,9 @@ THAW_AFTER_S = (0.5, 6.0)  # after the end of the session of a suspended member
 CONTROL_FATES = {
     "naive": [Fate(KILL, "committed", 2)],
     "offsets-outside": [Fate(KILL, "committed", 2)],
-    "fence-off": [Fate(FREEZE, "batch", 2), Fate(KILL, "batch", 40)],
+    "fence-off": [Fate(FREEZE, "batch", 2), Fate(KILL, "batch", 40)],  # the first batch claims
 }
+UNTIL_MAX_LIFE = [Fate(KILL, "batch", 1_000_000)]  # of the other members of `fence-off`, which go on meanwhile
 
 
 @dataclass(slots=True)
@@ -66,7 +67,8 @@ class Members:
                     self.suspended[slot.fates[0].step] += 1
                     faults.thaw(slot.program.pid)
             elif slot.fates and slot.fates[0].action == FREEZE and not slot.was_thawed and _is_suspended(slot.program):
-                slot.thaw_at_s = now + self.session_s + self.random_.uniform(*THAW_AFTER_S)
+                later_s = THAW_AFTER_S[0] if self.kind in CONTROL_FATES else self.random_.uniform(*THAW_AFTER_S)
+                slot.thaw_at_s = now + self.session_s + later_s
             elif slot.fates and now - slot.began_s > MAX_LIFE_S:
                 slot.program.kill()
                 slot.fates = [Fate(KILL, "anywhere")]
@@ -107,6 +109,8 @@ class Members:
             drawn = fates.draw_for_state(self.random_)
         else:
             drawn = CONTROL_FATES.get(self.kind) or fates.draw(self.random_)
+        if self.kind == "fence-off" and slot is not self.slots[0]:
+            drawn = UNTIL_MAX_LIFE
         slot.fates, slot.began_s, slot.thaw_at_s, slot.was_thawed = list(drawn), time.monotonic(), None, False
         slot.file.write_text("\n".join(map(str, drawn)))
         slot.program.spawn()

@@ -42,6 +42,7 @@ class Settings:
     members: int
     rate: int
     records: int
+    groups: tuple[str, ...] = tuple(GROUPS)
 
 
 @dataclass(slots=True)
@@ -104,7 +105,8 @@ class Run:
         self.progress.line(f"ZooKeeper, Kafka and {self.settings.sink} start")
         with new_world(self.settings.sink, self.settings.seed, SESSION_TIMEOUT_MS) as world:
             outcome.versions = read_versions(world.cluster)
-            groups, controls = self._members(world, GROUPS), self._members(world, dict.fromkeys(CONTROLS, INCREMENTAL))
+            modes = {group: GROUPS[group] for group in self.settings.groups}
+            groups, controls = self._members(world, modes), self._members(world, dict.fromkeys(CONTROLS, INCREMENTAL))
             try:
                 self._play(world, groups, controls)
                 self._drain(world, groups)
