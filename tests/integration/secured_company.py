@@ -68,6 +68,8 @@ MORE = {
     "reset-offsets": ["--to-offset", "0"],
     "delete": ["--yes"],
     "evict": ["--yes"],
+    "drain": ["--host", "h", "--yes"],
+    "undrain": ["--host", "h", "--yes"],
     "import": ["--from", "old-consumers"],
 }
 GROUP = TOPIC = "orders"
