@@ -372,6 +372,10 @@ def test_an_agent_reads_with_tokens_and_hears_of_events(
     with ConsumerOfAgent(**servers, offsets_storage="dual", kafka_config=kafka_config) as one:
         one.subscribe([stage.topic])
         wait_until(lambda: one.poll(0.05) or "stats" in told, "statistics without partitions")
+        waiting = one._frontend.shared._notices
+        wait_until(lambda: waiting, "statistics after the poll")
+        former = waiting[-1].call
+        wait_until(lambda: waiting[-1].call is not former, "newer statistics while nothing is polled")
         stage.wait_ack(stage.start(stage.wait_member(), 0))
         stage.produce([0], 5)
         wait_until(lambda: one.poll(0.05), "records")
