@@ -21,6 +21,19 @@ STATISTICS = "statistics.interval.ms"
 NO_TOKEN = KafkaError.SASL_AUTHENTICATION_FAILED  # for which making a client has waited ten seconds
 T = TypeVar("T")
 
+RECONNECT: Mapping[str, KafkaValue] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
+DATA_PATH: Mapping[str, KafkaValue] = {  # experiments give these to the clients that they compare us with, too
+    "fetch.min.bytes": 1,
+    # A new partition waits for the broker's present fetch to end. But a shorter wait means more empty fetches: at
+    # 50 ms, fifty idle agents kept one of the broker's cores busy.
+    "fetch.wait.max.ms": 250,
+    "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 16_384,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.nagle.disable": True,
+}
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,15 +46,7 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, Any]:
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,  # tells a stall from the end of a partition
         "auto.offset.reset": "error",  # `Fetcher` resets positions itself, so that the buffer knows of it
-        "fetch.min.bytes": 1,
-        # A new partition waits for the broker's present fetch to end. But a shorter wait means more empty fetches: at
-        # 50 ms, fifty idle agents kept one of the broker's cores busy.
-        "fetch.wait.max.ms": 250,
-        "fetch.error.backoff.ms": 50,
-        "fetch.queue.backoff.ms": 10,
-        "queued.max.messages.kbytes": 16_384,
-        "topic.metadata.refresh.fast.interval.ms": 50,
-        "socket.nagle.disable": True,
+        **DATA_PATH,
     }
     if config.rack is not None:
         settings["client.rack"] = config.rack
@@ -56,8 +61,7 @@ def store_settings(config: ConsumerConfig) -> dict[str, Any]:
 
 
 def _connection_settings(config: ConsumerConfig) -> dict[str, Any]:
-    reconnect: dict[str, KafkaValue] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
-    return {"bootstrap.servers": config.bootstrap, "client.id": config.client_id, **reconnect}
+    return {"bootstrap.servers": config.bootstrap, "client.id": config.client_id, **RECONNECT}
 
 
 def _users_settings(config: ConsumerConfig) -> dict[str, Any]:

@@ -39,7 +39,12 @@ class FakeRun:
             "protocol": self.protocol, "scenario": self.scenario, "settings": "default", "members": self.members,
             "partitions": self.partitions, "seed": self.seed, "versions": {"kafka": "3.9.1"},
             "machine": {"processors": 2, "load_before": 0.5 + self.seed}, "complete": True, "trusted": self.trusted,
-            "details": {"broker": {"kind": self.broker}, "members_per_process": 5},
+            "details": {
+                "member": {"group.protocol": self.protocol},
+                "broker": {"kind": self.broker},
+                "group": None,
+                "members_per_process": 5,
+            },
             "doubts": [] if self.trusted else ["the machine stalled"],
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result))

@@ -1,7 +1,8 @@
 """The protocols that are compared: their brokers, kinds of member, and settings.
 
-`default` is what a user gets without any settings. `tuned` has the best known settings of each protocol: short
-heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table.
+`default` is what a user gets without any settings of the protocol. `tuned` has the best known settings of each: short
+heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table. How
+records are fetched is no part of a protocol: in both, every client of librdkafka has the agent's settings for that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from consumer_agent.kafka.client import DATA_PATH, RECONNECT
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
@@ -19,6 +21,10 @@ EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
 # A group counts as at rest after this silence, which is longer than the heartbeat intervals.
 QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 2.0}
+
+
+# Of each client of librdkafka, as it takes them.
+CLIENT: Mapping[str, str] = {key: str(value).lower() for key, value in {**DATA_PATH, **RECONNECT}.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,11 @@ class Protocol:
     def is_central(self) -> bool:
         """Whether this project's coordinator rebalances the group."""
         return self.settings["default"].group is not None
+
+    def described(self, tuning: Tuning) -> Mapping[str, str]:
+        """Return the settings of each member's client for the report, those that the agent sets itself included."""
+        member = self.settings[tuning].member
+        return {**CLIENT, **member} if self.kind == "central" else member
 
     @property
     def has_gateway(self) -> bool:
@@ -82,13 +93,13 @@ _TUNED_CONSUMER_BROKER = {
 
 
 def _classic(name: str, about: str, strategy: str) -> Protocol:
-    member = {"partition.assignment.strategy": strategy}
+    member = {**CLIENT, "partition.assignment.strategy": strategy}
     default = Settings(member, _CLASSIC_BROKER)
     tuned = Settings({**member, **_TUNED_CLASSIC_MEMBER}, _TUNED_BROKER)
     return Protocol(name, about, "kafka", EVERY_BROKER, {"default": default, "tuned": tuned})
 
 
-_KIP848_MEMBER = {"group.protocol": "consumer"}
+_KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
 _KIP848 = Protocol(
     "kip848",
     "the broker assigns, members move one by one (KIP-848)",

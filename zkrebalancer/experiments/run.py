@@ -216,7 +216,7 @@ class Run:
         settings = plan.protocol.settings[plan.tuning]
         group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
         return {
-            "member": dict(settings.member),
+            "member": dict(plan.protocol.described(plan.tuning)),
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
             "gateway": None if settings.gateway is None else dict(settings.gateway),

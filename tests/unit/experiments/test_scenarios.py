@@ -7,11 +7,15 @@ from itertools import islice
 
 import pytest
 
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
+from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Freeze, Join, Kill, Leave, Step, Thaw
+from zkrebalancer.runtime.kafka import fault
 
 CAST = Cast(members=4, partitions=24, seed=3)
 
@@ -79,3 +83,18 @@ def test_a_member_to_be_killed_has_its_own_process() -> None:
         "members-03": ["m06"],
         "members-04": ["m02"],
     }
+
+
+def test_every_client_of_librdkafka_fetches_alike() -> None:
+    """What is compared is how partitions are assigned."""
+    config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+    agent = {key: str(value).lower() for key, value in kafka_settings(config).items()}
+    assert CLIENT.items() <= agent.items()
+    assert {"fetch.wait.max.ms", "fetch.queue.backoff.ms", "fetch.error.backoff.ms"} < CLIENT.keys()
+    for protocol in PROTOCOLS.values():
+        for tuning in TUNINGS:
+            described = protocol.described(tuning)
+            assert (described.items() >= CLIENT.items()) is (protocol.kind != "zookeeper"), protocol.name
+            assert described.items() >= protocol.settings[tuning].member.items()
+            if protocol.kind == "kafka":
+                assert fault({"bootstrap.servers": "b:1", **protocol.settings[tuning].member}) is None

@@ -48,6 +48,10 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     assert '<td class="bad">520 ms<small>' in page
     assert "<tr><td>broker</td><td>kafka-3.9</td><td>kafka-3.9</td><td>kafka-4</td></tr>" in page
     assert "classic-range, seed 4: the machine stalled" in page
+    every = page[page.index("Default settings</h3>") : page.index("Versions</h3>")]
+    protocols = ("central-incremental", "classic-range", "kip848")
+    assert f"<td>member group.protocol</td>{''.join(f'<td>{one}</td>' for one in protocols)}" in every
+    assert "<td>broker kind</td><td>kafka-3.9</td>" in every
     assert page.count("<svg") == 3  # runs, delays, owners
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
 

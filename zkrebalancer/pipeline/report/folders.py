@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
 EVENTS = "events"
+PARTS = ("member", "broker", "group", "gateway")  # of the settings in a result's details
 _TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 
 
@@ -42,6 +43,7 @@ class Run:
     doubts: tuple[str, ...]
     versions: str
     machine: str
+    details: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False)  # settings by part and name
 
     @property
     def conditions(self) -> str:
@@ -108,9 +110,20 @@ def _read(path: Path, name: str) -> Run:
     if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
         doubts.append("its events are missing")
     setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
-    texts = [_as_text(document.get(key)) for key in ("versions", "machine")]
+    versions, machine = (_as_text(document.get(key)) for key in ("versions", "machine"))
     conditions = (broker, members_per_process)
-    return Run(name, document["protocol"], setting, document["seed"], *conditions, tuple(doubts), *texts)
+    own = (name, document["protocol"], setting, document["seed"])
+    return Run(*own, *conditions, tuple(doubts), versions, machine, _flat(document["details"]))
+
+
+def _flat(details: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return the settings in a run's details by part (member, broker, group, gateway) and name."""
+    return {
+        (part, str(name)): str(value)
+        for part in PARTS
+        if isinstance(details.get(part), dict)
+        for name, value in details[part].items()
+    }
 
 
 def _as_text(values: Any) -> str:  # noqa: ANN401  # unchecked JSON

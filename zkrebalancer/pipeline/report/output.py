@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report import pictures
+from zkrebalancer.pipeline.report import every_setting, pictures
 from zkrebalancer.pipeline.report.compare import MAX_TIMELINE_PARTITIONS, Comparison, comparison_table
 from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.pictures import Palette
@@ -69,6 +69,8 @@ def _parts(found: Comparison) -> Iterator[str]:
         yield from _setting(found, setting, values, palette)
     yield from _untrusted(found)
     yield page.heading("How to read it") + page.prose(HOW)
+    yield page.heading("Settings") + page.prose(every_setting.INTRO)
+    yield from every_setting.tables(found.runs)
     for name in ("versions", "machine"):
         texts = sorted({getattr(run, name) for run in found.runs})
         yield page.heading(name.capitalize(), 3) + page.prose("\n\n".join(texts))
