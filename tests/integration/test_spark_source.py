@@ -20,6 +20,7 @@ from zkrebalancer.pipeline.source.kafka import DataLossError
 from zkrebalancer.pipeline.source.offsets import Document
 from zkrebalancer.pipeline.source.options import Options, parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader, RangesPartition
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError
 
 Place = tuple[int, int]  # partition and offset
@@ -86,6 +87,14 @@ def test_a_batch_is_what_is_owned_and_is_committed_when_spark_asks_for_the_next_
     assert second == {stage.topic: {"1": {"from": 0, "to": 10, "generation": 2}}}
     query.reader.commit(second)
     assert stage.offset(1) == 10
+
+
+def test_a_query_says_who_and_where_it_is_and_how_much_it_can_read(stage: Stage) -> None:
+    query = Query(stage, instanceId="report", rack="r1", minPartitions="6")
+    query.plan()
+    registered = json.loads(stage.content(paths.ids(stage.group, stage.wait_member())) or b"")
+    query.reader.stop()
+    assert (registered["instance_id"], registered["rack"], registered["capacity"]) == ("report", "r1", 6.0)
 
 
 def test_a_stop_waits_for_the_batch_in_flight_and_is_acknowledged_with_its_commit(stage: Stage, query: Query) -> None:

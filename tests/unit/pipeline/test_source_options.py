@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrebalancer.pipeline.source.options import parse
+from zkrebalancer.pipeline.source.options import DRIVER_CORES, parse
 from zkrebalancer.protocol.errors import ConfigurationError
 
 REQUIRED = {"zookeeper": "localhost:2181", "bootstrap": "localhost:9092", "group": "g", "topics": "a, b"}
@@ -21,6 +21,14 @@ def test_names_are_case_insensitive() -> None:
     assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
 
 
+def test_a_query_can_do_as_much_as_its_tasks_by_default() -> None:
+    assert parse(REQUIRED).agent["capacity"] == DRIVER_CORES
+    assert parse({**REQUIRED, "minPartitions": "6"}).agent["capacity"] == 6
+    assert parse({**REQUIRED, "minPartitions": "6", "capacity": "2.5"}).agent["capacity"] == 2.5
+    named = parse({**REQUIRED, "instanceId": "report", "rack": "r1"}).agent
+    assert (named["group_instance_id"], named["rack"]) == ("report", "r1")
+
+
 def test_a_topic_named_twice_is_read_once() -> None:
     assert parse({**REQUIRED, "topics": "a, b,a"}).topics == ("a", "b")
 
@@ -35,6 +43,11 @@ def test_a_topic_named_twice_is_read_once() -> None:
         ("includeHeaders", ""),
         ("startingOffsets", "beginning"),
         ("sessionTimeoutMs", "soon"),
+        ("capacity", "much"),
+        ("capacity", "-1"),
+        ("capacity", "nan"),
+        ("rack", "a/b"),
+        ("instanceId", ""),
         ("offsetsStorage", "disk"),
         ("zookeeper", "nowhere"),
         ("bootstrap", "localhost"),

@@ -41,6 +41,13 @@ def _topics(text: str) -> tuple[str, ...]:
     return topics
 
 
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _integer_or_text(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
@@ -58,6 +65,9 @@ _OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> agen
     "group": ("group", str),
     "startingOffsets": ("auto_offset_reset", str),
     "clientId": ("client_id", str),
+    "instanceId": ("group_instance_id", str),
+    "rack": ("rack", str),
+    "capacity": ("capacity", _number_or_text),
     "offsetsStorage": ("offsets_storage", str),
     "sessionTimeoutMs": ("session_timeout_ms", _integer_or_text),
     "stopTimeoutMs": ("stop_timeout_ms", _integer_or_text),
@@ -110,7 +120,8 @@ def parse(given: Mapping[str, str]) -> Options:
             except ValueError as error:
                 faults.append(f"{name}: {error}")
     agent = {setting: read(texts[name]) for name, (setting, read) in _OF_THE_AGENT.items() if name in texts}
-    agent = {"client_id": f"spark-{socket.gethostname()}", **agent, "kafka_config": kafka}
+    usual = {"client_id": f"spark-{socket.gethostname()}", "capacity": float(own.get("task_count", DRIVER_CORES))}
+    agent = {**usual, **agent, "kafka_config": kafka}
     names = {setting: name for name, (setting, _) in _OF_THE_AGENT.items()} | {"kafka_config": f"{KAFKA_PREFIX}*"}
     faults += [f"{names[fault.key]}: {fault.text}" for fault in find_faults(agent)]
     if faults:
