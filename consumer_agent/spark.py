@@ -10,7 +10,7 @@ from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError
 from consumer_agent.kafka.client import KafkaLog
 from consumer_agent.kafka.messages import by_partition
-from consumer_agent.membership.effects import Origin
+from consumer_agent.membership.events import Origin
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.records import readable_headers
 from consumer_agent.runtime.record_buffer import Advance

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from consumer_agent.membership.events import Origin
 from zkrebalancer.protocol.calls import Call, Reply
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -122,13 +123,6 @@ class Forget(Effect):
     """Drop the positions and records of partitions that are no longer owned."""
 
     partitions: frozenset[TopicPartition]
-
-
-class Origin(NamedTuple):
-    """What a partition's progress in a sink belongs to."""
-
-    identity: str  # the incarnation of the topic; "": unknown
-    life: int  # how often an operator has set the group's offsets of the partition; only grows
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,13 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
 
 
+class Origin(NamedTuple):
+    """What a partition's progress in a sink belongs to."""
+
+    identity: str  # the incarnation of the topic; "": unknown
+    life: int  # how often an operator has set the group's offsets of the partition; only grows
+
+
 class Position(NamedTuple):
     """A partition's next offset to return, and the next offset after what is finished."""
 

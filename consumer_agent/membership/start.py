@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 from consumer_agent.membership.effects import (
     EffectQueue,
-    Origin,
     ReadKafkaOffsets,
     RecordFetcher,
     ResolveOffsets,
@@ -21,6 +20,7 @@ from consumer_agent.membership.effects import (
     TellOrigins,
     Warn,
 )
+from consumer_agent.membership.events import Origin
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.membership.refused_reads import RefusedReads

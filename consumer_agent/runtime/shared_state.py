@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
-from consumer_agent.membership.effects import Origin
-from consumer_agent.membership.events import Position
+from consumer_agent.membership.events import Origin, Position
 from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
