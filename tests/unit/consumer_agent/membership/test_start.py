@@ -6,7 +6,6 @@ import pytest
 
 from consumer_agent.membership.effects import (
     Failpoint,
-    Origin,
     RecordFetcher,
     ResolveOffsets,
     StartFetching,
@@ -14,7 +13,7 @@ from consumer_agent.membership.effects import (
     TellOrigins,
     Warn,
 )
-from consumer_agent.membership.events import CloseRequested, CommitRequested, OffsetsResolved, Position, Tick
+from consumer_agent.membership.events import CloseRequested, CommitRequested, OffsetsResolved, Origin, Position, Tick
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
