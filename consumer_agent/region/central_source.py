@@ -23,6 +23,7 @@ class CentralSource:
         self._batch = Batch()
         self.has_lost = self.was_revoked = False
         self.rebalances = 0
+        self.arrived: set[TopicPartition] = set()  # none ever: each begins where its last owner has ended
         self.hooks = {Tell.ASSIGNED: self._assigned, Tell.REVOKE: self._revoked, Tell.LOST: self._lost}
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
@@ -81,6 +82,12 @@ class CentralSource:
             ends = {tp: records[-1].offset + 1 for tp, records in self._batch.by_partition().items()}
             self._batch = Batch()
             self._consumer.finish(ends)
+
+    def place(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Do nothing: no partition arrives without its place."""
+
+    def drained(self) -> None:
+        """Do nothing: the consumer commits by itself."""
 
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""

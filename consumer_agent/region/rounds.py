@@ -7,7 +7,7 @@ is fresh. A batch counts as processed when the next one is requested.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from consumer_agent.errors import ConsumerStateError
@@ -30,6 +30,7 @@ _WHAT = "checkpoint"
 class BatchSource(Source, Protocol):
     """A consumer whose batches a region returns."""
 
+    arrived: set[TopicPartition]  # assigned in a classic group, and not placed yet
     has_lost: bool  # partitions, or its membership, without a stop
     was_revoked: bool  # partitions were given up, in a classic group
     rebalances: int
@@ -43,8 +44,14 @@ class BatchSource(Source, Protocol):
     def first_offsets(self, batch: Any) -> dict[TopicPartition, int]:  # noqa: ANN401
         """Return the offset of each partition's first record in a batch."""
 
+    def place(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Begin with the arrived partitions: at these offsets, or where the group is."""
+
     def finish(self) -> None:
         """Note that all returned records are processed."""
+
+    def drained(self) -> None:
+        """Store the group's offsets, for tools that show lag, unless the consumer does that by itself."""
 
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""
@@ -84,7 +91,7 @@ class Rounds:
 
     def _next(self) -> Any:  # noqa: ANN401
         """Return a batch if records may flow, else nothing."""
-        if not self._may_flow():
+        if not self._may_flow() or (self._source.arrived and not self._place()):
             self._idle()
             return None
         batch = self._source.poll(BRAKE_S)
@@ -101,6 +108,14 @@ class Rounds:
         self._source.finish()
         self._follow()
         return self._phase is Phase.FLOW and self._session.is_fresh
+
+    def _place(self) -> bool:
+        """Begin with partitions that Kafka has assigned; return whether that could be done."""
+        arrived = set(self._source.arrived)
+        targets = self._run(self.member.place(arrived))
+        if targets is not None and arrived == self._source.arrived:
+            self._source.place(targets)
+        return targets is not None
 
     def _idle(self) -> None:
         """Wait, and keep the consumer alive; before the region has admitted this member, it joins no group."""
@@ -267,6 +282,7 @@ class _Calls:
         """Let the application store its state."""
         rounds, begun_ms = self._rounds, now_ms()
         rounds.figures.drains.note(max(0, begun_ms - rounds._session.order_ms))  # noqa: SLF001
+        rounds._source.drained()  # noqa: SLF001
         rounds._handlers.checkpoint(Checkpoint(number))  # noqa: SLF001
         rounds.figures.checkpoints.note(now_ms() - begun_ms)
 

@@ -93,6 +93,18 @@ def test_restarts(run_on_servers: Run) -> None:
     assert in_good_order["moved_partitions"] == in_good_order["stops_of_others"] == 0
 
 
+def test_region_rounds(run_on_servers: Run) -> None:
+    result = json.loads(run_on_servers("region_rounds", "--members", 2, "--partitions", 3, "--checkpoints", 1))
+    assert (result["members"], result["partitions"], result["checkpoints"]) == (2, 6, 1)
+    assert 0 < result["median_ms"] <= result["longest_ms"]
+
+
+@pytest.mark.long
+def test_region_crash(run_on_servers: Run) -> None:
+    result = json.loads(run_on_servers("region_crash", "--way", "partition", "--repeat", 1))
+    assert (result["way"], result["crashes"]) == ("partition", 1)
+
+
 def test_suspended(run_on_servers: Run) -> None:
     size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000, "--records-per-s", 60)
     results = json.loads(run_on_servers("suspended", *size))

@@ -410,7 +410,11 @@ def test_shell_child(examples: Examples) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in {"msgpack_child", "spark_exactly_once"}),
+    sorted(
+        path.stem
+        for path in FOLDER.glob("*.py")
+        if path.stem not in {"msgpack_child", "region_forced", "spark_exactly_once"}
+    ),
 )
 def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path, name: str) -> None:
     """It exits with 0 and without a traceback, and its partitions are free at once."""

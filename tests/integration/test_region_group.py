@@ -21,7 +21,7 @@ from zkrebalancer.region.documents import Order
 
 __all__ = ["examples"]  # the fixture
 RECORDS_OF_A_ROUND = 1_500
-ENVIRONMENT = {"SESSION_TIMEOUT_MS": "4000", "EVERY_S": "0.3"}
+ENVIRONMENT = {"SESSION_TIMEOUT_MS": "4000", "KAFKA_SESSION_TIMEOUT_MS": "6000", "EVERY_S": "0.3"}
 Counts = dict[str, list[int]]
 
 
@@ -32,8 +32,8 @@ class Region:
         self.stage, self.folder = stage, folder
         self.written = RECORDS
 
-    def start(self, name: str) -> Program:
-        return self.stage.start("region_group.py", MEMBER=name, FOLDER=str(self.folder), **ENVIRONMENT)
+    def start(self, name: str, example: str = "region_group.py") -> Program:
+        return self.stage.start(example, MEMBER=name, FOLDER=str(self.folder), **ENVIRONMENT)
 
     def produce(self) -> None:
         self.stage.produce(RECORDS_OF_A_ROUND)
@@ -110,6 +110,26 @@ def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region:
     region.wait_all()
     assert region.order().reset == resets  # who leaves is no loss
     region.stage.interrupt(one, signal.SIGTERM)
+    assert region.counts() == region.wanted()
+
+
+def test_a_classic_group_goes_back_whenever_kafka_moves_a_partition(region: Region) -> None:
+    """Members join one by one, one is killed, comes back, and leaves: each record is counted once."""
+    one = region.start("one", "region_forced.py")
+    region.wait_all()
+    other = region.start("other", "region_forced.py")
+    region.produce()
+    region.wait("a reset because of the second member", lambda: region.order().reset > 0)
+    region.wait_all()
+    faults.kill(one.pid)
+    region.produce()
+    region.wait_all()
+    one = region.start("one", "region_forced.py")
+    region.produce()
+    region.wait_all()
+    region.wait("its return", lambda: "one" in region.order().members)
+    for member in (one, other):
+        region.stage.interrupt(member, signal.SIGTERM)
     assert region.counts() == region.wanted()
 
 

@@ -284,6 +284,23 @@ class Member:
                     return None
         return targets
 
+    def place(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, int] | None]:
+        """Return where partitions begin that a classic group has assigned, None if that is not known now.
+
+        The order is read anew: who had them before may have left with a later checkpoint than this member has seen.
+        """
+        path = paths.region(self.group, "order")
+        replies = yield [Sync(path), Get(path)]
+        if not isinstance(replies[1], Content):
+            return None
+        order = documents.decode_order(replies[1].content)
+        if self._must_wait(order):
+            return None
+        merge = yield from self._read_merge(order)
+        if merge is None and order.complete is not None:
+            return None
+        return (yield from self._targets(partitions, merge))
+
     def begin_records(self, first: Mapping[TopicPartition, int]) -> Steps[bool]:
         """Store the initial offset of each partition before its first record; False: the records have to wait."""
         new = sorted(first.keys() - self._initial)

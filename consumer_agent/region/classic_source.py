@@ -1,0 +1,284 @@
+"""An unmodified client of Kafka as a region sees it: an event thread polls, and a queue leads to the application.
+
+Kafka moves partitions without asking, so every move takes all members of the region back. An assignment waits, paused,
+until the region has placed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaException, Message
+
+from consumer_agent.errors import ConsumerError
+from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region.documents import UNKNOWN
+from zkrebalancer.region.limits import BRAKE_S, queue_limit
+
+TASK_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class ClassicSource:
+    """Reads a client of confluent-kafka. All its methods but those of the event thread are the application's."""
+
+    def __init__(self, client: Consumer, topics: list[str], max_poll_records: int) -> None:
+        """Prepare; the client subscribes with the first poll."""
+        self._client, self._topics, self._max_poll_records = client, topics, max_poll_records
+        self._changed = Condition(new_lock())
+        self._queue: deque[Message] = deque()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._flows = False  # whether the application wants records
+        self._is_running = True
+        self._is_started = False
+        self._failure: RebalancerError | None = None
+        self._positions: dict[TopicPartition, int] = {}  # of held partitions: after the last processed record
+        self._paused: set[TopicPartition] = set()
+        self._batch: list[Message] = []
+        self.arrived: set[TopicPartition] = set()  # assigned, and not placed by the region yet
+        self.has_lost = self.was_revoked = False
+        self.rebalances = 0
+        self._thread = Thread(self._run, "consumer-agent-events")
+
+    # ---- the application's thread
+
+    @property
+    def consumer(self) -> str | None:
+        """None: Kafka's members are not known to the coordinator."""
+        return None
+
+    def held(self) -> dict[TopicPartition, int]:
+        """Return the assigned partitions, with the offsets after their last processed records."""
+        with self._changed.lock:
+            return dict(self._positions)
+
+    def identity(self, _topic: str) -> str:
+        """Return "": unknown."""
+        return ""
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Continue from these offsets; queued records are dropped."""
+        wanted = dict(positions)
+        self._batch = []
+        self._do(lambda: self._assign_at(wanted))
+
+    def place(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Begin with all assigned partitions: at these offsets, or where the group is."""
+        wanted = dict(positions)
+
+        def begin() -> None:
+            self.arrived.clear()
+            self._assign_at(wanted)
+
+        self._do(begin)
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Return queued records, at most `max_poll_records`."""
+        self._start()
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed.lock:
+            self._flows = True
+            while not self._queue and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            count = min(len(self._queue), self._max_poll_records)
+            self._batch = [self._queue.popleft() for _ in range(count)]
+        self._raise_failure()
+        return self._batch
+
+    def poll_nothing(self, timeout_s: float) -> None:
+        """Let the event thread look after the group, without records."""
+        self._start()
+        with self._changed.lock:
+            self._flows = False
+            self._changed.wait(timeout_s)
+        self._raise_failure()
+
+    def first_offsets(self, batch: list[Message]) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition in a batch."""
+        first: dict[TopicPartition, int] = {}
+        for message in batch:
+            first.setdefault(_place(message), _offset(message))
+        return first
+
+    def finish(self) -> None:
+        """Note the offsets of the last batch, as those of the next records."""
+        batch, self._batch = self._batch, []
+        with self._changed.lock:
+            for message in batch:
+                if _place(message) in self._positions:
+                    self._positions[_place(message)] = _offset(message) + 1
+
+    def drained(self) -> None:
+        """Commit what was processed, for tools that show lag; a reset never begins there, so a failure is logged."""
+        offsets = [confluent_kafka.TopicPartition(*tp, at) for tp, at in self.held().items() if at != UNKNOWN]
+        if offsets:
+            self._do(lambda: self._commit(offsets))
+
+    def close(self, *, is_clean: bool) -> None:
+        """Leave the group."""
+        if is_clean:
+            self.finish()
+        self._is_running = False
+        if self._is_started:
+            self._thread.join(END_TIMEOUT_S)
+        else:
+            self._client.close()
+
+    def _start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self._thread.start()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _do(self, task: Callable[[], None]) -> None:
+        """Let the event thread do something between two polls, and wait for it."""
+        if not self._is_started:
+            return
+        done: list[bool] = []
+
+        def run() -> None:
+            task()
+            done.append(True)
+
+        deadline_s = time.monotonic() + TASK_TIMEOUT_S
+        with self._changed.lock:
+            self._tasks.append(run)
+            while not done and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+        self._raise_failure()
+
+    # ---- the event thread
+
+    def _run(self) -> None:
+        try:
+            self._client.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            while self._is_running:
+                self._round()
+        except KafkaException as error:
+            self._fail(ConsumerError(f"the client of Kafka has failed: {error}"))
+        except RebalancerError as error:
+            self._fail(error)
+        finally:
+            self._client.close()
+
+    def _fail(self, error: RebalancerError) -> None:
+        with self._changed.lock:
+            self._failure = error
+            self._changed.notify()
+
+    def _round(self) -> None:
+        while self._tasks:
+            self._tasks.popleft()()
+            with self._changed.lock:
+                self._changed.notify()
+        has_room = len(self._queue) + self._max_poll_records <= queue_limit(self._max_poll_records)
+        if self._flows and has_room and not self.arrived:
+            self._resume()
+            messages = self._client.consume(self._max_poll_records, BRAKE_S)
+            self._enqueue([message for message in messages if not _is_error(message)])
+        else:
+            self._pause()
+            message = self._client.poll(BRAKE_S)
+            if message is not None and not _is_error(message):
+                self._enqueue([message])
+
+    def _enqueue(self, messages: list[Message]) -> None:
+        """Queue records of partitions that are held and placed."""
+        with self._changed.lock:
+            known = [one for one in messages if _place(one) in self._positions and _place(one) not in self.arrived]
+            self._queue.extend(known)
+            if known:
+                self._changed.notify()
+
+    def _pause(self) -> None:
+        new = self._positions.keys() - self._paused
+        if new:
+            self._client.pause([confluent_kafka.TopicPartition(*tp) for tp in new])
+            self._paused |= new
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._client.resume([confluent_kafka.TopicPartition(*tp) for tp in self._paused])
+            self._paused = set()
+
+    def _assign_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Continue at these offsets, and elsewhere after the last processed record."""
+        with self._changed.lock:
+            self._positions.update({tp: at for tp, at in positions.items() if tp in self._positions})
+            self.arrived -= positions.keys()
+            self._queue.clear()
+            now = dict(self._positions)
+        wanted = [
+            confluent_kafka.TopicPartition(*tp, at if at != UNKNOWN else confluent_kafka.OFFSET_STORED)
+            for tp, at in now.items()
+        ]
+        self._paused = set()
+        self._client.assign(wanted)
+        self._pause()
+
+    def _commit(self, offsets: list[confluent_kafka.TopicPartition]) -> None:
+        try:
+            self._client.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            _log.warning("the offsets of a checkpoint are not committed, so tools show more lag: %s", error)
+
+    # ---- the client's callbacks, within its polls
+
+    def _assigned(self, client: Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        """Hold new partitions, paused, until the region has placed them."""
+        try:
+            client.assign(partitions)
+        except KafkaException as error:
+            text = "a forced region needs an eager assignor, for example partition.assignment.strategy=range"
+            raise ConfigurationError(f"{text} ({error})") from None
+        with self._changed.lock:
+            self._positions = {(one.topic, one.partition): UNKNOWN for one in partitions}
+            self.arrived, self._paused = set(self._positions), set()
+            self._queue.clear()
+            self.rebalances += 1
+            self._changed.notify()
+        self._pause()
+
+    def _revoked(self, client: Consumer, _partitions: list[confluent_kafka.TopicPartition]) -> None:
+        client.unassign()
+        self._clear()
+        self.was_revoked = True
+
+    def _lost(self, client: Consumer, _partitions: list[confluent_kafka.TopicPartition]) -> None:
+        client.unassign()
+        self._clear()
+        self.has_lost = True
+
+    def _clear(self) -> None:
+        with self._changed.lock:
+            self._queue.clear()
+            self._positions.clear()
+            self._paused.clear()
+            self.arrived.clear()
+            self._changed.notify()
+
+
+def _place(message: Any) -> TopicPartition:  # noqa: ANN401  # confluent-kafka's types allow None
+    return message.topic(), message.partition()
+
+
+def _offset(message: Any) -> int:  # noqa: ANN401  # as above
+    offset: int = message.offset()
+    return offset
+
+
+def _is_error(message: Message) -> bool:
+    """Whether this is no record; errors that pass are logged by the client itself."""
+    return message.error() is not None

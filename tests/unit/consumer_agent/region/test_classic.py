@@ -1,0 +1,94 @@
+"""Lines 2 and 8 of the source: the queue between the event thread and the application, and what is recorded when.
+
+The client is never connected: the test plays the event thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from consumer_agent.region import ForcedRegion
+from consumer_agent.region.classic_source import ClassicSource
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.region.documents import UNKNOWN
+from zkrebalancer.region.limits import queue_limit
+
+BATCH = 4
+
+
+@dataclass
+class Message:
+    number: int
+    place: int
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return self.number
+
+    def offset(self) -> int:
+        return self.place
+
+    def error(self) -> None:
+        return None
+
+
+@pytest.fixture
+def source() -> Any:
+    """Return a source that holds t/0 and t/1, and whose thread does not run."""
+    client = confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+    source = ClassicSource(client, ["t"], BATCH)
+    source._is_started = True  # the test plays the thread
+    source._positions = {("t", 0): UNKNOWN, ("t", 1): UNKNOWN}
+    yield source
+    client.close()
+
+
+def test_an_offset_is_recorded_after_the_record_was_submitted_and_as_the_next_one(source: Any) -> None:
+    source._enqueue([Message(0, 7), Message(0, 8), Message(1, 3)])
+    batch = source.poll(0.1)
+    assert source.first_offsets(batch) == {("t", 0): 7, ("t", 1): 3}
+    assert source.held() == {("t", 0): UNKNOWN, ("t", 1): UNKNOWN}
+    source.finish()
+    assert source.held() == {("t", 0): 9, ("t", 1): 4}
+
+
+def test_a_batch_has_at_most_the_records_of_one_poll(source: Any) -> None:
+    source._enqueue([Message(0, number) for number in range(BATCH + 1)])
+    assert [len(source.poll(0.1)) for _ in range(3)] == [BATCH, 1, 0]
+
+
+def test_the_queue_holds_a_hundred_polls() -> None:
+    assert queue_limit(BATCH) == 100 * BATCH
+
+
+def test_records_of_partitions_that_are_gone_or_not_placed_yet_are_dropped(source: Any) -> None:
+    source.arrived = {("t", 1)}
+    source._enqueue([Message(0, 1), Message(1, 1), Message(5, 1)])
+    assert [message.partition() for message in source.poll(0.1)] == [0]
+
+
+def test_a_revocation_clears_the_queue_also_before_the_first_record(source: Any) -> None:
+    """Line 6: the rest of it is ignored then, but the queue is cleared all the same."""
+    source._enqueue([Message(0, 1)])
+    source._revoked(source._client, [])
+    assert (source.held(), source.poll(0.0), source.was_revoked) == ({}, [], True)
+
+
+def test_only_clients_of_confluent_kafka_are_taken() -> None:
+    with pytest.raises(ConfigurationError, match=r"a confluent_kafka\.Consumer is expected, not str"):
+        ForcedRegion(
+            "client",  # type: ignore[arg-type]
+            ["t"],
+            zookeeper="z:1",
+            group="g",
+            name="r",
+            member="m",
+            on_checkpoint=print,
+            on_reset=print,
+        )
