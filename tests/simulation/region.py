@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
-from tests.simulation.region_parts import Copies, Effects, Log, SimulatedMember
+from tests.simulation.region_parts import Copies, Effects, Log, SimulatedMember, read_order
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Multi
@@ -85,6 +86,16 @@ class RegionRun:
                 break
         assert self._is_done(), self._why_not()
         self._check_end()
+
+    def step_until(self, is_so: Callable[[], bool]) -> None:
+        """Run without faults until something is so."""
+        for _ in range(QUIET_STEPS):
+            if is_so():
+                return
+            self._step()
+            if self.draw.random() < 0.1:
+                self._produce()
+        raise AssertionError("not reached")
 
     def _step(self) -> None:
         kind = self.draw.random()
@@ -184,7 +195,7 @@ class RegionRun:
 
     def order(self) -> Order | None:
         node = self.world.zk.nodes.get(paths.region(GROUP, "order"))
-        return documents.decode_order(node.content) if node is not None else None
+        return read_order(node.content) if node is not None else None
 
     def merge(self, order: Order) -> Merge | None:
         if order.complete is None:

@@ -9,6 +9,9 @@ import pytest
 from tests.mutations.editing import Edit, edited
 from tests.simulation.region import FAULTS, RegionRun
 from tests.support import examples
+from tests.support.world import GROUP
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Multi, SetContent
 
 SEEDS = examples.count() // 3
 BUGS = {
@@ -49,3 +52,26 @@ def _fails(seed: int) -> bool:
     except (AssertionError, KeyError):
         return True
     return False
+
+
+@pytest.mark.parametrize("what", ["order", "contribution", "request"])
+def test_foreign_bytes_stop_neither_the_region_nor_the_group(what: str) -> None:
+    """An order is put into quarantine and made anew; a contribution voids its round; a request is deleted."""
+    run = RegionRun(3, faults=0)
+    zk = run.world.zk
+    run.step_until(lambda: run.seen["checkpoints"] >= 2)
+    if what == "order":
+        zk.perform(Multi((SetContent(paths.region(GROUP, "order"), b"foreign"),)))
+    elif what == "request":
+        zk.perform(Multi((Create(paths.region(GROUP, "requests", "reset-9"), b"foreign"),)))
+    else:
+        run.step_until(lambda: (order := run.order()) is not None and order.open is not None)
+        order = run.order()
+        assert order is not None
+        assert order.open is not None
+        zk.perform(Multi((Create(paths.region(GROUP, "contributions", f"{order.open.id}/m0.9"), b"foreign"),)))
+    run.run()
+    assert any(f"/{'contributions' if what == 'contribution' else what}" in text for text in run.world.warnings)
+    assert bool(zk.children(paths.quarantine(GROUP))) == (what == "order")
+    assert zk.children(paths.region(GROUP, "requests")) == []
+    assert run.seen["checkpoints"] > 2

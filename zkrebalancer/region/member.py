@@ -26,6 +26,7 @@ from zkrebalancer.protocol.calls import (
     Sync,
 )
 from zkrebalancer.protocol.cluster_nodes import is_same_topic
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
@@ -255,7 +256,10 @@ class Member:
         contents = [reply.content for reply in replies if isinstance(reply, Content)]
         if len(contents) < len(names):
             return None
-        return documents.joined_merge(documents.decode_merge(content) for content in contents)
+        try:
+            return documents.joined_merge(documents.decode_merge(content) for content in contents)
+        except NodeContentError as error:
+            raise NodeContentError(f"{paths.region(self.group, 'merged')}: {error}") from None
 
     def _targets(
         self, held: Collection[TopicPartition], merge: Merge | None
@@ -277,7 +281,7 @@ class Member:
             replies = yield [Get(self._initial_path(tp)) for tp in some]
             for tp, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Content):
-                    initial = documents.decode_initial(reply.content)
+                    initial = self._decoded_initial(tp, reply.content)
                     if _may_be_same(initial.incarnation, self._source.identity(tp[0])):
                         targets[tp] = initial.offset
                 elif not _is_refused(reply, Refusal.NO_NODE):
@@ -291,10 +295,8 @@ class Member:
         """
         path = paths.region(self.group, "order")
         replies = yield [Sync(path), Get(path)]
-        if not isinstance(replies[1], Content):
-            return None
-        order = documents.decode_order(replies[1].content)
-        if self._must_wait(order):
+        order = _order(replies[1])
+        if order is None or self._must_wait(order):
             return None
         merge = yield from self._read_merge(order)
         if merge is None and order.complete is not None:
@@ -330,7 +332,7 @@ class Member:
         found = replies[0]
         if not isinstance(found, Content):
             return False
-        if _may_be_same(documents.decode_initial(found.content).incarnation, self._source.identity(tp[0])):
+        if _may_be_same(self._decoded_initial(tp, found.content).incarnation, self._source.identity(tp[0])):
             return True
         replies = yield [Multi((SetContent(path, content, found.stat.version),))]
         return isinstance(replies[0], Done)
@@ -341,6 +343,12 @@ class Member:
 
     def _initial_path(self, tp: TopicPartition) -> str:
         return f"{paths.region(self.group, 'initial', tp[0])}/{tp[1]}"
+
+    def _decoded_initial(self, tp: TopicPartition, content: bytes) -> Initial:
+        try:
+            return documents.decode_initial(content)
+        except NodeContentError as error:
+            raise NodeContentError(f"{self._initial_path(tp)}: {error}") from None
 
     # ---- answers
 
@@ -363,7 +371,8 @@ class Member:
             # Others may process records by now, and these partitions may come from them: read the order anew.
             path = paths.region(self.group, "order")
             replies = yield [Sync(path), Get(path)]
-            if not isinstance(replies[1], Content) or documents.decode_order(replies[1].content).open != opened:
+            order = _order(replies[1])
+            if order is None or order.open != opened:
                 return
             targets = yield from self._targets(new, self.last_merge)
             if targets is None:
@@ -408,6 +417,16 @@ class Member:
         """Remove the registration: the others need not wait until the session ends."""
         yield [Multi((Delete(paths.region(self.group, "members", self.name)),))]
         self.zxid = None
+
+
+def _order(reply: Reply) -> Order | None:
+    """Return an order that was read, None if there is none, or if the leader has to make it anew."""
+    if not isinstance(reply, Content):
+        return None
+    try:
+        return documents.decode_order(reply.content)
+    except NodeContentError:
+        return None
 
 
 def _portions(entries: Sequence[T]) -> Iterable[Sequence[T]]:
