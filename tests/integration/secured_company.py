@@ -76,7 +76,8 @@ GROUP = TOPIC = "orders"
 PARTITIONS = 4
 OPEN = [ACL(Permissions.ALL, Id("world", "anyone"))]
 PATIENT_MS = 60_000  # a session of the test, which a call of a rogue may keep from its heartbeats
-CREATES_BELOW = {"ids", "owners", "channel", "quarantine"}  # what any consumer of the group may do
+CREATES_BELOW = {"ids", "owners", "channel", "quarantine", "members", "requests", "initial"}  # as any consumer may
+SETS = {"region"}  # the first member does
 Attempt = Callable[[KazooClient, str], object]
 ATTEMPTS: dict[str, Attempt] = {
     "set_acls": lambda client, path: client.set_acls(path, OPEN),

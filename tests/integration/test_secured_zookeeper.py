@@ -26,6 +26,7 @@ from tests.integration.secured_company import (
     CREATES_BELOW,
     GROUP,
     PATIENT_MS,
+    SETS,
     TOPIC,
     WRONG,
     Company,
@@ -194,7 +195,8 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
     for user in (None, "payments", "orders"):
         done_by_rogue = attempts(company, user, company.zookeeper)
         allowed = set() if user != "orders" else CREATES_BELOW
-        assert done_by_rogue == {("create", kind) for kind in allowed}
+        sets = SETS if user == GROUP else set()
+        assert done_by_rogue == {("create", kind) for kind in allowed} | {("set", kind) for kind in sets}
     assert company.owned() == before
     assert company.departures() == ["closed"]
     require_flow(company, reader)
