@@ -130,8 +130,8 @@ def output(example: Program) -> str:
 def test_every_example_has_a_test() -> None:
     names = [path.stem for path in FOLDER.iterdir()]
     assert names
-    others = (path.stem for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py"))
-    tested = globals().keys() | set(others)
+    others = {path.stem for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py")}
+    tested = globals().keys() | others
     assert [name for name in names if f"test_{name}" not in tested] == []
 
 
@@ -430,16 +430,14 @@ def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path
 def test_region_partition(examples: Examples, tmp_path: Path) -> None:
     """After a kill, the others restore the states of just its partitions, each as of its committed offset."""
     settings = {"FOLDER": str(tmp_path), "SESSION_TIMEOUT_MS": "4000", "EVERY_S": "0.3"}
-    members = [examples.start("region_partition.py", **settings) for _ in range(2)]
-    written = RECORDS
+    members, written = [examples.start("region_partition.py", **settings) for _ in range(2)], RECORDS
 
     def are_counted() -> bool:
         for partition in range(PARTITIONS):
             file = tmp_path / f"{examples.topic}-{partition}-{written}.json"
-            if not file.exists() or json.loads(file.read_text()) != [written, sum(range(written))]:
-                return False
             stored = examples.lab.zk.perform(Get(paths.offsets(examples.group, examples.topic, partition)), ABSENT)
-            if not isinstance(stored, Content) or int(stored.content) != written:
+            is_stored = isinstance(stored, Content) and int(stored.content) == written and file.exists()
+            if not is_stored or json.loads(file.read_text()) != [written, sum(range(written))]:
                 return False
         return True
 
