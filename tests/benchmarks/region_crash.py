@@ -119,7 +119,8 @@ def wait_for(what: str, find: Any) -> Any:
 def crash(processes: Processes) -> float:
     """Kill a member at rest; return the milliseconds to the first result after it."""
     wait_for("all partitions", lambda: is_shared(processes))
-    time.sleep(QUIET_S)
+    quiet_until_s = time.monotonic() + QUIET_S
+    wait_for("a quiet time", lambda: time.monotonic() >= quiet_until_s)
     since_us = time.monotonic_ns() // 1_000 - 2_000_000
     lost = processes.read("m0", since_us)
     processes.running["m0"].kill()

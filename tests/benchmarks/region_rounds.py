@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from consumer_agent.region.own_state import Handlers
@@ -43,6 +43,7 @@ class FixedSource:
     def __init__(self, partitions: range) -> None:
         self._held: dict[TopicPartition, int] = {("orders", number): 10**9 + number for number in partitions}
         self.arrived: set[TopicPartition] = set()
+        self._never = Event()
 
     def held(self) -> dict[TopicPartition, int]:
         return self._held
@@ -51,11 +52,11 @@ class FixedSource:
         return "benchmark"
 
     def poll(self, timeout_s: float) -> list[Any]:
-        time.sleep(timeout_s)
+        self._never.wait(timeout_s)
         return []
 
     def poll_nothing(self, timeout_s: float) -> None:
-        time.sleep(timeout_s)
+        self._never.wait(timeout_s)
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Stay."""
