@@ -31,7 +31,6 @@ WAYS = ("partition", "group", "forced")
 MEMBERS, PARTITIONS = 3, 6
 RECORDS_PER_S = 120
 EVERY_S = 2.0
-QUIET_S = 6.0  # before the kill, so that a checkpoint is complete
 DEADLINE_S = 120.0
 
 
@@ -116,10 +115,10 @@ def wait_for(what: str, find: Any) -> Any:
     return found
 
 
-def crash(processes: Processes) -> float:
+def crash(processes: Processes, quiet_s: float) -> float:
     """Kill a member at rest; return the milliseconds to the first result after it."""
     wait_for("all partitions", lambda: is_shared(processes))
-    quiet_until_s = time.monotonic() + QUIET_S
+    quiet_until_s = time.monotonic() + quiet_s
     wait_for("a quiet time", lambda: time.monotonic() >= quiet_until_s)
     since_us = time.monotonic_ns() // 1_000 - 2_000_000
     lost = processes.read("m0", since_us)
@@ -141,7 +140,7 @@ def is_shared(processes: Processes) -> bool:
     return all(read) and sum(map(len, read)) == PARTITIONS == len(set.union(*read))
 
 
-def measure(lab: Lab, way: str, number: int, timeout_ms: int) -> float:
+def measure(lab: Lab, way: str, number: int, timeout_ms: int, quiet_s: float) -> float:
     group = topic = f"region-crash-{way}-{number}"
     lab.create_topic(topic, PARTITIONS)
     lab.start_producer(f"producer-{group}", {topic: PARTITIONS}, RECORDS_PER_S)
@@ -150,7 +149,7 @@ def measure(lab: Lab, way: str, number: int, timeout_ms: int) -> float:
         options = [*where, "--group", group, "--way", way, "--session-timeout-ms", str(timeout_ms)]
         processes = Processes(Path(folder), options)
         try:
-            return crash(processes)
+            return crash(processes, quiet_s)
         finally:
             processes.end()
             lab.stop(f"producer-{group}")
@@ -162,6 +161,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, action="append", help="default: all")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
+    parser.add_argument("--quiet-s", type=float, default=6.0, help="before the kill, so that a checkpoint is complete")
     for hidden in ("--member", "--zookeeper", "--bootstrap", "--group"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -178,7 +178,7 @@ def main() -> None:
         lab.start_coordinator(1)
         lab.wait_leader()
         for way in ways:
-            took_ms = [measure(lab, way, number, timeout_ms) for number in range(arguments.repeat)]
+            took_ms = [measure(lab, way, number, timeout_ms, arguments.quiet_s) for number in range(arguments.repeat)]
             median_ms = round(statistics.median(took_ms))
             result = {"way": way, "crashes": len(took_ms), "load": round(os.getloadavg()[0], 1)}
             result |= {"median_ms": median_ms, "longest_ms": round(max(took_ms))}

@@ -99,9 +99,9 @@ def test_region_rounds(run_on_servers: Run) -> None:
     assert 0 < result["median_ms"] <= result["longest_ms"]
 
 
-@pytest.mark.long
 def test_region_crash(run_on_servers: Run) -> None:
-    result = json.loads(run_on_servers("region_crash", "--way", "partition", "--repeat", 1))
+    size = ("--way", "partition", "--repeat", 1, "--session-timeout-ms", 2_000, "--quiet-s", 1)
+    result = json.loads(run_on_servers("region_crash", *size))
     assert (result["way"], result["crashes"]) == ("partition", 1)
 
 

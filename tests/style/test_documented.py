@@ -103,6 +103,8 @@ RUNS = {
     "tests.benchmarks.pipeline": f"{BENCHMARKS}::test_pipeline",
     "tests.benchmarks.rebalance": f"{BENCHMARKS}::test_rebalance",
     "tests.benchmarks.region": f"{BENCHMARKS}::test_region",
+    "tests.benchmarks.region_crash": f"{BENCHMARKS}::test_region_crash",
+    "tests.benchmarks.region_rounds": f"{BENCHMARKS}::test_region_rounds",
     "tests.benchmarks.restarts": f"{BENCHMARKS}::test_restarts",
     "tests.benchmarks.spark_source": f"{BENCHMARKS}::test_spark_source",
     "tests.benchmarks.suspended": f"{BENCHMARKS}::test_suspended",
