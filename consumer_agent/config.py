@@ -76,6 +76,7 @@ class ConsumerSettings(TypedDict, total=False):
     auto_commit_interval_ms: Annotated[int, integer(10, 86_400_000)]
     auto_offset_reset: Annotated[str, _offset_reset]
     offsets_storage: Annotated[str, choice(*(storage.value for storage in Storage))]
+    ignore_kafka_offsets: Annotated[bool, _boolean]
     suspended_policy: Annotated[str, choice("pause", "continue")]
     events_directory: Annotated[str | Path | None, _optional(_path)]
     key_deserializer: Annotated[Deserializer | None, _optional(_deserializer)]
@@ -129,6 +130,8 @@ class ConsumerConfig:
     """Start without a usable offset: `earliest`, `latest`, `none` (an error), or a time with its zone."""
     offsets_storage: str = "zookeeper"
     """Where offsets are stored: `zookeeper`, `kafka`, or `dual` for both."""
+    ignore_kafka_offsets: bool = False
+    """Begin as `auto_offset_reset` says, although the group has offsets in Kafka, or members there."""
     suspended_policy: str = "pause"
     """While ZooKeeper is unreachable: `pause` stops reading, `continue` reads until the session has expired."""
     events_directory: str | Path | None = None

@@ -48,6 +48,14 @@ class NoOffsetError(ConsumerError):
         self.latest = latest
 
 
+class OffsetsElsewhereError(ConsumerError):
+    """The group has offsets in Kafka, and none where this consumer stores them: records would be read again."""
+
+
+class GroupInUseError(ConsumerError):
+    """Members of Kafka's own protocol read the same records in this group."""
+
+
 class FencedInstanceError(ConsumerError):
     """A younger consumer has the same group_instance_id and gets its partitions; this one cannot join again."""
 

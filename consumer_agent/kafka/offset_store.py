@@ -81,7 +81,7 @@ class KafkaOffsetStore:
         partitions = [KafkaPartition(*partition, offset, text) for partition, (offset, text) in offsets.items()]
 
         def answered(future: Future[Any]) -> None:
-            error = _error(future)
+            error = error_of(future)
             if error is not None:
                 answer(dict.fromkeys(offsets, _reason(error)), is_hopeless=error.code() not in PASSING_ERRORS)
                 return
@@ -95,7 +95,7 @@ class KafkaOffsetStore:
         """Read stored offsets with their metadata; `answer` gets None if any of them cannot be read."""
 
         def answered(future: Future[Any]) -> None:
-            error = _error(future)
+            error = error_of(future)
             found = [] if error is not None else future.result().topic_partitions
             error = error or next((tp.error for tp in found if tp.error is not None), None)
             if error is not None:
@@ -149,7 +149,8 @@ def _reason(error: KafkaError) -> str:
     return str(error.str())
 
 
-def _error(future: Future[Any]) -> KafkaError | None:
+def error_of(future: Future[Any]) -> KafkaError | None:
+    """Return the error of a request, None if it succeeded."""
     error = future.exception()
     if error is None:
         return None

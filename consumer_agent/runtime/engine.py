@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from consumer_agent.config import ConsumerConfig, Subscription
 from consumer_agent.errors import ConsumerError
 from consumer_agent.kafka.client import refusal, store_settings
+from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
@@ -67,6 +68,9 @@ class Engine:
                 lambda: Fetcher(config, wanted.topics, shared), shared, is_slow=TOKEN in config.kafka_config
             )
             store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
+            is_free = config.ignore_kafka_offsets or in_region  # a region keeps its own offsets
+            reads_offsets = not storage.in_kafka
+            look = None if is_free else LookAtKafka(config.group, store_settings(config), reads_offsets=reads_offsets)
         except KafkaException as error:
             telemetry.close()
             raise refusal(error) from None
@@ -82,7 +86,7 @@ class Engine:
             in_region=in_region,
         )
         machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
-        self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store)
+        self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store, look)
 
     def start(self) -> None:
         """Start the threads, all or none.

@@ -18,6 +18,7 @@ from gevent.event import Event as Flag
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import ConsumerError, NoOffsetError, has_stopped
+from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import LOOK_INTERVAL_S, WatchedFetcher
 from consumer_agent.membership import effects, events
@@ -58,6 +59,7 @@ class MachineThread:
         fetcher: WatchedFetcher,
         telemetry: Telemetry,
         store: KafkaOffsetStore | None = None,
+        look: LookAtKafka | None = None,
     ) -> None:
         """Prepare; nothing runs before `start`."""
         self._config = config
@@ -66,6 +68,7 @@ class MachineThread:
         self._fetcher = fetcher
         self._telemetry = telemetry
         self._store = store  # where offsets are kept in Kafka
+        self._look = look  # for offsets and members of Kafka's own protocol, before partitions begin
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
         self._closing: list[gevent.Greenlet[..., None]] = []
@@ -305,13 +308,42 @@ class MachineThread:
         self._fetcher.current.unassign(effect.partitions)
 
     def _resolve(self, effect: effects.ResolveOffsets) -> None:
-        self._fetcher.current.resolve(
-            effect.partitions, lambda offsets: self.send(events.OffsetsResolved(effect.token, offsets))
-        )
+        def resolve(*, is_clear: bool) -> None:
+            if is_clear:
+                self._fetcher.current.resolve(effect.partitions, answer)
+            else:
+                answer(dict.fromkeys(effect.partitions))  # unknown: the machine asks again
+
+        def answer(offsets: Mapping[TopicPartition, int | None]) -> None:
+            self.send(events.OffsetsResolved(effect.token, offsets))
+
+        self._look_first(effect.partitions, resolve)
 
     def _read_kafka_offsets(self, effect: effects.ReadKafkaOffsets) -> None:
-        if self._store is not None:
-            self._store.read(effect.partitions, lambda found: self.send(events.KafkaOffsetsRead(effect.token, found)))
+        def read(*, is_clear: bool) -> None:
+            if self._store is not None and is_clear:
+                self._store.read(effect.partitions, answer)
+            else:
+                answer(None)  # unknown: the machine asks again
+
+        def answer(found: Mapping[TopicPartition, tuple[int, str]] | None) -> None:
+            self.send(events.KafkaOffsetsRead(effect.token, found))
+
+        self._look_first(effect.partitions, read)
+
+    def _look_first(self, partitions: Collection[TopicPartition], go_on: Callable[..., None]) -> None:
+        """Go on if Kafka knows nothing that forbids to begin; otherwise the consumer gives up, for good."""
+
+        def looked(error: ConsumerError | None, is_known: bool) -> None:  # the answer of a look
+            if error is not None:
+                self._shared.break_down(error)
+            else:
+                go_on(is_clear=is_known)
+
+        if self._look is None:
+            go_on(is_clear=True)
+        else:
+            self._look.ask(partitions, looked)
 
     def _commit_to_kafka(self, effect: effects.CommitToKafka) -> None:
         """Commit if there is time: after `until_ms` another consumer may own the partitions."""

@@ -117,6 +117,9 @@ def consumer_agent() -> None:
     "--auto-offset-reset", metavar="WHERE", help="Start without an offset: earliest (default), latest, none, or a time."
 )
 @click.option("--offsets-storage", metavar="zookeeper|kafka|dual", help="Where offsets are stored. Default: zookeeper.")
+@click.option(
+    "--ignore-kafka-offsets", metavar="true|false", help="Begin anew despite offsets in Kafka. Default: false."
+)
 @click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A librdkafka setting; repeatable.")
 @click.option("--print-config", is_flag=True, help="Print the effective settings with their origins, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")

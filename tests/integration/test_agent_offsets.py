@@ -135,11 +135,11 @@ def test_who_is_evicted_commits_nothing_to_kafka(stage: Stage) -> None:
 def test_beside_members_of_kafkas_own_protocol_a_commit_says_so(stage: Stage) -> None:
     stage.produce([0], 10)
     member = KafkaConsumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
-    member.subscribe([stage.topic])
     with Application(stage, offsets_storage="kafka", enable_auto_commit=False).start() as application:
         stage.wait_ack(stage.start(stage.wait_member(), 0))
         wait_until(lambda: len(application.records) == 10, "the records")
         application.hold()
+        member.subscribe([stage.topic])  # before, the agent would not begin
         wait_until(lambda: member.poll(0.1) is None and member.assignment(), "the group of Kafka")
         with pytest.raises(
             CommitFailedError, match=f"^.*{stage.topic}/0: .*the group has members of Kafka's own protocol"

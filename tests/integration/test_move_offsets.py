@@ -12,10 +12,11 @@ import pytest
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Producer
 
-from consumer_agent import Consumer
+from consumer_agent import Consumer, GroupInUseError, OffsetsElsewhereError
 from tests.integration.commands import run
 from tests.integration.scenario import Scenario
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Done, Multi
 from zkrebalancer.runtime.zk import BlockingZk
@@ -34,11 +35,11 @@ class Moving:
         self.read: list[int] = []
         self.written = 0
 
-    def produce(self) -> None:
+    def produce(self, records: int = RECORDS) -> None:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap})
-        for number in range(self.written, self.written + RECORDS):
+        for number in range(self.written, self.written + records):
             producer.produce(self.topic, str(number).encode(), partition=number % PARTITIONS)
-        self.written += RECORDS
+        self.written += records
         assert producer.flush(WITHIN_S) == 0
 
     def read_by_kafka(self, count: int) -> KafkaConsumer:
@@ -60,10 +61,12 @@ class Moving:
                 consumer.commit(message=message, asynchronous=False)
         return consumer
 
-    def read_here(self, count: int) -> None:
+    def read_here(self, count: int, **settings: Any) -> None:
         end = len(self.read) + count
         cluster = self.cluster
-        with Consumer(zookeeper=cluster.zookeeper, bootstrap=cluster.bootstrap, group=self.group) as consumer:
+        with Consumer(
+            zookeeper=cluster.zookeeper, bootstrap=cluster.bootstrap, group=self.group, **settings
+        ) as consumer:
             consumer.subscribe([self.topic])
             while len(self.read) < end:
                 self.read += [int(record.value or b"") for record in consumer.poll(WITHIN_S)]
@@ -107,6 +110,39 @@ def test_a_group_moves_here_and_back_with_every_record_once(moving: Moving, tmp_
     moving.produce()
     moving.read_by_kafka(RECORDS).close()
     assert sorted(moving.read) == list(range(2 * RECORDS))
+
+
+def test_no_agent_reads_again_what_plain_consumers_have_read(moving: Moving) -> None:
+    """600 of 1,000 records are committed in Kafka. Agents that store offsets in ZooKeeper know nothing of them."""
+    moving.produce(1_000)
+    with closing(moving.read_by_kafka(600)):
+        with pytest.raises(GroupInUseError, match=f"group {moving.group} has members of Kafka's own protocol"):
+            moving.read_here(1)
+        with pytest.raises(GroupInUseError):
+            moving.read_here(1, offsets_storage="dual")
+    in_kafka = StoredInKafka({"bootstrap.servers": moving.cluster.bootstrap}, moving.group).read()
+    assert sum(in_kafka.values()) == 600
+    with pytest.raises(OffsetsElsewhereError) as raised:
+        moving.read_here(1)
+    told = str(raised.value)
+    assert all(way in told for way in ("dual", "groups offsets import", "ignore_kafka_offsets")), told
+    servers = ("--zookeeper", moving.cluster.zookeeper, "--bootstrap", moving.cluster.bootstrap)
+    command = run("consumer-agent", "run", *servers, "--group", moving.group, "--topic", moving.topic, "--quiet")
+    assert (command.returncode, command.stderr.splitlines()[-1]) == (1, f"Error: {told}")
+    assert len(moving.read) == 600
+
+    moving.read_here(200, offsets_storage="dual", max_poll_records=100)  # the first way on
+    assert sorted(moving.read) == sorted(set(moving.read))
+    moving.read_here(1_000 - len(moving.read))  # offsets are in ZooKeeper, too: nothing is looked at any more
+    assert sorted(moving.read) == list(range(1_000))
+
+
+def test_a_group_begins_anew_if_that_is_wanted(moving: Moving) -> None:
+    moving.produce()
+    moving.read_by_kafka(RECORDS // 2).close()
+    moving.read.clear()
+    moving.read_here(RECORDS, ignore_kafka_offsets=True)
+    assert sorted(moving.read) == list(range(RECORDS))
 
 
 def test_the_offsets_of_old_consumers_are_imported(moving: Moving) -> None:
