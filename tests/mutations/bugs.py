@@ -258,14 +258,13 @@ MUTATIONS = (
         ),
         seeds=30,
     ),
-    Mutation("a frozen group moves", 16, (Edit("Planning.admissible", "not view.settings.frozen", "True"),), seeds=30),
-    Mutation("a drained member goes on as before", 28, (Edit("Drain.settled", "", "return iter(())"),), seeds=30),
     Mutation(
-        "a drained member gives away what no other member reads",
-        28,
-        (Edit("Drain.settled", "if topic not in self._readers", "if False"),),
-        seeds=60,
+        "a frozen group moves",
+        16,
+        (Edit("Planning.admissible", "not self._keeps_held", "self.unapproved_moves is None"),),
+        seeds=30,
     ),
+    Mutation("a drained member goes on as before", 28, (Edit("Drain.settled", "", "return iter(())"),), seeds=30),
     Mutation(
         "a drained member does not notice that others have come or gone",
         28,
@@ -277,6 +276,24 @@ MUTATIONS = (
         28,
         (Edit("Drain._count", "del self._readers[topic]", "pass"),),
         seeds=100,
+    ),
+    Mutation(
+        "a plan that an operator has to approve is carried out",
+        29,
+        (Edit("GroupSettings.allows", "", "return True"),),
+        seeds=60,
+    ),
+    Mutation(
+        "while a plan waits for approval, nothing without an owner is started",
+        29,
+        (
+            Edit(
+                "Planning.admissible",
+                "all(one in freed for one in view.holders(tp))",
+                "not self.awaits_approval and not view.holders(tp)",
+            ),
+        ),
+        seeds=60,
     ),
     Mutation(
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100

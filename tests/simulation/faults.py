@@ -363,7 +363,7 @@ def _configure(cluster: Cluster, draw: Random) -> None:
     group = draw.choice(list(GROUPS))
     more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(OBSTRUCTING)}"
     if draw.random() < 0.4:
-        more = f"{more},{draw.choice(_drains(cluster, group))}"
+        more = f"{more},{draw.choice(_operated(cluster, group))}"
     cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
     change = SetContent(paths.group(group), cluster.settings(group, more))
     cluster.schedule.after(draw.randrange(15_000), cluster.write, change)
@@ -371,11 +371,25 @@ def _configure(cluster: Cluster, draw: Random) -> None:
         cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
 
 
-def _drains(cluster: Cluster, group: str) -> list[str]:
-    """Return settings that drain an instance, all members, or one: each has a host of its own."""
+def _operated(cluster: Cluster, group: str) -> list[str]:
+    """Return settings that drain an instance, all members, or one (each has a host of its own), freeze, or hold back.
+
+    A freeze ends by itself; a plan that waits is approved, or is not.
+    """
     hosts = [one.name for one in cluster.living_agents(group)]
     some = [f'"drained_hosts":["{host}"]' for host in hosts]
-    return ['"drained_members":["i1"]', f'"drained_hosts":{json.dumps(hosts)}', *some]
+    generation = cluster.ensemble.zk.nodes.get(paths.generation(group))
+    approved = f',"approved_moves":9,"approved_generation":{generation.content.decode()}' if generation else ""
+    now_ms = cluster.living_coordinators()[0].wall_ms()
+    return [
+        '"drained_members":["i1"]',
+        f'"drained_hosts":{json.dumps(hosts)}',
+        *some,
+        f'"frozen":true,"frozen_until_ms":{now_ms + 2_000}',
+        '"approve_moves_above":0',
+        '"approve_moves_above":1',
+        f'"approve_moves_above":0{approved}',
+    ]
 
 
 def _ask(cluster: Cluster, draw: Random) -> None:

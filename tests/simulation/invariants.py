@@ -249,6 +249,8 @@ class TreeInvariants:
             moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp) and not self._was_away(tp[0])}
             if group.frozen and (sent.partitions is None or moving):
                 raise BrokenPromiseError("frozen", f"{key} was told to stop {moving or 'everything'}")
+            if moving and group.approve_moves_above == 0 and not group.approved_moves and not _is_fenced(sent):
+                raise BrokenPromiseError("unapproved", f"{key} was told to stop {moving}")
         elif group.starts_paused:
             raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
         elif group.mode == settings.EAGER and not group.frozen:
@@ -307,6 +309,10 @@ class TreeInvariants:
             # If records are damaged, two consumers may be evicted as holders; both leases are waited for.
             if present and len(self.holders[held]) > 1:
                 raise BrokenPromiseError("two holders", f"{held} is held by {sorted(self.holders[held])}")
+
+
+def _is_fenced(sent: StopFetcher) -> bool:
+    return sent.cause.kind == command.INSTANCE_FENCED
 
 
 def _is_stop_of_all(pending: Command | None) -> bool:

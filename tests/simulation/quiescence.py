@@ -44,11 +44,13 @@ def calm_down(cluster: Cluster) -> None:
     cluster.run_until_no_problem(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for application in cluster.applications.values():
         application.unblock()
+    cluster.run_until_no_problem(lambda: next(_held_back_without_owner(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for group in GROUPS:
         content = cluster.ensemble.zk.nodes[paths.group(group)].content
         settings = decode(content)
         if content != cluster.abandoned.get(group) and (
             settings.frozen
+            or settings.approve_moves_above is not None
             or settings.starts_paused
             or settings.strategy != "sticky"
             or settings.rebalance_timeout_ms < 400
@@ -73,6 +75,19 @@ def _stuck(cluster: Cluster) -> Iterator[str]:
         away_ms = 0 if away_since_ms is None else agent.clock_us() // 1_000 - away_since_ms
         if cluster.applications[agent.name].blocked and agent.consumer is not None and away_ms >= limit_ms:
             yield f"{agent.name} has not polled for {away_ms} ms, and is still a member"
+
+
+def _held_back_without_owner(cluster: Cluster) -> Iterator[str]:
+    """Yield groups with partitions that no member owns, because the group is frozen or waits for an approval."""
+    for group in GROUPS:
+        known = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
+        agents = cluster.living_agents(group)
+        is_held_back = known.frozen or known.approve_moves_above is not None
+        is_served = not known.starts_paused and known.strategy != "nonsense" and known.rebalance_timeout_ms >= 400
+        if is_held_back and is_served and not all(cluster.applications[one.name].wants_to_close for one in agents):
+            owned = {partition for partitions in read_shares(cluster, group).values() for partition in partitions}
+            if not cluster.brokers.logs.keys() <= owned:
+                yield f"group {group} is held back, and {sorted(cluster.brokers.logs.keys() - owned)} have no owner"
 
 
 def _unregistered(cluster: Cluster) -> Iterator[str]:

@@ -55,6 +55,7 @@ RUNS = {
         ["zkrebalancer groups pin", "zkrebalancer groups unpin"],
         "tests/unit/cli/test_group_commands.py::test_partitions_are_pinned_and_unpinned",
     ),
+    "zkrebalancer groups resume": "tests/unit/cli/test_group_commands.py::test_a_plan_that_waits_is_shown_and_approved",
     "zkrebalancer groups plan": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),

@@ -25,7 +25,8 @@ class Transition:
 
     `everything`: `starts` contains all partitions of each consumer, also those that it owns already (eager mode).
     `stops`: consumer -> partitions to revoke. `starts`: consumer -> partition -> consumer thread.
-    `moved_count`: partitions that go from one member to another.
+    `moved_count`: partitions that go from one member to another; `displaced_count`: also those that are only revoked,
+    to be assigned later, but none of a topic that no member reads.
     `withholds`: whether a partition with readers is revoked but not assigned yet.
     """
 
@@ -36,6 +37,7 @@ class Transition:
     stops: dict[str, frozenset[TopicPartition]]
     starts: dict[str, dict[TopicPartition, int]]
     moved_count: int
+    displaced_count: int
     assigned_count: int
     withholds: bool
     changing: frozenset[str]  # consumers whose partitions or consumer threads change
@@ -105,6 +107,7 @@ def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool
     gaining = np.flatnonzero(np.bincount(receiver[is_assigned])).tolist()
     stops = _by_consumer(columns, moving[is_held], columns.holder, columns.owner_thread)
     is_read: Flags = np.any(columns.threads > 0, axis=0)
+    is_displaced = is_held & (giver != receiver) & is_read[columns.topic[moving]]
     return Transition(
         everything=everything,
         columns=columns,
@@ -113,6 +116,7 @@ def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool
         stops={consumer: frozenset(partitions) for consumer, partitions in stops.items()},
         starts=_by_consumer(columns, starting, member, thread),
         moved_count=int(np.count_nonzero(is_held & is_assigned & (giver != receiver))),
+        displaced_count=int(np.count_nonzero(is_displaced)),
         assigned_count=int(np.count_nonzero(member >= 0)),
         withholds=bool((is_held & ~is_assigned & is_read[columns.topic[moving]]).any()),
         changing=frozenset(stops).union(columns.consumers[index] for index in gaining),

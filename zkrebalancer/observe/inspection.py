@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
@@ -143,8 +143,18 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
     return GroupReport(name, view, members, problems=reader.problems)
 
 
-def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
-    """Return why a group is stuck, without what a former leader published.
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the present leader publishes: obstacles, how many more it has, and why its node cannot be read."""
+
+    is_led: bool
+    obstacles: Sequence[PublishedObstacle] = ()
+    more: int = 0
+    problem: str | None = None
+
+
+def read_published(zk: BlockingZk) -> Published:
+    """Return why groups are stuck as the leader publishes it, without what a former leader published.
 
     Raises:
         NodeContentError, ZooKeeperRefusedError: the leader's nodes cannot be read.
@@ -152,18 +162,22 @@ def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
     """
     leader = read_leader(zk)
     node = zk.perform(Get(paths.COORDINATOR_OBSTACLES), ABSENT)
-    published: list[PublishedObstacle] = []
-    unpublished = 0
-    if isinstance(node, Content):
-        try:
-            epoch, found, more = obstacles.decode(node.content)
-        except NodeContentError as error:
-            report.problems.add("coordinator_obstacles", str(error))
-        else:
-            is_current = leader is not None and epoch == leader.epoch
-            published = [each for each in found if is_current and each.group in {None, report.name}]
-            unpublished = more if is_current else 0
-    return find_obstacles(report.view, is_led=leader is not None, published=published, unpublished=unpublished)
+    if leader is None or not isinstance(node, Content):
+        return Published(is_led=leader is not None)
+    try:
+        epoch, found, more = obstacles.decode(node.content)
+    except NodeContentError as error:
+        return Published(is_led=True, problem=str(error))
+    return Published(is_led=True, obstacles=found, more=more) if epoch == leader.epoch else Published(is_led=True)
+
+
+def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
+    """Return why a group is stuck; raises as `read_published`."""
+    found = read_published(zk)
+    if found.problem is not None:
+        report.problems.add("coordinator_obstacles", found.problem)
+    published = [each for each in found.obstacles if each.group in {None, report.name}]
+    return find_obstacles(report.view, is_led=found.is_led, published=published, unpublished=found.more)
 
 
 def read_history(zk: BlockingZk, name: str) -> History:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from zkrebalancer.protocol.command import StopFetcher
-from zkrebalancer.protocol.obstacles import BACKING_OFF, REFUSED, PublishedObstacle
+from zkrebalancer.protocol.obstacles import BACKING_OFF, REFUSED, UNAPPROVED, PublishedObstacle
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.protocol.settings import GroupSettings
@@ -67,6 +67,11 @@ def _published(obstacle: PublishedObstacle) -> Obstacle:
     if obstacle.kind == REFUSED:
         right = f", right {obstacle.right} is missing" if obstacle.right else ""
         text = f"ZooKeeper refuses {obstacle.path}: {obstacle.reason}{right}; retried at growing intervals{where}"
+    elif obstacle.kind == UNAPPROVED:
+        text = (
+            f"a plan waits for `groups resume`: {obstacle.reason}, more than approve_moves_above; until then, only"
+            " partitions without an owner are assigned"
+        )
     elif obstacle.kind == BACKING_OFF:
         text = f"the last rebalance did not succeed: {obstacle.reason}; retried at growing intervals"
     else:
@@ -79,7 +84,10 @@ def _of_settings(settings: GroupSettings) -> Iterator[Obstacle]:
         by = f"operation {settings.paused_by}" if settings.paused_by else "an operation that does not name itself"
         yield Obstacle("paused", f"starts are paused by {by}; a pause that nothing renews ends after a minute")
     if settings.frozen:
-        yield Obstacle("frozen", "frozen: no owned partition moves, partitions without an owner are assigned")
+        end_ms = settings.frozen_until_ms if settings.thaws else None
+        until = f" until {_time(end_ms)}" if end_ms is not None else ""
+        text = f"frozen{until}: no owned partition moves, partitions without an owner are assigned"
+        yield Obstacle("frozen", text, until_ms=end_ms)
     for what, names in (("member", settings.drained_members), ("host", settings.drained_hosts)):
         for name in names:
             yield Obstacle("drained", f"{what} {name} is drained: it gets nothing that another member reads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zkrebalancer.assignment import WITH_OPTIONS, strategy
@@ -17,7 +17,10 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 OPTION = "options."  # prefix of a strategy's option
-RESERVED = frozenset({"options", "starts_paused", "paused_by"})  # options are set one by one, others by `reset-offsets`
+# Options are set one by one; others by `reset-offsets`, `groups freeze --for` and `groups resume`.
+RESERVED = frozenset(
+    {"options", "starts_paused", "paused_by", "frozen_until_ms", "approved_moves", "approved_generation"}
+)
 
 
 class SettingsChangedError(RebalancerError):
@@ -49,7 +52,7 @@ def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
-    """Return settings with `KEY=VALUE` pairs applied; `KEY=` restores the default.
+    """Return settings with `KEY=VALUE` pairs applied; `KEY=` restores the default. A new `frozen` has no end.
 
     Raises:
         ConfigurationError: not a pair, an unknown key, or a value that is not allowed; the message names the key.
@@ -76,14 +79,22 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
             document[key] = text if isinstance(getattr(before, key), str) else _value(text)
         else:
             document[key] = getattr(GroupSettings(), key)
-    try:
-        after = settings.decode(json.dumps({"version": settings.VERSION, **document}).encode())
-    except NodeContentError as error:
-        raise ConfigurationError(str(error)) from None
+        if key == "frozen":
+            document["frozen_until_ms"] = 0
+    after = checked(document)
     strategy(after.strategy)
     read_options(after.options)
     _refuse_unused(after, given)
     return after
+
+
+def checked(new: GroupSettings | Mapping[str, object]) -> GroupSettings:
+    """Return settings as the coordinator will read them; raises ConfigurationError."""
+    document = new if isinstance(new, Mapping) else dataclasses.asdict(new)
+    try:
+        return settings.decode(json.dumps({"version": settings.VERSION, **document}).encode())
+    except NodeContentError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _refuse_unused(after: GroupSettings, given: Iterable[str]) -> None:

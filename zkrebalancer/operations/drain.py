@@ -5,66 +5,67 @@ The coordinator gives what drained members have to others. The settings outlive 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.evict import MAX_NAMES_SHOWN, NoSuchConsumerError
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
-Pairs = Callable[[GroupReport], Sequence[str]]
+Altered = Callable[[GroupReport], GroupSettings]
 
 
 class NotDrainedError(RebalancerError):
     """A member or host that the group does not drain."""
 
 
-def draining(members: Sequence[str]) -> Pairs:
+def draining(members: Sequence[str]) -> Altered:
     """Return the change that drains members, named by name or instance id; it raises NoSuchConsumerError."""
 
-    def pairs(report: GroupReport) -> Sequence[str]:
+    def altered(report: GroupReport) -> GroupSettings:
         known = _names(report)
         for name in members:
             if name not in known:
                 raise NoSuchConsumerError(f"group {report.name} has no member {name:.80}; it has {_some(known)}")
         kept = known.intersection(report.settings.drained_members)  # names of members that are gone would stay for ever
-        return (_pair("drained_members", kept.union(members)),)
+        return replace(report.settings, drained_members=_sorted(kept.union(members)))
 
-    return pairs
+    return altered
 
 
-def undraining(members: Sequence[str]) -> Pairs:
+def undraining(members: Sequence[str]) -> Altered:
     """Return the change that ends the drain of members, or of all and of all hosts if none is named."""
 
-    def pairs(report: GroupReport) -> Sequence[str]:
+    def altered(report: GroupReport) -> GroupSettings:
         if not members:
-            return ("drained_members=", "drained_hosts=")
+            return replace(report.settings, drained_members=(), drained_hosts=())
         drained = report.settings.drained_members
         for name in members:
             if name not in drained:
                 raise NotDrainedError(f"group {report.name} does not drain {name:.80}; it drains {_some(drained)}")
-        return (_pair("drained_members", {*drained} - {*members}),)
+        return replace(report.settings, drained_members=_sorted({*drained} - {*members}))
 
-    return pairs
+    return altered
 
 
-def draining_host(host: str) -> Pairs:
+def draining_host(host: str) -> Altered:
     """Return the change that drains a host, whether or not it has members now."""
-    return lambda report: (_pair("drained_hosts", {*report.settings.drained_hosts, host}),)
+    return lambda report: replace(report.settings, drained_hosts=_sorted({*report.settings.drained_hosts, host}))
 
 
-def undraining_host(host: str) -> Pairs:
+def undraining_host(host: str) -> Altered:
     """Return the change that ends the drain of a host; it raises NotDrainedError."""
 
-    def pairs(report: GroupReport) -> Sequence[str]:
+    def altered(report: GroupReport) -> GroupSettings:
         drained = report.settings.drained_hosts
         if host not in drained:
             raise NotDrainedError(f"group {report.name} does not drain the host {host:.80}; it drains {_some(drained)}")
-        return (_pair("drained_hosts", {*drained} - {host}),)
+        return replace(report.settings, drained_hosts=_sorted({*drained} - {host}))
 
-    return pairs
+    return altered
 
 
 def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> list[str]:
@@ -101,9 +102,8 @@ def _names(report: GroupReport) -> set[str]:
     return {member.consumer for member in report.members} | instances | report.view.statics.keys()
 
 
-def _pair(key: str, names: Iterable[str]) -> str:
-    """Return the text that sets a list of names."""
-    return f"{key}={json.dumps(sorted(names))}"
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names))
 
 
 def _some(names: Iterable[str]) -> str:

@@ -61,6 +61,12 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     target |= {tp: consumer for consumer in away for tp in transition.share(consumer)}
     if settings.frozen:
         notes.append("the group is frozen: only partitions without an owner are assigned")
+    elif not settings.allows(transition.displaced_count, view.generation):
+        notes.append(
+            f"{transition.displaced_count} partitions would leave their members, more than approve_moves_above"
+            f" ({settings.approve_moves_above}): until `groups resume {report.name}`, only partitions without an owner"
+            " are assigned"
+        )
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())

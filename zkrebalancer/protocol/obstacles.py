@@ -9,20 +9,24 @@ from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
 
 VERSION = 1
-REFUSED, QUARANTINED, BACKING_OFF = "refused", "quarantined", "backing-off"
+REFUSED, QUARANTINED, BACKING_OFF, UNAPPROVED = "refused", "quarantined", "backing-off", "unapproved"
 MAX_OBSTACLES = 100  # in the node
 MAX_REASON = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedObstacle:
-    """One reason. `group`: None for all groups; `path` and `right`: those of a call that ZooKeeper refuses."""
+    """One reason. `group`: None for all groups; `path` and `right`: those of a call that ZooKeeper refuses.
+
+    `moves`: of a plan that waits for an operator.
+    """
 
     group: str | None
     kind: str
     reason: str
     path: str | None = None
     right: str | None = None
+    moves: int | None = None
 
 
 def encode(epoch: int, obstacles: Sequence[PublishedObstacle], more: int = 0) -> bytes:
@@ -53,6 +57,7 @@ def decode(content: bytes) -> tuple[int, list[PublishedObstacle], int]:
             reason=fields.text(what, each, "reason"),
             path=fields.optional_text(what, each, "path"),
             right=fields.optional_text(what, each, "right"),
+            moves=fields.optional_integer(what, each, "moves", minimum=0, maximum=2**63 - 1),
         )
         for each in found
     ]

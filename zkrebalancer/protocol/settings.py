@@ -24,6 +24,14 @@ class GroupSettings:
     """`incremental` stops only the partitions that move; `eager` stops all of them first."""
     frozen: bool = False
     """If true, no owned partition moves; partitions without an owner are still assigned."""
+    frozen_until_ms: int = 0
+    """When the coordinator ends the freeze, in ms since the epoch; 0: not by itself. Set with `groups freeze --for`."""
+    approve_moves_above: int | None = None
+    """A plan in which more owned partitions would change members waits for `groups resume`. Default: none waits."""
+    approved_moves: int = 0
+    """How many moves an operator has approved, for the plan after `approved_generation`."""
+    approved_generation: int = -1
+    """The generation at the last approval, which ends with the next plan that is carried out."""
     starts_paused: bool = False
     """If true, no starts are sent. Set while offsets are being reset."""
     paused_by: str = ""
@@ -50,9 +58,21 @@ class GroupSettings:
         names = self.drained_members
         return consumer in names or instance in names or host in self.drained_hosts
 
+    @property
+    def thaws(self) -> bool:
+        """Whether the group is frozen for a limited time."""
+        return self.frozen and self.frozen_until_ms > 0
+
+    def allows(self, moves: int, generation: int) -> bool:
+        """Whether a plan with so many moves may be carried out in a group of this generation."""
+        approved = self.approved_moves if self.approved_generation == generation else 0
+        return self.approve_moves_above is None or moves <= max(self.approve_moves_above, approved)
+
 
 MAX_DRAINED = 1_000  # names in each list
 MAX_NAME = 300  # characters of each
+
+MAX_MOVES = 1_000_000_000
 
 _LIMITS = {
     "rebalance_timeout_ms": (10, 3_600_000),
@@ -60,6 +80,9 @@ _LIMITS = {
     "rebalance_debounce_ms": (0, 60_000),
     "rebalance_debounce_cap_ms": (0, 600_000),
     "static_grace_ms": (0, 86_400_000),
+    "frozen_until_ms": (0, fields.MAX_EPOCH_MS),
+    "approved_moves": (0, MAX_MOVES),
+    "approved_generation": (-1, 2**63 - 1),
 }
 
 
@@ -68,6 +91,10 @@ def _flag(what: str, document: Mapping[str, Any], key: str) -> bool:
     if not isinstance(value, bool):
         raise NodeContentError(f"{what}: {key} must be true or false, not {value!r:.80}")
     return value
+
+
+def _moves(what: str, document: Mapping[str, Any], key: str) -> int | None:
+    return fields.optional_integer(what, document, key, minimum=0, maximum=MAX_MOVES)
 
 
 def _names(what: str, document: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -86,6 +113,7 @@ _READERS: dict[str, Callable[[str, Mapping[str, Any], str], object]] = {
     "paused_by": fields.text,
     "frozen": _flag,
     "starts_paused": _flag,
+    "approve_moves_above": _moves,
     "drained_members": _names,
     "drained_hosts": _names,
 }
@@ -121,6 +149,11 @@ def is_paused_by(content: bytes, prefix: str) -> bool:
 def resumed(content: bytes) -> bytes:
     """End the pause of starts; raises as `changed`."""
     return changed(content, {"starts_paused": False, "paused_by": ""})
+
+
+def thawed(content: bytes) -> bytes:
+    """End a freeze; raises as `changed`."""
+    return changed(content, {"frozen": False, "frozen_until_ms": 0})
 
 
 def decode(content: bytes) -> GroupSettings:

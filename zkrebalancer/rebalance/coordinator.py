@@ -351,6 +351,7 @@ class Coordinator:
         """Forget a group in any state; return the lines of its story."""
         self.scheduler.forget(name)
         self.scheduler.part(name).note_backing_off(None)
+        self.scheduler.part(name).note_unapproved(None)
         self.subscriptions.forget_group(name)
         self.groups_to_load.remove(name)
         self.rebalance_request_queue.remove(name)

@@ -19,6 +19,7 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.causes import Causes, Request
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
+from zkrebalancer.rebalance.freeze import Freeze
 from zkrebalancer.rebalance.history import History
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.loading import Loading
@@ -41,7 +42,7 @@ MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
-REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
+REST = frozenset({GroupState.IDLE, GroupState.FROZEN, GroupState.UNAPPROVED})
 RECONCILIATION = "reconciliation"  # the trigger
 
 
@@ -76,6 +77,7 @@ class Group:
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
         self._pause = Pause(scheduler, view)
+        self._freeze = Freeze(scheduler, view)
         self._history = History(scheduler, view, leadership.epoch)
         self.region = Region(scheduler, view, lambda: self.state in REST and self._causes.pending is None)
         self.planning = Planning(view, subscriptions, scheduler.warn)
@@ -233,6 +235,7 @@ class Group:
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
         self._pause.look()
+        self._freeze.look()
         self._history.look()
         self.region.begin(self._loading.children)
         self.request(self._load_trigger)
@@ -328,6 +331,7 @@ class Group:
         self._end_plan("superseded")
         generation = self._last_generation + 1
         deviations = self.planning.deviations(transition, self._moving.outstanding)
+        self._scheduler.note_unapproved(self.planning.unapproved_moves, self.view.settings.approve_moves_above)
         wanted = request.cause, request.requested_us, generation
         plan = make_plan(self.view, self._vacancies, transition, deviations, *wanted)
         if plan is None:
@@ -392,7 +396,8 @@ class Group:
 
     def _rest(self, reason: str) -> None:
         """Be settled; a group that was found empty is read again when it has members."""
-        self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
+        unfrozen = GroupState.IDLE if self.planning.unapproved_moves is None else GroupState.UNAPPROVED
+        self._go(GroupState.FROZEN if self.view.settings.frozen else unfrozen, reason)
         self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
         seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()  # so that groups are not all read again at once
@@ -436,6 +441,7 @@ class Group:
                 return
             before, self.view.settings = self.view.settings, new
             self._pause.look()
+            self._freeze.look()
             changed = new != before
             if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
                 return  # the pause was renewed

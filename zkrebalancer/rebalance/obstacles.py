@@ -18,6 +18,7 @@ from zkrebalancer.protocol.obstacles import (
     MAX_REASON,
     QUARANTINED,
     REFUSED,
+    UNAPPROVED,
     PublishedObstacle,
     encode,
 )
@@ -67,7 +68,8 @@ class Obstacles:
             return
         if self._scheduler.refusals.known and not self._own.has_timer("refused"):
             self._forget_refused()
-        is_any = bool(self._scheduler.refusals.known or self._scheduler.backing_off or self._quarantine.out)
+        known = self._scheduler
+        is_any = bool(known.refusals.known or known.backing_off or known.unapproved or self._quarantine.out)
         may_differ = is_any or self._published != NOTHING  # not compared here, as there may be thousands
         if may_differ and not self._is_writing and not self._own.has_timer("publish"):
             self._own.wake("publish", self._own.now.mono_us + PUBLISH_INTERVAL_US, self._publish)
@@ -88,6 +90,7 @@ class Obstacles:
         sources: dict[str, Mapping[Any, Any]] = {
             QUARANTINED: self._quarantine.out,
             REFUSED: self._scheduler.refusals.known,
+            UNAPPROVED: self._scheduler.unapproved,
             BACKING_OFF: self._scheduler.backing_off,
         }
         shown = [(kind, name) for kind, name in self._shown if name in sources[kind]]
@@ -124,6 +127,8 @@ class Obstacles:
 
 
 def _obstacle(kind: str, name: Any, what: Any) -> PublishedObstacle:  # noqa: ANN401  # of three dictionaries
+    if kind == UNAPPROVED:
+        return PublishedObstacle(name, kind, f"it would move {what} partitions", moves=what)
     if kind != REFUSED:
         return PublishedObstacle(name, kind, what[:MAX_REASON])
     (path, right), (refusal, _at_us) = name, what

@@ -205,12 +205,14 @@ class Deviations:
     `shares`: the whole shares of the consumers to which the transition's difference does not apply. `fenced`: the
     consumers that have to stop everything and leave. `former_names`: former consumers of static members -> those under
     which they returned; a partition that goes from one to the other does not count as moved.
+    `keeps_held`: no held partition moves.
     """
 
     mode: str
     shares: dict[str, Share]
     fenced: frozenset[str]
     former_names: Mapping[str, str]
+    keeps_held: bool
 
 
 def make_plan(
@@ -248,7 +250,7 @@ def make_plan(
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
     plan.unserved |= plan.stopping
     plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
-    if not view.settings.frozen:
+    if not deviations.keeps_held:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
 

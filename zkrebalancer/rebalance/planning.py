@@ -59,6 +59,9 @@ class Planning:
         self._is_all_touched = True
         self._changed: set[str] = set()  # consumers that are different since `_columns`
         self._has_gaps = False
+        self.unapproved_moves: int | None = (
+            None  # how many the last plan would make, if an operator has to approve them
+        )
 
     @property
     def is_much_to_look_at(self) -> bool:
@@ -83,6 +86,7 @@ class Planning:
 
     def begin(self) -> None:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
+        self.unapproved_moves = None
         self._view.touched.update(dict.fromkeys(self._unread))
         resetting = self._view.stale_topics()
         if self._drain.begin(self._view.settings):
@@ -262,16 +266,19 @@ class Planning:
 
         `outstanding`: consumers that have commands to answer.
         """
+        known = self._view.settings
+        is_allowed = known.frozen or known.allows(transition.displaced_count, self._view.generation)
+        self.unapproved_moves = None if is_allowed else transition.displaced_count
         shares = self._shares(transition, outstanding)
         mode = EAGER if self._is_eager and not self._is_gentle(shares) else INCREMENTAL
-        return Deviations(mode, shares, frozenset(self._fenced), self._former_names)
+        return Deviations(mode, shares, frozenset(self._fenced), self._former_names, keeps_held=self._keeps_held)
 
     def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
         """Return the whole share of each consumer to which the transition's difference does not apply.
 
         A transition is the difference to the problem. It differs from the difference to what a consumer holds if the
         consumer has changed since the problem was made, has pending commands, is a returning static member, or takes no
-        part. In a frozen group, and in a plan that starts everything anew, it applies to no consumer that changes.
+        part. If held partitions stay, or a plan starts everything anew, it applies to no consumer that changes.
         """
         view = self._view
         is_other_mode = transition.everything is not self._is_eager  # the settings have changed since
@@ -280,14 +287,19 @@ class Planning:
         else:
             names = view.touched.keys() | outstanding | self._outside | self._odd_holders
             names = names.union(self._fenced, self._former_names.values())
-            if view.settings.frozen or transition.everything or self._reserved:
+            if self._keeps_held or transition.everything or self._reserved:
                 names |= transition.changing | self._reserved.keys()
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
     @property
     def _is_eager(self) -> bool:
-        """Whether, by the present settings, everything stops before anything starts; not in a frozen group."""
-        return self._view.settings.mode == EAGER and not self._view.settings.frozen
+        """Whether, by the present settings, everything stops before anything starts; not if held partitions stay."""
+        return self._view.settings.mode == EAGER and not self._keeps_held
+
+    @property
+    def _keeps_held(self) -> bool:
+        """Whether no held partition moves: the group is frozen, or its plan waits for an operator."""
+        return self._view.settings.frozen or self.unapproved_moves is not None
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
         """Whether not all have to stop in an eager group, because static members only get back what they had.
@@ -308,8 +320,8 @@ class Planning:
     def admissible(self, consumer: str, transition: Transition) -> Share:
         """Return a consumer's share, without partitions that it cannot get.
 
-        These are partitions that do not exist, and in a frozen group what others hold. The strategy knows nothing of a
-        topic that could never be read, so the consumer keeps what it holds of it.
+        These are partitions that do not exist, and if held partitions stay, what others hold. The strategy knows
+        nothing of a topic that could never be read, so the consumer keeps what it holds of it.
         """
         view, held = self._view, self._view.held_by(consumer)
         wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
@@ -319,9 +331,10 @@ class Planning:
             wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}
             back = (tp for tp in self._reserved.get(consumer, {}) if view.exists(tp) and not view.is_stale(tp[0]))
             wanted.update(dict.fromkeys(back, 0))
-        if not view.settings.frozen:
+        if not self._keeps_held or (self.unapproved_moves is not None and consumer in self._fenced):
             return wanted
-        result = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
+        freed = () if view.settings.frozen else self._fenced.keys()  # these stop everything: others may have it
+        result = {tp: thread for tp, thread in wanted.items() if all(one in freed for one in view.holders(tp))}
         result.update({tp: thread for tp, thread in held.items() if view.exists(tp) and not view.is_stale(tp[0])})
         return result
 

@@ -27,6 +27,7 @@ from zkrebalancer.rebalance.refusals import Refusable, Refusals
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
 Handler = Callable[..., None]
 Entry = TypeVar("Entry", bound=Hashable)
+Noted = TypeVar("Noted")
 
 RACES = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION, Refusal.NOT_EMPTY})
 OF_A_ROOT = RACES - {Refusal.NO_NODE}  # for a node that must exist: while it is missing, the call is repeated
@@ -65,7 +66,10 @@ class Scheduler:
         self.refusals = Refusals()
         self.complaints = Complaints()
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
-        self.is_news = False  # whether `refusals` or `backing_off` have changed
+        self.unapproved: dict[
+            str, int
+        ] = {}  # group -> how many partitions its plan would move, which an operator decides
+        self.is_news = False  # whether `refusals`, `backing_off` or `unapproved` have changed
         self._last_call_id = 0
         self.id_seed = ""
         self.last_id = 0
@@ -164,8 +168,9 @@ class Scheduler:
         """Drop all back-offs, and the replies and timers of all but one owner; return what has to be freed."""
         calls_of, timers_of, awaited, due = self._calls_of, self._timers_of, self.awaited, self.due
         rubbish: list[dict[Any, Any] | list[Any]] = [calls_of, timers_of, awaited, due]
-        rubbish += [self._heap, self._in_heap, self.backing_off]
+        rubbish += [self._heap, self._in_heap, self.backing_off, self.unapproved]
         self._calls_of, self._timers_of, self.backing_off = defaultdict(set), defaultdict(set), {}
+        self.unapproved = {}
         self._heap, self._in_heap = [], {}
         self.awaited = {call_id: awaited[call_id] for call_id in calls_of.get(owner, ())}
         self._calls_of[owner].update(self.awaited)
@@ -301,13 +306,25 @@ class PartScheduler:
 
     def note_backing_off(self, reason: str | None) -> None:
         """Note why the group backs off; None: it does not."""
-        backing_off = self._scheduler.backing_off
-        if backing_off.get(self._owner) != reason:
-            self._scheduler.is_news = True
-            if reason is None:
-                del backing_off[self._owner]
-            else:
-                backing_off[self._owner] = reason
+        self._note(self._scheduler.backing_off, reason)
+
+    def note_unapproved(self, moves: int | None, limit: int | None = None) -> None:
+        """Note how many moves wait for an operator, as they are more than `limit`; None: none. Log what is news."""
+        if self._note(self._scheduler.unapproved, moves) and moves is not None:
+            self.warn(
+                f"a plan would move {moves} partitions, more than {limit} (approve_moves_above):"
+                f" it waits for `zkrebalancer groups resume {self._owner}`"
+            )
+
+    def _note(self, known: dict[str, Noted], value: Noted | None) -> bool:
+        if known.get(self._owner) == value:
+            return False
+        self._scheduler.is_news = True
+        if value is None:
+            del known[self._owner]
+        else:
+            known[self._owner] = value
+        return True
 
     @property
     def limit(self) -> RequestLimit:

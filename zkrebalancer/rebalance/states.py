@@ -11,6 +11,7 @@ class GroupState(Enum):
     LOADING = "loading"  # reads everything from ZooKeeper; queued when read
     IDLE = "idle"  # what is held is the target; queued by any trigger
     FROZEN = "frozen"  # as IDLE, but held partitions stay where they are
+    UNAPPROVED = "unapproved"  # as FROZEN, until an operator approves the plan; queued by any trigger, such as that
     QUEUED = "queued"  # in `rebalance_request_queue`; planned when its turn comes
     PLANNING = "planning"  # the strategy computes; moves or backs off with its answer
     MOVING = "moving"  # commands are pending; idle when all are acknowledged, queued if something changed
@@ -21,10 +22,18 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.LOADING: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.IDLE: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.FROZEN: frozenset({GroupState.LOADING, GroupState.QUEUED}),
+    GroupState.UNAPPROVED: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.QUEUED: frozenset({GroupState.LOADING, GroupState.PLANNING}),
     GroupState.PLANNING: frozenset({GroupState.LOADING, GroupState.MOVING, GroupState.BACKING_OFF}),
     GroupState.MOVING: frozenset(
-        {GroupState.LOADING, GroupState.IDLE, GroupState.FROZEN, GroupState.QUEUED, GroupState.BACKING_OFF}
+        {
+            GroupState.LOADING,
+            GroupState.IDLE,
+            GroupState.FROZEN,
+            GroupState.UNAPPROVED,
+            GroupState.QUEUED,
+            GroupState.BACKING_OFF,
+        }
     ),
     GroupState.BACKING_OFF: frozenset({GroupState.LOADING, GroupState.QUEUED}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import changes, draining, groups, lifecycle, plans, views
+from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, plans, views
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
@@ -41,7 +42,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     world = world_with(partitions=4)
     client = ModelClient(world.zk)
-    for module in (views, plans, changes, draining, lifecycle):
+    for module in (views, plans, changes, draining, freezing, lifecycle):
         monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
     return Commands(world)
 
@@ -239,3 +240,53 @@ def test_a_drain_names_members_or_a_host(commands: Commands, arguments: tuple[st
     refused = commands.run(*arguments)
     assert refused.exit_code == 2
     assert "--host" in refused.stderr
+
+
+def test_a_freeze_may_end_by_itself_and_a_later_one_does_not(commands: Commands) -> None:
+    world = commands.world
+    begun_ms = time.time() * 1_000
+    frozen = commands.json("freeze", GROUP, "--for", "2h")["settings"]
+    assert begun_ms + 7_200_000 <= frozen["frozen_until_ms"] + 1 <= time.time() * 1_000 + 7_200_001
+    (obstacle,) = [one for one in commands.json("describe", GROUP)["obstacles"] if one["kind"] == "frozen"]
+    assert obstacle["until_ms"] == frozen["frozen_until_ms"]
+    assert "frozen until 2" in commands.run("describe", GROUP, "--state").stdout
+    world.pass_time(1_000)
+    assert commands.json("freeze", GROUP)["settings"]["frozen_until_ms"] == 0
+    commands.json("freeze", GROUP, "--for", "30d")
+    assert commands.json("configure", GROUP, "frozen=true")["settings"]["frozen_until_ms"] == 0
+    commands.json("freeze", GROUP, "--for", "90m")
+    assert commands.json("unfreeze", GROUP)["settings"]["frozen_until_ms"] == 0
+
+
+@pytest.mark.parametrize("text", ["2", "0h", "-1h", "2 h", "31d", "1w", "h", "9999999d"])
+def test_what_is_no_time_for_a_freeze(commands: Commands, text: str) -> None:
+    refused = commands.run("freeze", GROUP, "--for", text)
+    assert (refused.exit_code, commands.is_frozen()) == (2, False)
+    assert "--for" in refused.stderr
+
+
+def test_a_plan_that_waits_is_shown_and_approved(commands: Commands) -> None:
+    world = commands.world
+    world.add_agent("a")
+    world.pass_time(1_000)
+    assert "no plan waits" in str(commands.run("resume", GROUP).exception)
+    commands.json("configure", GROUP, "approve_moves_above=1")
+    world.pass_time(1_000)
+    world.add_agent("b")
+    world.pass_time(3_000)
+    assert "stable, unapproved" in commands.run("list").stdout
+    assert [one["unapproved"] for one in commands.json("list")["groups"]] == [True]
+    state = commands.run("describe", GROUP, "--state").stdout
+    assert "unapproved: a plan waits for `groups resume`: it would move 2 partitions" in state
+    note = "2 partitions would leave their members, more than approve_moves_above (1)"
+    assert note in commands.json("plan", GROUP)["notes"][0]
+
+    foreseen = commands.json("resume", GROUP, "--dry-run")
+    assert (foreseen["applied"], len(foreseen["plan"]["moves"]), foreseen["plan"]["notes"]) == (False, 2, [])
+    world.pass_time(1_000)
+    assert world.owned()["b-1"] == {}
+    assert commands.run("resume", GROUP, "--yes").stdout.splitlines()[-1] == "g is resumed: 2 moves are approved"
+    world.pass_time(3_000)
+    assert len(world.owned()["b-1"]) == 2
+    assert "unapproved" not in commands.run("list").stdout
+    assert "no plan waits" in str(commands.run("resume", GROUP).exception)

@@ -62,7 +62,7 @@ def test_a_value_may_have_an_equals_sign() -> None:
     ("pair", "complaint"),
     [
         ("frozen", "'frozen' is not KEY=VALUE"),
-        ("nothing=1", "nothing: there is no such setting; known are strategy, mode, frozen, rebalance_timeout_ms, "),
+        ("nothing=1", "nothing: there is no such setting; known are strategy, mode, frozen, approve_moves_above, "),
         ("starts_paused=true", "starts_paused: there is no such setting"),
         ("paused_by=me", "paused_by: there is no such setting"),
         ("options={}", "options: there is no such setting"),

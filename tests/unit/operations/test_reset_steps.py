@@ -99,11 +99,11 @@ def test_offsets_are_written_few_by_few_until_all_are(
 
 def test_a_transaction_stays_within_the_request_limit() -> None:
     client = Recording()
-    client.request_limit = RequestLimit(500)
+    client.request_limit = RequestLimit(680)
 
     reset(client)
 
-    assert all(RequestLimit(500).fits(operations) for operations in client.performed)
+    assert all(RequestLimit(680).fits(operations) for operations in client.performed)
     assert client.offsets() == [9] * PARTITIONS
     assert max(client.writes()) < PARTITIONS
 

@@ -30,7 +30,7 @@ def plan_for(held: Held, partitions: int, mode: str = INCREMENTAL, fenced: froze
     members = {name: problems.Member({"t": 1}, owned) for name, owned in held.items() if name not in fenced}
     problem = problems.Problem({"t": partitions}, members)
     transition = place(STRATEGIES["round_robin"], problem, everything=mode == EAGER)
-    deviations = Deviations(mode, {name: {} for name in fenced}, fenced, {})
+    deviations = Deviations(mode, {name: {} for name in fenced}, fenced, {}, keeps_held=False)
     plan = make_plan(view, Vacancies(), transition, deviations, CAUSE, 0, 2)
     assert plan is not None
     return plan

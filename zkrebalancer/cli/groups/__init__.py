@@ -6,7 +6,7 @@ import click
 
 from zkrebalancer.cli.groups.draining import drain, undrain
 from zkrebalancer.cli.groups.eviction import evict
-from zkrebalancer.cli.groups.freezing import freeze, unfreeze
+from zkrebalancer.cli.groups.freezing import freeze, resume, unfreeze
 from zkrebalancer.cli.groups.lifecycle import create, delete
 from zkrebalancer.cli.groups.offsets import group_offsets
 from zkrebalancer.cli.groups.pins import pin, unpin
@@ -40,6 +40,7 @@ for command in (
     plan,
     rebalance,
     reset,
+    resume,
     undrain,
     unfreeze,
     unpin,

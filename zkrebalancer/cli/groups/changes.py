@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import click
@@ -27,7 +27,7 @@ kafka_options = options.kafka_options("Kafka brokers, to read lag if the strateg
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
 
-Pairs = Callable[[GroupReport], Sequence[str]]  # what to change (`KEY=VALUE`) in the group as it was read
+Altered = Callable[[GroupReport], GroupSettings]  # from a group, as it was read, to its new settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,17 @@ class Change:
         show_foreseen(self.foreseen)
 
 
-def prepare(zk: BlockingZk, group: str, pairs: Pairs, kafka: Mapping[str, str] | None) -> Change:
-    """Return what the pairs would change in a group."""
+def prepare(zk: BlockingZk, group: str, altered: Altered, kafka: Mapping[str, str] | None) -> Change:
+    """Return what would change in a group.
+
+    Raises:
+        ConfigurationError: the new settings are not allowed.
+        And what reading the group, and `altered`, raise.
+
+    """
     before, node = operation.read_settings(zk, group)
     report = inspection.read_group(zk, group)
-    after = operation.changed(before, pairs(report))
+    after = operation.checked(altered(report))
     old, new = asdict(before), asdict(after)
     changes = {key: {"before": old[key], "after": new[key]} for key in new if old[key] != new[key]}
     return Change(group, node, after, changes, foresee(zk, report, after, kafka))
@@ -86,13 +92,13 @@ def write(zk: BlockingZk, change: Change) -> None:
     audit.record(f"changed {', '.join(change.changes)} of group {change.group}")
 
 
-def apply_settings(zookeeper: str, group: str, pairs: Pairs, result: str, asked: Asked) -> None:
+def apply_settings(zookeeper: str, group: str, altered: Altered, result: str, asked: Asked) -> None:
     """Change a group's settings after showing the plan, and log who did.
 
     `result`: what the group is afterwards, for people.
     """
     with BlockingZk(zookeeper) as zk:
-        change = prepare(zk, group, pairs, asked.kafka)
+        change = prepare(zk, group, altered, asked.kafka)
         if not asked.as_json:
             change.show()
         is_applied = not asked.dry_run and (not change.changes or asked.is_confirmed("Apply?"))

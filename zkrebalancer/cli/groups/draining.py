@@ -9,9 +9,9 @@ import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import (
+    Altered,
     Asked,
     Change,
-    Pairs,
     apply_settings,
     dry_run_option,
     kafka_options,
@@ -57,8 +57,8 @@ def drain(
         raise click.UsageError("give GROUP and MEMBER, or --host")
     asked = Asked(dry_run, yes, kafka, as_json)
     if group is not None:
-        pairs: Pairs = operation.draining_host(host) if host is not None else operation.draining(members)
-        apply_settings(zookeeper, group, pairs, "draining them", asked)
+        altered: Altered = operation.draining_host(host) if host is not None else operation.draining(members)
+        apply_settings(zookeeper, group, altered, "draining them", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.draining_host(host), asked, is_drain=True)
 
@@ -96,20 +96,20 @@ def undrain(
         raise click.UsageError("give GROUP, GROUP and MEMBER, or --host")
     asked = Asked(dry_run, yes, kafka, as_json)
     if group is not None:
-        pairs: Pairs = operation.undraining_host(host) if host is not None else operation.undraining(members)
-        apply_settings(zookeeper, group, pairs, "not draining them", asked)
+        altered: Altered = operation.undraining_host(host) if host is not None else operation.undraining(members)
+        apply_settings(zookeeper, group, altered, "not draining them", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.undraining_host(host), asked, is_drain=False)
 
 
-def _in_every_group(zookeeper: str, host: str, pairs: Pairs, asked: Asked, *, is_drain: bool) -> None:
+def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *, is_drain: bool) -> None:
     """Change every group that has members on the host, or that drains it.
 
     Groups are written one after the other. If one cannot be, those before it stay changed; the command can be repeated.
     """
     with BlockingZk(zookeeper) as zk:
         found = operation.groups_of_host(zk, host, is_drain=is_drain)
-        every = [change for name in found if (change := prepare(zk, name, pairs, asked.kafka)).changes]
+        every = [change for name in found if (change := prepare(zk, name, altered, asked.kafka)).changes]
         if not asked.as_json:
             _show(every)
         is_applied = not asked.dry_run and (not every or asked.is_confirmed(f"Apply to {len(every)} groups?"))

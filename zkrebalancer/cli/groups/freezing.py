@@ -1,32 +1,61 @@
-"""`zkrebalancer groups freeze` and `unfreeze`."""
+"""`zkrebalancer groups freeze`, `unfreeze` and `resume`."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import Asked, apply_settings, dry_run_option, kafka_options, yes_option
+from zkrebalancer.operations import approval
+from zkrebalancer.runtime.zk import BlockingZk
+
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+MAX_FREEZE_S = 30 * 86_400
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A time such as 90m or 2h, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Reject what is no time, or too long."""
+        found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", str(value))
+        if found is None:
+            self.fail(f"{value!r:.80} is not a time such as 90m, 2h or 1d", param, ctx)
+        seconds = int(found[1]) * UNITS_S[found[2]]
+        if seconds > MAX_FREEZE_S:
+            self.fail(f"{value} is too long, at most {MAX_FREEZE_S // 86_400}d are allowed", param, ctx)
+        return seconds
 
 
 @click.command()
 @click.argument("group")
+@click.option("--for", "seconds", type=Duration(), help="End the freeze after this time, such as 90m, 2h or 1d.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def freeze(group: str, zookeeper: str, as_json: bool) -> None:
+def freeze(group: str, seconds: int | None, zookeeper: str, as_json: bool) -> None:
     """Keep each owned partition with its owner until `unfreeze`.
 
-    Partitions without an owner are still assigned. The same as `groups configure GROUP frozen=true --yes`.
+    Partitions without an owner are still assigned. With `--for`, the coordinator ends the freeze, by its clock.
 
     \b
     Example:
-      zkrebalancer groups freeze payments --zookeeper localhost:2181/kafka
+      zkrebalancer groups freeze payments --for 2h --zookeeper localhost:2181/kafka
     """
-    pairs = ("frozen=true",)
+    until_ms = 0 if seconds is None else round((time.time() + seconds) * 1_000)
     apply_settings(
-        zookeeper, group, lambda _report: pairs, "frozen", Asked(dry_run=False, yes=True, kafka=None, as_json=as_json)
+        zookeeper,
+        group,
+        lambda report: replace(report.settings, frozen=True, frozen_until_ms=until_ms),
+        "frozen",
+        Asked(dry_run=False, yes=True, kafka=None, as_json=as_json),
     )
 
 
@@ -49,5 +78,41 @@ def unfreeze(
     Example:
       zkrebalancer groups unfreeze payments --dry-run --zookeeper localhost:2181/kafka
     """
-    pairs = ("frozen=false",)
-    apply_settings(zookeeper, group, lambda _report: pairs, "not frozen", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(
+        zookeeper,
+        group,
+        lambda report: replace(report.settings, frozen=False, frozen_until_ms=0),
+        "not frozen",
+        Asked(dry_run, yes, kafka, as_json),
+    )
+
+
+@click.command()
+@click.argument("group")
+@dry_run_option
+@yes_option
+@kafka_options
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def resume(
+    group: str, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+) -> None:
+    """Approve a plan that waits because it moves more than `approve_moves_above`.
+
+    The approval is for as many moves as the coordinator has planned. If the group changes so that more would move, or
+    another plan is carried out first, it waits again.
+
+    \b
+    Example:
+      zkrebalancer groups resume payments --dry-run --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        moves = approval.waiting_moves(zk, group)
+    apply_settings(
+        zookeeper,
+        group,
+        lambda report: replace(report.settings, approved_moves=moves, approved_generation=report.generation),
+        f"resumed: {moves} moves are approved",
+        Asked(dry_run, yes, kafka, as_json),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import click
 
@@ -11,6 +11,8 @@ from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import Asked, apply_settings, dry_run_option, kafka_options, yes_option
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations.configure import changed
+from zkrebalancer.protocol.settings import GroupSettings
 
 partitions_argument = click.argument(
     "partitions", metavar="PARTITION…", nargs=-1, required=True, type=click.IntRange(0)
@@ -46,11 +48,11 @@ def pin(
       zkrebalancer groups pin payments orders 0 3 --zookeeper localhost:2181/kafka
     """
 
-    def pairs(report: GroupReport) -> Sequence[str]:
+    def altered(report: GroupReport) -> GroupSettings:
         pinned = read_options(report.settings.options).pinned
-        return _pairs({**pinned, topic: pinned.get(topic, frozenset()) | set(partitions)})
+        return _pinned(report, {**pinned, topic: pinned.get(topic, frozenset()) | set(partitions)})
 
-    apply_settings(zookeeper, group, pairs, "pinned", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(zookeeper, group, altered, "pinned", Asked(dry_run, yes, kafka, as_json))
 
 
 @click.command()
@@ -80,13 +82,13 @@ def unpin(
       zkrebalancer groups unpin payments orders 3 --dry-run --zookeeper localhost:2181/kafka
     """
 
-    def pairs(report: GroupReport) -> Sequence[str]:
+    def altered(report: GroupReport) -> GroupSettings:
         pinned = read_options(report.settings.options).pinned
-        return _pairs({**pinned, topic: pinned.get(topic, frozenset()) - set(partitions)})
+        return _pinned(report, {**pinned, topic: pinned.get(topic, frozenset()) - set(partitions)})
 
-    apply_settings(zookeeper, group, pairs, "unpinned", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(zookeeper, group, altered, "unpinned", Asked(dry_run, yes, kafka, as_json))
 
 
-def _pairs(pinned: Mapping[str, frozenset[int]]) -> Sequence[str]:
+def _pinned(report: GroupReport, pinned: Mapping[str, frozenset[int]]) -> GroupSettings:
     left = {topic: sorted(partitions) for topic, partitions in pinned.items() if partitions}
-    return (f"options.pinned={json.dumps(left)}" if left else "options.pinned=",)
+    return changed(report.settings, (f"options.pinned={json.dumps(left)}" if left else "options.pinned=",))

@@ -20,6 +20,7 @@ from zkrebalancer.cli.groups.changes import (
 )
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import audit
+from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import foresee, foresee_one
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
@@ -149,4 +150,10 @@ def configure(
       zkrebalancer groups configure payments strategy=balanced options.move_cost=0.2 \\
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
-    apply_settings(zookeeper, group, lambda _report: pairs, "configured", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(
+        zookeeper,
+        group,
+        lambda report: operation.changed(report.settings, pairs),
+        "configured",
+        Asked(dry_run, yes, kafka, as_json),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -20,6 +20,7 @@ from zkrebalancer.observe.regions import RegionReport, read_region
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
+from zkrebalancer.protocol.obstacles import UNAPPROVED
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -55,13 +56,17 @@ def list_groups(
         nonlocal refused
         leader = inspection.read_leader(zk)
         reports, refused = inspection.read_groups(zk)
+        waiting = {each.group for each in inspection.read_published(zk).obstacles if each.kind == UNAPPROVED}
         verdicts = None
         if window_s is not None and kafka is not None:
             verdicts = lags.read_worst(zk, kafka, reports, window_s)
         if not as_json:
-            return _list_view(leader, reports, verdicts)
+            return _list_view(leader, reports, waiting, verdicts)
         judged = [{} if verdicts is None else {"verdict": verdicts[report.name]} for report in reports]
-        summaries = [{**tables.summary(report), **more} for report, more in zip(reports, judged, strict=True)]
+        summaries = [
+            {**tables.summary(report), "unapproved": report.name in waiting, **more}
+            for report, more in zip(reports, judged, strict=True)
+        ]
         document = {"coordinator": asdict(leader) if leader else None, "groups": summaries}
         click.echo(json.dumps(document))
         return (), ()
@@ -74,7 +79,10 @@ def list_groups(
 
 
 def _list_view(
-    leader: CoordinatorAddress | None, reports: list[GroupReport], verdicts: Mapping[str, str | None] | None
+    leader: CoordinatorAddress | None,
+    reports: list[GroupReport],
+    waiting: Collection[str | None],
+    verdicts: Mapping[str, str | None] | None,
 ) -> View:
     heading = (
         f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
@@ -87,7 +95,8 @@ def _list_view(
         judged = [] if verdicts is None else [verdicts[report.name] or "-"]
         name, state, *others = list(tables.summary(report).values())[:7]
         frozen = ", frozen" if report.settings.frozen else ""
-        table.add_row(str(name), f"{state}{frozen}", *map(str, others), *judged)
+        unapproved = ", unapproved" if name in waiting else ""
+        table.add_row(str(name), f"{state}{frozen}{unapproved}", *map(str, others), *judged)
     return (heading, table), ()
 
 

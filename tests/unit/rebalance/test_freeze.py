@@ -1,0 +1,78 @@
+"""A freeze may end by itself, also under another leader."""
+
+from __future__ import annotations
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.settings import GroupSettings
+
+
+def stored(world: World) -> GroupSettings:
+    return settings.decode(world.zk.nodes[paths.group(GROUP)].content)
+
+
+def now_ms(world: World) -> int:
+    return world.leader().machine.scheduler.now.epoch_ms
+
+
+def freeze(world: World, milliseconds: int) -> None:
+    until_ms = now_ms(world) + milliseconds
+    world.configure(settings.encode(GroupSettings(frozen=True, frozen_until_ms=until_ms)))
+    world.add_agent("b")
+    world.pass_time(1_000)
+
+
+def counts(world: World) -> dict[str, int]:
+    return {name: len(owned) for name, owned in world.owned().items()}
+
+
+def test_a_freeze_ends_at_its_time_and_what_it_held_back_moves() -> None:
+    world = world_with(GroupSettings(), "a")
+    freeze(world, 60_000)
+    world.pass_time(55_000)
+    assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})
+
+    world.pass_time(10_000)
+
+    assert (stored(world), counts(world)) == (GroupSettings(), {"a-1": 2, "b-1": 2})
+    assert "the freeze is over, as it was set to be" in "\n".join(world.warnings)
+
+
+def test_the_next_leader_ends_it_also_if_its_time_was_over_before() -> None:
+    for pause_ms in (10_000, 100_000):
+        world = world_with(GroupSettings(), "a")
+        freeze(world, 60_000)
+        world.kill_coordinator(world.leader())
+        world.pass_time(pause_ms)
+        world.add_coordinator()
+        world.pass_time(80_000 - min(pause_ms, 60_000))
+        assert (stored(world).frozen, counts(world)) == (False, {"a-1": 2, "b-1": 2})
+
+
+def test_a_freeze_that_was_made_longer_or_endless_does_not_end_at_the_first_time() -> None:
+    for until_ms in (0, 10**12):
+        world = world_with(GroupSettings(), "a")
+        freeze(world, 30_000)
+        later = until_ms and now_ms(world) + 600_000
+        world.configure(settings.encode(GroupSettings(frozen=True, frozen_until_ms=later)))
+        world.pass_time(120_000)
+        assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})
+
+
+def test_other_settings_of_the_node_stay() -> None:
+    world = world_with(GroupSettings(), "a")
+    node = settings.changed(b"", {"frozen": True, "frozen_until_ms": now_ms(world) + 5_000, "note": "stays"})
+    world.configure(node)
+    world.pass_time(10_000)
+
+    content = world.zk.nodes[paths.group(GROUP)].content
+    assert settings.changed(content, {}) == settings.thawed(node)
+
+
+def test_unfreezing_before_leaves_no_timer() -> None:
+    world = world_with(GroupSettings(), "a")
+    freeze(world, 30_000)
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(1_000)
+    assert ("g", "freeze") not in {(owner, str(name)) for owner, name in world.leader().machine.scheduler.due}
