@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
-from consumer_agent.kafka.client import KafkaLog, close_aside
+from consumer_agent.kafka.client import AdminMaker, close_aside, made
 from consumer_agent.kafka.offset_store import PASSING_ERRORS, READ_TIMEOUT_S, error_of
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
@@ -80,7 +80,8 @@ class LookAtKafka:
             return
         done = partial(self._note, starting, answer)
         try:
-            _Requests(self._group, self._settings, done, reads_offsets=self._reads_offsets).send()
+            maker = AdminMaker(partial(made, AdminClient, self._settings), self._settings)
+            maker.make(lambda client: _Requests(self._group, client, done, reads_offsets=self._reads_offsets).send())
         except KafkaException as error:  # no client can be started now
             _log.info("group %s: no look at Kafka: %s", self._group, error.args[0].str())
             done(None)
@@ -103,13 +104,12 @@ class _Requests:
     """Requests for members and for offsets, with a client of their own; `done` gets None if Kafka does not answer."""
 
     def __init__(
-        self, group: str, settings: Mapping[str, Any], done: Callable[[Found | None], None], *, reads_offsets: bool
+        self, group: str, client: AdminClient, done: Callable[[Found | None], None], *, reads_offsets: bool
     ) -> None:
-        """Create the client."""
         self._group = group
         self._reads_offsets = reads_offsets
         self._done = done
-        self._clients = [AdminClient(dict(settings), logger=KafkaLog("librdkafka"))]
+        self._clients = [client]
         self._members: list[str] = []
 
     def send(self) -> None:
