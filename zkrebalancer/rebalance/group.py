@@ -55,8 +55,7 @@ class Group:
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
         self.name, self.view = name, view
-        self._scheduler = scheduler
-        self._subscriptions = subscriptions
+        self._scheduler, self._subscriptions = scheduler, subscriptions
         self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
         self._leadership = leadership
         self.story = Story(name)
@@ -396,22 +395,19 @@ class Group:
 
     def _rest(self, reason: str) -> None:
         """Be settled; a group that was found empty is read again when it has members."""
-        unfrozen = GroupState.IDLE if self.planning.unapproved_moves is None else GroupState.UNAPPROVED
-        self._go(GroupState.FROZEN if self.view.settings.frozen else unfrozen, reason)
+        self._go(self.planning.state_at_rest, reason)
         self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
         seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()  # so that groups are not all read again at once
         pause_us = RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
         if self.view.members or self.view.evicted or self._load_trigger != RECONCILIATION:
-            self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._reconcile)
+            at_us, load_later = self._scheduler.now.mono_us + pause_us, self._leadership.groups_to_load.add
+            self._scheduler.wake("reconcile", at_us, load_later, self.name, RECONCILIATION)
         else:
             self._membership.look_ever_more_rarely(pause_us)
         if self._causes.pending is not None:
             self._queue_debounced()
         self.region.look()
-
-    def _reconcile(self) -> None:
-        self._leadership.groups_to_load.add(self.name, RECONCILIATION)
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1
@@ -448,9 +444,7 @@ class Group:
             plan = self._moving.plan
             if changed and plan is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
-            if changed:
-                self.request("settings-changed", ", ".join(settings.differing(before, new)))
-            else:
-                self.request("operator-request")
+            subject = ", ".join(settings.differing(before, new)) if changed else None
+            self.request("settings-changed" if changed else "operator-request", subject)
         else:
             self._leadership.gone.add(self.name)

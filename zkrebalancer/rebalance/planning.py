@@ -26,6 +26,7 @@ from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.plan import Deviations, Share
+from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -77,6 +78,13 @@ class Planning:
     def drained(self) -> Collection[str]:
         """The drained members, as of the last look."""
         return self._drain.names
+
+    @property
+    def state_at_rest(self) -> GroupState:
+        """The state of the group when its last plan is carried out."""
+        if self._view.settings.frozen:
+            return GroupState.FROZEN
+        return GroupState.IDLE if self.unapproved_moves is None else GroupState.UNAPPROVED
 
     def touch_all(self) -> None:
         """Examine every member again, because the group was read anew or its topics have changed."""
