@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.group_lifecycle import create_group, delete_group, read_nodes
 from zkrebalancer.protocol.settings import GroupSettings
@@ -33,6 +34,7 @@ def create(group: str, pairs: tuple[str, ...], zookeeper: str, as_json: bool) ->
     wanted = operation.changed(GroupSettings(), pairs)
     with BlockingZk(zookeeper) as zk:
         create_group(zk, group, wanted if pairs else None)
+        audit.record(f"created group {group}")
     if as_json:
         click.echo(json.dumps({"group": group, "created": True, "settings": asdict(wanted)}))
     else:
@@ -68,6 +70,7 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
             dry_run = not click.confirm("Delete?")
         if not dry_run:
             delete_group(zk, group, nodes)
+            audit.record(f"deleted group {group} with {len(nodes.offsets)} stored offsets")
     if as_json:
         counts = {"nodes": len(nodes.every), "offsets": len(nodes.offsets)}
         click.echo(json.dumps({"group": group, "deleted": not dry_run, **counts}))

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
-from zkrebalancer.operations import move_offsets, offset_file
+from zkrebalancer.operations import audit, move_offsets, offset_file
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import Imported
 from zkrebalancer.operations.offset_file import MAX_FILE_BYTES, OffsetFileError
@@ -62,6 +62,8 @@ def restore(
     """
     with BlockingZk(zookeeper) as zk:
         changes = restore_offsets(zk, group, topics, copies, dry_run)
+    if changes and not dry_run:
+        audit.record(f"restored {len(changes)} offsets of group {group}")
     if as_json:
         rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
         click.echo(json.dumps({"group": group, "dry_run": dry_run, "offsets": rows}))
@@ -159,6 +161,7 @@ def import_offsets(
     dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
     if not dry_run:
         changes = store(dry_run=False)
+        audit.record(f"imported {len(changes)} offsets of group {group} into {target}")
     if as_json:
         rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
         click.echo(json.dumps({"group": group, "to": target, "dry_run": dry_run, "offsets": rows}))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
-from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations import audit, kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields
@@ -69,6 +69,8 @@ def reset(
     with BlockingZk(zookeeper) as zk:
         in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
         changes = reset_offsets(zk, group, new_offsets, dry_run, in_kafka)
+    if changes and not dry_run:
+        audit.record(f"reset {len(changes)} offsets of group {group}")
     if not changes:
         where = " in ZooKeeper (use --bootstrap to include those in Kafka)" if kafka is None else ""
         click.echo(f"group {group} has no stored offsets{where}", err=True)
