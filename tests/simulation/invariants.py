@@ -253,7 +253,7 @@ class TreeInvariants:
                 raise BrokenPromiseError("unapproved", f"{key} was told to stop {moving}")
         elif group.starts_paused:
             raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
-        elif group.mode == settings.EAGER and not group.frozen:
+        elif group.mode == settings.EAGER and not group.frozen and group.approve_moves_above is None:
             for other, consumer in self.consumers.items():
                 stops = [pending for pending in consumer.commands.values() if _is_stop_of_all(pending)]
                 if other[0] == key[0] and consumer.record is not None and consumer.record.partitions and stops:
