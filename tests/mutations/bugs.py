@@ -289,8 +289,8 @@ MUTATIONS = (
         (
             Edit(
                 "Planning.admissible",
-                "all(one in freed for one in view.holders(tp))",
-                "not self.awaits_approval and not view.holders(tp)",
+                "all((one in freed for one in view.holders(tp)))",
+                "view.settings.frozen and not view.holders(tp)",
             ),
         ),
         seeds=60,
