@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
+from zkrebalancer.coordinator import lag_process
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.reset_offsets import Change, reset_offsets
@@ -179,6 +180,12 @@ def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Pr
     verdicts = {(each["topic"], each["partition"]): each["verdict"] for each in described["offsets"]}
     assert [verdicts["aged", number] for number in range(3)] == ["STOP", "OK", "OK"]  # the last one has only a marker
     assert described["verdict"] == "STOP"
+    (level,) = described["slo"]
+    assert (level["name"], level["breached"] >= 1, level["worst"] >= 7_200) == ("lag_s", True, True)
+    assert (
+        lag_process.lag(servers[0], {"bootstrap.servers": servers[1]}, GROUP)["lag_s"] >= 7_200
+    )  # as the leader reads
+    assert "there is no group" in lag_process.lag(servers[0], {"bootstrap.servers": servers[1]}, "nobody")["error"]
     with BlockingZk(servers[0]) as zk:
         removed = [Delete(paths.offsets(GROUP, "aged", number)) for number in range(3)]
         assert isinstance(zk.perform(Multi((*removed, Delete(paths.offsets(GROUP, "aged"))))), Done)
@@ -197,7 +204,8 @@ def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
     assert producer.flush(WAIT_S) == 0
     StoredInKafka({"bootstrap.servers": agent_cluster.bootstrap}, GROUP).write({("t", 1): 4, ("t", 2): 6})
     with BlockingZk(zookeeper) as zk:
-        made = [Create(paths.CONSUMERS), Create(paths.GROUPS), Create(paths.group(GROUP))]
+        made = [Create(paths.CONSUMERS), Create(paths.GROUPS)]
+        made += [Create(paths.group(GROUP), settings.encode(settings.GroupSettings(slo={"lag_s": 30})))]
         made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]
         made += [Create(paths.offsets(GROUP, "t"), b"incarnation")]
         made += [Create(paths.offsets(GROUP, "t", number), b"5") for number in (0, 1)]

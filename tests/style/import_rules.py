@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.rebalance",
         "zkrebalancer.runtime",
         "zkrebalancer.operations.foresight",
+        "zkrebalancer.operations.group_lag",
         "zkrebalancer.operations.loads",
         "zkrebalancer.observe.events",
         "zkrebalancer.observe.inspection",

@@ -10,6 +10,7 @@ from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.pages.asking import Asking
 from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.site import Site
+from zkrebalancer.coordinator.service_levels import ServiceLevels, measuring
 from zkrebalancer.protocol.calls import Call
 from zkrebalancer.runtime import http_server
 from zkrebalancer.runtime.http_server import Pages
@@ -30,13 +31,20 @@ def serve(address: tuple[str, int], monitor: Monitor, servers: Servers) -> Calla
     """Begin to serve, and to record what is shown; return how to stop. Raises ConfigurationError."""
     monitor.observed = recorded = Recorded()
     recorded.registry.register(Present(monitor, servers.queued_calls, servers.queued_events))
+    levels = ServiceLevels(monitor)
+    recorded.registry.register(levels)
     asking = Asking(servers.request)
     monitor.answered = asking.answered
     site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka))
     server = http_server.serve(address, Pages(monitor.health, recorded.registry, site=site))
 
+    uses = monitor, servers.zookeeper
+    stop_measuring = None if servers.kafka is None else measuring(levels, *uses, servers.kafka)
+
     def stop() -> None:
         server.stop(timeout=0)
         site.close()
+        if stop_measuring is not None:
+            stop_measuring()
 
     return stop

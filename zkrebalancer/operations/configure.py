@@ -17,9 +17,10 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 OPTION = "options."  # prefix of a strategy's option
-# Options are set one by one; others by `reset-offsets`, `groups freeze --for` and `groups resume`.
+WHOLES = ("slo", "options")  # settings whose parts are set one by one
+# Others are set by `reset-offsets`, `groups freeze --for` and `groups resume`.
 RESERVED = frozenset(
-    {"options", "starts_paused", "paused_by", "frozen_until_ms", "approved_moves", "approved_generation"}
+    {*WHOLES, "starts_paused", "paused_by", "frozen_until_ms", "approved_moves", "approved_generation"}
 )
 
 
@@ -69,12 +70,15 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
         if key in given:
             raise ConfigurationError(f"{key:.80} is given twice")
         given.add(key)
-        if key.startswith(OPTION):
-            document["options"] = {k: v for k, v in document["options"].items() if k != key.removeprefix(OPTION)}
+        whole, dot, part = key.partition(".")
+        if dot and whole in WHOLES:
+            document[whole] = {k: v for k, v in document[whole].items() if k != part}
             if text:
-                document["options"][key.removeprefix(OPTION)] = _value(text)
+                document[whole][part] = _value(text)
         elif key not in known:
-            raise ConfigurationError(f"{key:.80}: there is no such setting; known are {', '.join(known)}, {OPTION}NAME")
+            raise ConfigurationError(
+                f"{key:.80}: there is no such setting; known are {', '.join(known)}, slo.NAME, {OPTION}NAME"
+            )
         elif text:
             document[key] = text if isinstance(getattr(before, key), str) else _value(text)
         else:

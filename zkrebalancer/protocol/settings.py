@@ -12,6 +12,8 @@ from zkrebalancer.protocol.errors import NodeContentError
 VERSION = 1
 EAGER = "eager"
 INCREMENTAL = "incremental"
+LAG_S, PAUSE_MS = SLO = ("lag_s", "pause_ms")
+MAX_LEVEL = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class GroupSettings:
     """Members that give away what they have: names or instance ids. Set with `groups drain`."""
     drained_hosts: tuple[str, ...] = ()
     """Hosts whose members give away what they have. Set with `groups drain --host`."""
+    slo: Mapping[str, float] = field(default_factory=dict)
+    """Levels to measure: `slo.pause_ms`, longest pause of a rebalance; `slo.lag_s`, longest wait of a record."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the strategy, which validates them."""
 
@@ -106,9 +110,20 @@ def _names(what: str, document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _levels(what: str, document: Mapping[str, Any], key: str) -> dict[str, float]:
+    found = fields.mapping(what, document, key)
+    for name, value in found.items():
+        if name not in SLO:
+            raise NodeContentError(f"{what}: {key}: there is no level {name!r:.80}; known are {', '.join(SLO)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEVEL:
+            raise NodeContentError(f"{what}: {key}.{name} must be a number above 0, not {value!r:.80}")
+    return found
+
+
 _READERS: dict[str, Callable[[str, Mapping[str, Any], str], object]] = {
     "strategy": fields.text,
     "mode": fields.text,
+    "slo": _levels,
     "options": fields.mapping,
     "paused_by": fields.text,
     "frozen": _flag,

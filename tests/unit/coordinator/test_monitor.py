@@ -14,6 +14,7 @@ from tests.support.world import GROUP, World
 from zkrebalancer.coordinator import monitor as monitor_module
 from zkrebalancer.coordinator.metrics import Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
 from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.localcluster import mirror_metrics
@@ -126,7 +127,7 @@ def shown_by_a_coordinator() -> list[Metric]:
     monitor = monitor_of(world_with(GroupSettings(), "a"))
     monitor.show_groups(is_wanted=True)
     assert isinstance(monitor.observed, Recorded)
-    return [*collected(monitor).values(), *monitor.observed.registry.collect()]
+    return [*collected(monitor).values(), *monitor.observed.registry.collect(), *ServiceLevels(monitor).collect()]
 
 
 def shown_by_a_gateway() -> list[Metric]:

@@ -52,6 +52,11 @@ class Lags:
         return {**times, **judged}
 
     @property
+    def all_times(self) -> list[float | None] | None:
+        """The lag of each partition as time, None if it was not asked for."""
+        return None if self.times is None else list(self.times.values())
+
+    @property
     def worst(self) -> str | None:
         """The worst verdict of all partitions."""
         found = worst((self.verdicts or {}).values())

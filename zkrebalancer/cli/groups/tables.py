@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.table import Table
 
 from zkrebalancer.cli.groups.lags import Lags
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
+from zkrebalancer.operations.service_level import Level
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.registration import stop_limit_ms
 
@@ -30,7 +32,7 @@ def summary(report: GroupReport) -> dict[str, object]:
     }
 
 
-def document(report: GroupReport, lags: Lags | None) -> dict[str, object]:
+def document(report: GroupReport, lags: Lags | None, levels: Sequence[Level]) -> dict[str, object]:
     """Return a group with everything that was read of it."""
     return {
         **summary(report),
@@ -56,6 +58,7 @@ def document(report: GroupReport, lags: Lags | None) -> dict[str, object]:
             {"topic": tp[0], "partition": tp[1], **asdict(known), "lag": known.lag, **lags.of(tp)}
             for tp, known in lags.lag.items()
         ],
+        "slo": [asdict(level) for level in levels],
         **({} if lags is None or lags.verdicts is None else {"verdict": lags.worst}),
     }
 

@@ -17,6 +17,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.observe.obstacles import Obstacle
 from zkrebalancer.observe.regions import RegionReport, read_region
+from zkrebalancer.operations import service_level
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
@@ -162,13 +163,17 @@ def describe(
         if offsets:
             inspection.read_offsets(zk, report)
         region = _read_region(zk, report)
-        rebalances = _read_history(zk, report)[-history_count:] if history_count is not None else ()
+        slo = report.settings.slo
+        recorded = _read_history(zk, report) if slo or history_count is not None else ()
+        rebalances = recorded[-history_count:] if history_count is not None else ()
         known = reader.read(report) if reader is not None else None
+        levels = service_level.levels(slo, recorded, None if known is None else known.all_times)
         if as_json:
             past = {} if history_count is None else {"history": history.document(rebalances)}
-            click.echo(json.dumps({**tables.document(report, known), **_state(obstacles, region), **past}))
+            shown = tables.document(report, known, levels)
+            click.echo(json.dumps({**shown, **_state(obstacles, region), **past}))
             return (), ()
-        below = _lines(obstacles, region) if state else []
+        below = [*(_lines(obstacles, region) if state else []), *(level.line for level in levels)]
         if state:
             table = tables.state_table(report)
         elif history_count is not None:

@@ -1,0 +1,92 @@
+"""Service levels as metrics: only what is known counts, and only for groups that have such a level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP
+from zkrebalancer.coordinator import service_levels
+from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.service_levels import ServiceLevels
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.effects import Emit, EventField
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
+
+
+def levels_of(**slo: float) -> ServiceLevels:
+    world = world_with(GroupSettings(slo=slo), "a")
+    return ServiceLevels(Monitor(world.leader().machine, Vitals(6_000, Notifier({}))))
+
+
+def shown(levels: ServiceLevels) -> dict[str, float]:
+    samples = [sample for metric in levels.collect() for sample in metric.samples]
+    assert all(sample.labels == {"group": GROUP} for sample in samples)
+    return {sample.name.removeprefix("zkrebalancer_coordinator_"): sample.value for sample in samples}
+
+
+def finished(group: str, moved: int, pause_us: int) -> Emit:
+    fields: dict[str, EventField] = {"moved_count": moved, "pause_us_max": pause_us}
+    return Emit("rebalance_finished", group, 1, "id", fields)
+
+
+def read_at(levels: ServiceLevels, at_s: int, answer: Mapping[str, Any]) -> None:
+    levels.measure(lambda _group: answer, lambda: at_s * 1_000_000)
+
+
+def test_long_pauses_are_counted_beside_all_that_moved_something() -> None:
+    levels = levels_of(pause_ms=500)
+    for effect in (
+        finished(GROUP, 1, 500_000),
+        finished(GROUP, 2, 500_001),
+        finished(GROUP, 0, 900_000),
+        finished("?", 1, 900_000),
+    ):
+        levels.note(effect, "member-joined")
+    assert shown(levels) == {"slo_pauses_total": 2, "slo_pauses_breached_total": 1}
+    levels.note(Emit("leader_elected", None, None, None, {}), "")
+    assert shown(levels) == {}
+
+
+def test_the_time_between_two_known_lags_counts_by_the_latter() -> None:
+    """In `ServiceLevels.measure`, count the time after an unknown lag, or `>=`."""
+    levels = levels_of(lag_s=30)
+    readings: list[tuple[int, Mapping[str, Any]]] = [
+        (60, {"lag_s": 99.0}),
+        (120, {"lag_s": 30.0}),
+        (180, {"lag_s": 31.0}),
+        (240, {"error": "no broker"}),
+        (300, {"lag_s": 99.0}),
+        (310, {"lag_s": None}),
+        (400, {"lag_s": 0.0}),
+        (410, {"lag_s": 0.0}),
+    ]
+    for at_s, answer in readings:
+        read_at(levels, at_s, answer)
+    expected = {"slo_lag_seconds_total": 130, "slo_lag_breached_seconds_total": 60, "group_lag_seconds": 0}
+    assert shown(levels) == expected
+
+
+def test_a_lag_that_is_not_known_any_more_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    levels = levels_of(lag_s=30)
+    for answer in ({"lag_s": 5.0}, {"error": "no broker"}, {"error": "no broker"}):
+        read_at(levels, 1, answer)
+    assert "group_lag_seconds" not in shown(levels)
+    assert caplog.messages == [f"group {GROUP}: its lag is not known: no broker"]
+
+
+def test_groups_without_a_level_are_not_read_and_levels_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def read(group: str) -> Mapping[str, Any]:
+        asked.append(group)
+        return {"lag_s": 1.0}
+
+    levels_of(pause_ms=1).measure(read)
+    monkeypatch.setattr(service_levels, "MAX_GROUPS", 0)
+    levels_of(lag_s=1).measure(read)
+    assert asked == []

@@ -1,0 +1,38 @@
+"""The process that reads lag as time for service levels: `python -m zkrebalancer.coordinator.lag_process`.
+
+It reads a record of each partition, as `groups describe --lag-time` does, which may take seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from zkrebalancer.coordinator.asked_process import answer_all
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import group_lag
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+def main() -> None:
+    """Answer until the coordinator closes the pipe."""
+    answer_all(lag)
+
+
+def lag(zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
+    """Return `lag_s`: how long the oldest unread record waits, None if that is unknown; or why it cannot be read."""
+    try:
+        with BlockingZk(zookeeper) as zk:
+            report = inspection.read_group(zk, group)
+            inspection.read_offsets(zk, report)
+        known = group_lag.read_lag(report, kafka)
+        times = group_lag.read_lag_times(known, kafka, int(time.time() * 1_000))
+    except RebalancerError as error:
+        return {"error": str(error)}
+    return {"lag_s": max((seconds for seconds in times.values() if seconds is not None), default=None)}
+
+
+if __name__ == "__main__":
+    main()
