@@ -149,12 +149,7 @@ def describe(
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --verdict --bootstrap localhost:9092 --zookeeper localhost:2181
     """
-    if kafka is not None and not offsets:
-        raise click.UsageError("--bootstrap has no meaning without --offsets")
-    if lag_time and kafka is None:
-        raise click.UsageError("--lag-time needs --offsets and --bootstrap")
-    if window_s is not None and kafka is None:
-        raise click.UsageError("--verdict needs --offsets and --bootstrap")
+    _require_kafka(kafka, offsets=offsets, lag_time=lag_time, is_judged=window_s is not None)
     watching.refuse_json(watch=watch, as_json=as_json)
 
     def read() -> View:
@@ -205,6 +200,15 @@ def _read_region(zk: BlockingZk, report: GroupReport) -> RegionReport | None:
     except NodeContentError as error:
         report.problems.add("region", str(error))
         return None
+
+
+def _require_kafka(kafka: Mapping[str, str] | None, *, offsets: bool, lag_time: bool, is_judged: bool) -> None:
+    """Raise UsageError for options that need others."""
+    if kafka is not None and not offsets:
+        raise click.UsageError("--bootstrap has no meaning without --offsets")
+    for name, is_given in (("--lag-time", lag_time), ("--verdict", is_judged)):
+        if is_given and kafka is None:
+            raise click.UsageError(f"{name} needs --offsets and --bootstrap")
 
 
 def _read_history(zk: BlockingZk, report: GroupReport) -> tuple[Rebalanced, ...]:
