@@ -1,4 +1,4 @@
-"""Prometheus' own checker of rules: the installed one, or Debian's, unpacked without installing it."""
+"""Prometheus and its own checker of rules: those that are installed, or Debian's, unpacked without installing them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ DOWNLOAD_LIMIT_S = 120
 
 
 def find_promtool(folder: Path) -> str | None:
-    """Return the program; None if it is not installed and cannot be downloaded to `folder`."""
-    installed = shutil.which("promtool")
-    if installed is not None or shutil.which("apt-get") is None:
-        return installed
+    """Return the checker; None if it is not installed and cannot be downloaded to `folder`."""
+    found = _find("promtool", folder)
+    return None if found is None else str(found)
+
+
+def find_prometheus(folder: Path) -> Path | None:
+    """Return the server, with `promtool` beside it; None if there is none and none can be downloaded to `folder`."""
+    return _find("prometheus", folder)
+
+
+def _find(program: str, folder: Path) -> Path | None:
+    installed = shutil.which(program)
+    if installed is not None:
+        return Path(installed)
+    if shutil.which("apt-get") is None:
+        return None
     try:
         download = ["apt-get", "--quiet", "download", "prometheus"]
         subprocess.run(download, cwd=folder, capture_output=True, timeout=DOWNLOAD_LIMIT_S, check=True)
@@ -21,5 +33,5 @@ def find_promtool(folder: Path) -> str | None:
             subprocess.run(["dpkg", "-x", str(package), str(folder)], capture_output=True, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return None
-    found = folder / "usr" / "bin" / "promtool"
-    return str(found) if found.exists() else None
+    found = folder / "usr" / "bin" / program
+    return found if found.exists() else None
