@@ -6,6 +6,7 @@ CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through th
 SCHEMA_REGISTRY = ["confluent-kafka[avro,json,protobuf]>=2.13.0,<3"]
 DOCKER = ["docker>=7.1,<8"]
 POSTGRES = ["psycopg[binary]>=3.2,<4"]  # the sink of a consistent region
+TRACES = ["opentelemetry-exporter-otlp-proto-http>=1.27,<2", "opentelemetry-sdk>=1.27,<2"]
 DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 # From PySpark 4.2 on a Python source may bound its batches. The lower bounds of pandas and pyarrow are PySpark's; those
 # of extras are not tried by themselves.
@@ -74,9 +75,10 @@ setup(
         "experiments": EXPERIMENTS,
         "docker": DOCKER,
         "schema-registry": SCHEMA_REGISTRY,
+        "traces": TRACES,
         "postgres": POSTGRES,
         "docs": DOCS,
-        "dev": EXPERIMENTS + DOCKER + POSTGRES + DEV,
+        "dev": EXPERIMENTS + DOCKER + TRACES + POSTGRES + DEV,
     },
     entry_points={
         "console_scripts": [

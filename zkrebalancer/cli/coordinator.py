@@ -13,6 +13,7 @@ import gevent
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.cli import options
 from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
+from zkrebalancer.cli.extras import require
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S
 from zkrebalancer.coordinator.service import CoordinatorService, Shown
 from zkrebalancer.observe.events import EventLog, JsonValue
@@ -72,6 +73,12 @@ class AnnouncingLog(EventLog):
     "Kafka brokers, to read lag and rates for `balanced`; without it, all partitions weigh the same."
 )
 @options.http_option
+@click.option(
+    "--traces",
+    "traces_url",
+    metavar="URL",
+    help="Send rebalances as OpenTelemetry traces (OTLP over HTTP), to http://HOST:4318/v1/traces. [extra: traces]",
+)
 @click.option("--metrics-per-group", is_flag=True, help="With --http: also metrics with a label for each group.")
 @options.events_option
 @options.talking_log_level_option
@@ -83,6 +90,7 @@ def coordinator(
     plan_timeout_s: int,
     kafka: Mapping[str, str] | None,
     http: tuple[str, int] | None,
+    traces_url: str | None,
     metrics_per_group: bool,
     events_directory: Path | None,
 ) -> None:
@@ -98,11 +106,13 @@ def coordinator(
     Example:
       zkrebalancer coordinator --zookeeper localhost:2181/kafka --broker-id 1
     """
+    if traces_url is not None:
+        require("traces")
     with BlockingZk(zookeeper):
         pass  # fails on a wrong address or chroot, instead of waiting for it for ever
     event_log = AnnouncingLog(events_directory, f"coordinator-{broker_id}")
     click.echo(f"coordinator {broker_id} is running")
-    shown = Shown(http, Notifier(), metrics_per_group)
+    shown = Shown(http, Notifier(), metrics_per_group, traces_url)
     identity = Identity(broker_id, host, None if http is None else f"{host}:{http[1]}")
     service = CoordinatorService(
         zookeeper, identity, session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s, shown

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from zkrebalancer.protocol.errors import ConfigurationError
 
 _SPARK = ("pyspark", "pandas", "psutil", "pyarrow")
-_LIBRARIES = {"spark": _SPARK, "experiments": (*_SPARK, "matplotlib")}  # as in setup.py
+_TRACES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_LIBRARIES = {"spark": _SPARK, "experiments": (*_SPARK, "matplotlib"), "traces": _TRACES}  # as in setup.py
 
 
 def require(extra: str) -> None:
@@ -18,5 +19,12 @@ def require(extra: str) -> None:
 
     """
     for library in _LIBRARIES[extra]:
-        if find_spec(library) is None:
+        if not _is_there(library):
             raise ConfigurationError(f'{library} is not installed: pip install "zkrebalancer[{extra}]"')
+
+
+def _is_there(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False

@@ -58,11 +58,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a coordinator shows of itself: where (None: no HTTP), to systemd or not, and each group or only totals."""
+    """What a coordinator shows of itself: where (None: no HTTP), to systemd or not, each group or only totals."""
 
     http: tuple[str, int] | None = None
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
     is_per_group: bool = False
+    traces_url: str | None = None  # of an OTLP collector
 
 
 class CoordinatorService:
@@ -109,6 +110,7 @@ class CoordinatorService:
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
         http = self._shown.http
         stop_serving = None if http is None else self._serve(http)
+        stop_tracing = None if self._shown.traces_url is None else self._trace(self._shown.traces_url)
         workers = [gevent.spawn(self._collect_garbage)]
         if http is not None or self._shown.notifier.is_used:
             workers.append(gevent.spawn(self._beat))
@@ -128,12 +130,19 @@ class CoordinatorService:
                 self._load_reader.close()
             self._zk.close()
             self._event_log.close()
+            if stop_tracing is not None:
+                stop_tracing()
 
     def _serve(self, http: tuple[str, int]) -> Callable[[], None]:
         from zkrebalancer.coordinator.exposure import Servers, serve  # noqa: PLC0415  # only --http needs them
 
         uses = self._zookeeper, self._kafka, self._zk.request
         return serve(http, self.monitor, Servers(*uses, lambda: self._zk.queued_count, self._events.qsize))
+
+    def _trace(self, url: str) -> Callable[[], None]:
+        from zkrebalancer.coordinator.traces import follow  # noqa: PLC0415  # of an extra
+
+        return follow(self.monitor, url)
 
     def _beat(self) -> None:
         self.monitor.beat(self._events.put, self._zk.request)
