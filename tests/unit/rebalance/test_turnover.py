@@ -108,6 +108,10 @@ def test_the_changes_lead_to_the_present_owners_whatever_happens() -> None:
     world.pass_time(400_000)  # a reconciliation, which does not begin anew
     assert replayed(world) == owned(world)
     assert len(owned(world)) == 6
+    for client in ("b", "c"):
+        world.kill_agent(world.agents[client])
+    world.pass_time(7_000)
+    assert replayed(world) == owned(world) == {}
 
 
 def test_a_leader_that_nobody_looks_at_keeps_no_changes() -> None:
