@@ -109,7 +109,7 @@ SINKS = {"region": Stepping, "offsets-outside": OffsetsOutside, "fence-off": Fen
 
 def rows(group: str, batch: Batch) -> list[tuple[str, int, int, int]]:
     """Return the results of a batch."""
-    return [(group, record.partition, record.offset, int(record.value or b"-1")) for record in batch]
+    return [(group, record.partition, record.offset, int((record.value or b"-1").split()[0])) for record in batch]
 
 
 def work_in_region(consumer: Consumer, group: str, kind: str, database: Database, fates: Fates) -> None:
@@ -151,7 +151,7 @@ def work_with_state(consumer: Consumer, group: str, name: str, folder: Path, fat
             try:
                 for batch in region:
                     for record in batch:
-                        state.add(record.partition, int(record.value or b"-1"))
+                        state.add(record.partition, int((record.value or b"-1").split()[0]))
                     fates.reach("batch")
             except PASSING_ERRORS as error:
                 print(f"tries again: {error}", flush=True)  # noqa: T201  # its log

@@ -130,9 +130,9 @@ def output(example: Program) -> str:
 def test_every_example_has_a_test() -> None:
     names = [path.stem for path in FOLDER.iterdir()]
     assert names
-    others = {path.stem for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py")}
-    tested = globals().keys() | others
-    assert [name for name in names if f"test_{name}" not in tested] == []
+    others = [path for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py")]
+    elsewhere = "".join(path.read_text() for path in others)
+    assert [name for name in names if f"test_{name}" not in globals() and f"{name}.py" not in elsewhere] == []
 
 
 def expect_records(examples: Examples, example: Program, first_offset: int = 0) -> None:

@@ -96,7 +96,7 @@ answer = AsyncResult()
 reader = LoadReader(*json.load(sys.stdin), answer.set)
 reader.read(ReadLoads("g", {"t": 1}))
 read = answer.get(timeout=150)
-seen = [Path(f"/proc/{reader._process.pid}/{what}").read_text() for what in ("cmdline", "environ")]
+seen = [Path(f"/proc/{reader._process._process.pid}/{what}").read_text() for what in ("cmdline", "environ")]
 reader.close()
 offsets = {"ends": [int(offset) for offset in read.ends["t"]], "committed": [int(o) for o in read.committed["t"]]}
 print(json.dumps({"error": read.error, **offsets, "seen": "".join(seen)}))

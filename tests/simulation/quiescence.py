@@ -15,8 +15,7 @@ from zkrebalancer.protocol.calls import Delete, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import decode
-from zkrebalancer.rebalance.group import REST
-from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.rebalance.states import REST, GroupState
 
 SETTLE_LIMIT_US = 150_000_000  # for the longest lease (of an unreadable member), a pause of starts, back-offs
 RECONCILED_LIMIT_US = 320_000_000

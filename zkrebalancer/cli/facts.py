@@ -52,7 +52,7 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
     Example:
       zkrebalancer pipeline run --events results --out facts
     """
-    _refuse_event_files(out)
+    refuse_event_files(out)
     require("spark")
     from zkrebalancer.pipeline import batch, ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
@@ -119,7 +119,7 @@ def watch(
       zkrebalancer pipeline watch --events run/events --out live
     """
     watched = _watched(source, kafka, topic)
-    _refuse_event_files(out)
+    refuse_event_files(out)
     require("spark")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import watch as watching  # noqa: PLC0415
@@ -154,7 +154,7 @@ def _watched(
     raise click.UsageError("give either --events, or --bootstrap and --topic")
 
 
-def _refuse_event_files(out: Path) -> None:
+def refuse_event_files(out: Path) -> None:
     """Protect event files: the output replaces a folder `events`, too."""
     if next(out.rglob("*.jsonl"), None) is not None:
         raise click.UsageError(f"--out {out} contains event files (*.jsonl); name another folder")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
+from zkrebalancer.cli.facts import refuse_event_files
 from zkrebalancer.cli.tables import console
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ def fleet(*, source: str, out: Path, seed: int, master: str, memory: str | None,
     Example:
       zkrebalancer pipeline fleet --events events --out fleet
     """
-    if next(out.rglob("*.jsonl"), None) is not None:
-        raise click.UsageError(f"--out {out} contains event files (*.jsonl); name another folder")
+    refuse_event_files(out)
     require("experiments")
-    from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.fleet import job, output, questions  # noqa: PLC0415
 
+    ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "the fleet's events"):
         tables = job.fleet(spark, source, str(out), seed)

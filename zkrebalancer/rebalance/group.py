@@ -32,7 +32,7 @@ from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.region import Region
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
-from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.rebalance.states import REST, GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.story import Story
 from zkrebalancer.rebalance.topic_reset import TopicReset
@@ -42,7 +42,6 @@ MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
-REST = frozenset({GroupState.IDLE, GroupState.FROZEN, GroupState.UNAPPROVED})
 RECONCILIATION = "reconciliation"  # the trigger
 
 
@@ -78,7 +77,7 @@ class Group:
         self._pause = Pause(scheduler, view)
         self._freeze = Freeze(scheduler, view)
         self._history = History(scheduler, view, leadership.epoch)
-        self.region = Region(scheduler, view, lambda: self.state in REST and self._causes.pending is None)
+        self.region = Region(scheduler, view, self._is_at_rest)
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
         self._moving = Moving(scheduler, view, self._vacancies, leadership.epoch, self.handle)
@@ -87,6 +86,9 @@ class Group:
     def state(self) -> GroupState:
         """The group's state."""
         return self.story.state
+
+    def _is_at_rest(self) -> bool:
+        return self.state in REST and self._causes.pending is None
 
     def _go(self, state: GroupState, reason: str) -> None:
         self.story.go(state, self._scheduler.now.mono_us, reason)
@@ -361,8 +363,7 @@ class Group:
         """End the plan once every command is sent and acknowledged."""
         if not self._moving.is_complete:
             return
-        plan = self._moving.plan
-        if plan is not None:
+        if (plan := self._moving.plan) is not None:
             self._end_plan("finished")
             self._failures = self._outdated = 0
             if plan.transition.withholds or self.planning.gives_back:
@@ -441,8 +442,7 @@ class Group:
             changed = new != before
             if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
                 return  # the pause was renewed
-            plan = self._moving.plan
-            if changed and plan is not None and not plan.is_all_sent(self.view.members):
+            if changed and (plan := self._moving.plan) is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject)

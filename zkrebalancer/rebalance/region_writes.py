@@ -44,6 +44,10 @@ class _Unheld:
     initial: dict[TopicPartition, Initial] = field(default_factory=dict)
 
 
+def _nothing() -> None:
+    """Do nothing: there is nothing to do again."""
+
+
 class RegionWrites:
     """The writes of one region. One task at a time; `forget` drops it."""
 
@@ -52,7 +56,7 @@ class RegionWrites:
         self._scheduler = scheduler
         self._view = view
         self._task = 0
-        self._again: Callable[[], None] = lambda: None
+        self._again: Callable[[], None] = _nothing
 
     def forget(self) -> None:
         """Drop what is under way: its replies are void."""

@@ -18,6 +18,8 @@ class GroupState(Enum):
     BACKING_OFF = "backing-off"  # a rebalance failed; queued when the delay is over
 
 
+REST = frozenset({GroupState.IDLE, GroupState.FROZEN, GroupState.UNAPPROVED})  # nothing is planned or carried out
+
 TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.LOADING: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.IDLE: frozenset({GroupState.LOADING, GroupState.QUEUED}),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tests.support.pipeline_run import Command
 from tests.unit.observe.history import History
 from tests.unit.pipeline.histories import write_run
 from zkrebalancer.cli.main import zkrebalancer
+from zkrebalancer.pipeline import session
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.weights import HOUR_S
 
 HOURS = 5
@@ -32,3 +35,22 @@ def test_experiment_list() -> None:
     result = CliRunner().invoke(zkrebalancer, ["experiment", "list", "--json"], catch_exceptions=False)
     assert result.exit_code == 0
     assert {"protocols", "scenarios"} <= json.loads(result.stdout).keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("pipeline", "run", "--events", "none"), "none contains no event file"),
+        (("pipeline", "fleet", "--events", "none"), "none contains no event file"),
+        (("pipeline", "weights", "--events", "none"), "none contains no event file"),
+        (("experiment", "compare", "."), "has no run: no result.json below it"),
+    ],
+)
+def test_missing_input_is_told_before_spark_starts(
+    arguments: tuple[str, ...], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "spark_session", lambda *_: pytest.fail("Spark starts"))
+    result = CliRunner().invoke(zkrebalancer, [*arguments, "--out", "."])
+    assert isinstance(result.exception, RebalancerError)
+    assert why in str(result.exception)
