@@ -106,6 +106,7 @@ def test_a_group_that_does_not_exist(shared_cluster: LocalCluster) -> None:
 def test_a_rebalance_that_nobody_would_carry_out(scenario: Scenario) -> None:
     group = scenario.add_group("incremental", members=0)
     zookeeper = scenario.lab.cluster.zookeeper
+    scenario.lab.wait_for("end of the session of a former scenario's leader", lambda: scenario.lab.leader() is None)
     (result,) = run_all([("zkrebalancer", "groups", "rebalance", group, "--zookeeper", zookeeper)])
     require_one_line(result, 1, group, "no coordinator leads")
 

@@ -15,6 +15,7 @@ def test_it_names_the_consumer_that_is_waited_for(scenario: Scenario) -> None:
     scenario.begin(modes=[INCREMENTAL], members=1)
     (group,) = scenario.groups
     (frozen,) = scenario.groups[group]
+    scenario.lab.wait_for("its first line", lambda: f"joined group {group}" in scenario.log_lines(frozen))
     scenario.lab.freeze(frozen)
     scenario.join(group)
     scenario.wait_event("command_sent", group=group, option="stop-fetcher")
