@@ -98,7 +98,7 @@ def test_the_pages_in_a_browser(scenario: Scenario, window: Browser) -> None:
 
 def groups_are_searched_by_keyboard(window: Browser, leader: str, group: str) -> None:
     window.open(f"http://{leader}/")
-    window.wait_for_text("other-001")
+    window.wait(f"{GROUP_NAMES}.length > arguments[0]", 0)
     window.press("/", *group.upper())
     window.wait(f"{GROUP_NAMES}.join() === arguments[0]", group)
     window.press(TAB)

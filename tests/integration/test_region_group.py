@@ -78,6 +78,7 @@ def region(examples: Examples, tmp_path: Path) -> Region:
     return Region(examples, tmp_path)
 
 
+@pytest.mark.long
 def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region: Region, scenario: Scenario) -> None:
     """Each record is counted once in all members together, also in the copies of a member that is gone."""
     one, other = region.start("one"), region.start("other")
