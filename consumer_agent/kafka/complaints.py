@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Complaints:
-    """What one client has complained about."""
+    """The complaints of one client."""
 
     def __init__(self, bootstrap: str) -> None:
         """Begin without complaints; `bootstrap` is for the log."""

@@ -67,7 +67,7 @@ def of_agent(fates: Sequence[Fate]) -> Fate | None:
 
 
 class Fates:
-    """What will happen to this process."""
+    """The fate of this process."""
 
     def __init__(self, fates: Sequence[Fate]) -> None:
         self._waiting = list(fates)

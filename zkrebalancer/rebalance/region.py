@@ -426,4 +426,4 @@ class Region:
 
 
 def _ignore(_reply: Reply) -> None:
-    """Whatever became of it."""
+    """Ignore a reply, success or error."""

@@ -1,4 +1,4 @@
-"""What the leader of a region orders next: one pure function from what is stored and seen.
+"""The next order of a region's leader: one pure function of the stored and seen state.
 
 Rounds are checkpoints and resets. One is open at a time; the leader's next order ends it. Every order is one write of
 the node `order` at its version, so the next leader continues from it, or from the one before.

@@ -1,4 +1,4 @@
-"""What a group has at Kafka's brokers forbids an agent to begin, or does not."""
+"""Offsets and members of a group at Kafka's brokers: when they prevent an agent's start."""
 
 from __future__ import annotations
 

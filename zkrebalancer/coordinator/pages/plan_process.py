@@ -1,6 +1,6 @@
 """The process that foresees a plan for the pages: `python -m zkrebalancer.coordinator.pages.plan_process`.
 
-It reads the group from ZooKeeper as `groups plan` does, so that a large group or a slow strategy makes nobody wait.
+It reads the group from ZooKeeper as `groups plan` does, so that a large group or a slow strategy delays no other group.
 """
 
 from __future__ import annotations
