@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -35,6 +36,17 @@ DATA_PATH: Mapping[str, KafkaValue] = {  # experiments give these to the clients
 }
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def signals_unwrapped() -> Iterator[None]:
+    """Raise the error of a signal handler that ran inside confluent-kafka's C code, which makes it a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 def kafka_settings(config: ConsumerConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
-from consumer_agent.kafka.client import AdminMaker, close_aside, made
+from consumer_agent.kafka.client import AdminMaker, close_aside, made, signals_unwrapped
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol import fields
 
@@ -78,12 +78,16 @@ class OffsetQueries:
             self._open.add(query)
         try:
             futures = [] if self._is_over else self._send(partitions, asked)
+            for where, partition, future in futures:
+                future.add_done_callback(partial(self._note, query, where, partition))
         except KafkaException as error:  # no descriptors are left, for example
             self.trouble = error.args[0].str()
             _log.info("Kafka cannot be asked for offsets: %s", self.trouble)
             futures = []
-        for where, partition, future in futures:
-            future.add_done_callback(partial(self._note, query, where, partition))
+        except BaseException:  # a signal's, in the application's thread: nobody waits for the answer
+            with self._lock:
+                self._open.discard(query)
+            raise
         if not futures:
             self._finish(query)
 
@@ -107,7 +111,8 @@ class OffsetQueries:
             if client is None:
                 answer(None, BEING_MADE)
                 return
-            (future,) = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
+            with signals_unwrapped():
+                (future,) = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
             future.add_done_callback(answered)
         except KafkaException as error:
             answer(None, error.args[0].str())
@@ -142,12 +147,14 @@ class OffsetQueries:
         with self._lock:
             topics, self._undescribed = self._undescribed, set()
         if topics:
-            client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
+            with signals_unwrapped():
+                client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
         futures = []
         for where in wheres if partitions else ():
             spec = _SPECS[where] if isinstance(where, str) else OffsetSpec.for_timestamp(where)
             request = {TopicPartition(*partition): spec for partition in partitions}
-            answers = client.list_offsets(request, request_timeout=TIMEOUT_S, isolation_level=self._isolation)
+            with signals_unwrapped():
+                answers = client.list_offsets(request, request_timeout=TIMEOUT_S, isolation_level=self._isolation)
             futures += [(where, (tp.topic, tp.partition), future) for tp, future in answers.items()]
         return futures
 

@@ -188,6 +188,21 @@ def test_a_request_that_fails_once_is_answered_and_the_next_one_works() -> None:
     assert ask(asking, [A], "latest") == [{"latest": {A: 7}}]
 
 
+def test_a_signal_inside_a_request_reaches_the_application_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `signals_unwrapped`, or in `OffsetQueries.ask`, take the handling away: a SystemError, or a hanging client."""
+
+    def interrupted(_requests: object, **_: object) -> None:  # what confluent-kafka's C code makes of Ctrl-C
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    admin = Admin(answers)
+    asking = queries(lambda *_, **__: admin)
+    monkeypatch.setattr(admin, "list_offsets", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(asking, [A], "latest")
+    monkeypatch.setattr(offset_queries, "OVERDUE_S", -1.0)
+    assert not asking.is_overdue(0.0)
+
+
 @pytest.mark.parametrize("word", [str.lower, str.upper])  # librdkafka takes either
 @pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED])
 def test_the_end_is_that_of_what_is_read(level: IsolationLevel, word: Callable[[str], str]) -> None:
