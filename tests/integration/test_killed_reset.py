@@ -11,7 +11,7 @@ from tests.support.next_version import next_version
 from zkrebalancer.protocol.settings import INCREMENTAL
 
 LIMIT_S = 6
-SOON = {"zkrebalancer/rebalance/pause.py": ("PAUSE_LIMIT_US = 60_000_000", f"PAUSE_LIMIT_US = {LIMIT_S}_000_000")}
+SOON = {"zkrebalancer/rebalance/expiry.py": ("PAUSE_LIMIT_US = 60_000_000", f"PAUSE_LIMIT_US = {LIMIT_S}_000_000")}
 
 
 def test_a_reset_that_is_killed_stops_starts_for_a_while_and_nothing_else(scenario: Scenario, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a pause that nobody renews lasts forever",
         25,
-        (Edit("Pause._end", "if known.starts_paused and known.paused_by == self._by:", "if False:"),),
+        (Edit("Expiry._end", "if self._mark is not None and self._what.mark(known) == self._mark:", "if False:"),),
         hostile="abandon_reset",
         seeds=10,
     ),

@@ -2,7 +2,7 @@
 
 A consumer that registers meanwhile must not start at an offset that is about to be replaced. The pause is a setting of
 the group, whose version every command checks. Each transaction that writes offsets renews it, which fails if it is no
-longer in force. The coordinator ends a pause that is not renewed for a while (`rebalance/pause.py`), so a killed
+longer in force. The coordinator ends a pause that is not renewed for a while (`rebalance/expiry.py`), so a killed
 operation does not stop the group for long, and one that was too slow can write no more.
 """
 

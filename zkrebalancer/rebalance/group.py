@@ -19,14 +19,13 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.causes import Causes, Request
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
-from zkrebalancer.rebalance.freeze import Freeze
+from zkrebalancer.rebalance.expiry import Expiries
 from zkrebalancer.rebalance.history import History
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
 from zkrebalancer.rebalance.moving import Moving
-from zkrebalancer.rebalance.pause import Pause
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
@@ -74,8 +73,7 @@ class Group:
         self._departures = Departures(scheduler, view, self.handle)
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
-        self._pause = Pause(scheduler, view)
-        self._freeze = Freeze(scheduler, view)
+        self._expiries = Expiries(scheduler, view)
         self._history = History(scheduler, view, leadership.epoch)
         self.region = Region(scheduler, view, self._is_at_rest)
         self.planning = Planning(view, subscriptions, scheduler.warn)
@@ -235,8 +233,7 @@ class Group:
         self._end_plan("superseded")
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
-        self._pause.look()
-        self._freeze.look()
+        self._expiries.look()
         self._history.look()
         self.region.begin(self._loading.children)
         self.request(self._load_trigger)
@@ -437,8 +434,7 @@ class Group:
                 self._scheduler.complain(paths.group(self.name), f"{error}; the former settings stay in force")
                 return
             before, self.view.settings = self.view.settings, new
-            self._pause.look()
-            self._freeze.look()
+            self._expiries.look()
             changed = new != before
             if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
                 return  # the pause was renewed

@@ -17,7 +17,7 @@ from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.pause import PAUSE_LIMIT_US
+from zkrebalancer.rebalance.expiry import PAUSE_LIMIT_US
 from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 4

@@ -22,7 +22,7 @@ from zkrebalancer.protocol.errors import ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.offset_copy import OffsetCopy
 from zkrebalancer.rebalance import offset_copies, topic_reset
-from zkrebalancer.rebalance.pause import PAUSE_LIMIT_US
+from zkrebalancer.rebalance.expiry import PAUSE_LIMIT_US
 from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 4
