@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 200
@@ -16,3 +18,8 @@ def console() -> Console:
     if on_terminal.is_terminal:
         return on_terminal
     return Console(highlight=False, markup=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
+
+
+def utc(epoch_ms: int) -> str:
+    """Return a time as it is shown in tables."""
+    return datetime.fromtimestamp(epoch_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

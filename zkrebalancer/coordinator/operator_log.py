@@ -26,6 +26,7 @@ _PLAIN = {
     "leader_resigned": "leadership",
     "member_joined": "joined",
     "member_left": "left",
+    "operator_changed": "of operators",
     "rebalance_planned": "planned",
     "rebalance_finished": "ended",
 }
@@ -47,7 +48,7 @@ class OperatorLog:
         if name is None:
             return []
         self._refill(now_us)
-        matters = name == "leadership" or bool(effect.fields.get("late_members")) or _failed(effect)
+        matters = name in {"leadership", "of operators"} or bool(effect.fields.get("late_members")) or _failed(effect)
         if self._tokens < 1 + (0 if matters else RESERVED):
             self._left_out[name] += 1
             self._summary_us = self._summary_us or now_us + SUMMARY_INTERVAL_US
@@ -81,20 +82,27 @@ def _line(effect: Emit, cause: str) -> str:
         return f"coordinator {known['brokerid']} leads, epoch {known['epoch']}"
     if effect.kind == "leader_resigned":
         return f"coordinator {known['brokerid']} no longer leads, epoch {known['epoch']}: {known['reason']}"
+    return f"group {effect.group}: {_of_group(effect, cause)}"
+
+
+def _of_group(effect: Emit, cause: str) -> str:
+    known = effect.fields
+    if effect.kind == "operator_changed":
+        return f"{known['by']} {known['what']}"
     if effect.kind == "member_joined":
-        return f"group {effect.group}: {known['member']} joined"
+        return f"{known['member']} joined"
     if effect.kind == "member_left":
         reason = str(known["reason"])
-        return f"group {effect.group}: {known['member']} left: {_LEFT.get(reason, reason)}"
+        return f"{known['member']} left: {_LEFT.get(reason, reason)}"
     if effect.kind == "rebalance_planned":
         return (
-            f"group {effect.group}: generation {effect.generation} planned because of {cause}:"
+            f"generation {effect.generation} planned because of {cause}:"
             f" {known['moved_count']} of {known['partition_count']} partitions move,"
             f" {known['member_count']} members, {known['mode']}"
         )
     late = known["late_members"]
     return (
-        f"group {effect.group}: generation {effect.generation} {known['outcome']} after {_ms(known['settled_us'])}:"
+        f"generation {effect.generation} {known['outcome']} after {_ms(known['settled_us'])}:"
         f" {known['moved_count']} partitions moved, longest pause {_ms(known['pause_us_max'])}"
         + (f", late: {_some(late)}" if isinstance(late, list) and late else "")
     )

@@ -1,4 +1,4 @@
-"""Audit lines: who asked for what, on which host. The log adds when."""
+"""Who asked for what, on which host, and when: as a line of the command's log, and in the group's settings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ import logging
 import os
 import platform
 
+from zkrebalancer.protocol.last_change import MAX_WHAT, MAX_WHO, LastChange, printable
+from zkrebalancer.runtime import clock
+
 _log = logging.getLogger(__name__)
+
+
+def change(what: str) -> LastChange:
+    """Return what this process's user does to a group, to be written into the group's settings with the change."""
+    return LastChange(printable(_who(), MAX_WHO), clock.epoch_ms(), printable(what, MAX_WHAT))
 
 
 def record(what: str) -> None:
     """Log what an operator has done, as a warning, so that commands show it by default."""
-    _log.warning("audit: %s@%s %s", _user(), platform.node(), what)
+    _log.warning("audit: %s %s", _who(), what)
+
+
+def _who() -> str:
+    return f"{_user()}@{platform.node()}"
 
 
 def _user() -> str:

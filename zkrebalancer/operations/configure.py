@@ -10,7 +10,8 @@ from typing import Any
 from zkrebalancer.assignment import WITH_OPTIONS, strategy
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.operations import audit
+from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
@@ -44,12 +45,25 @@ def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
     return settings.decode(node.content), node
 
 
-def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings) -> None:
-    """Replace the settings in `node` and keep unknown ones; raises SettingsChangedError, ZooKeeperRefusedError."""
-    content = settings.changed(node.content, dataclasses.asdict(new))
-    write = SetContent(paths.group(group), content, node.stat.version)
+def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings, what: str) -> None:
+    """Replace the settings in `node`, keep unknown ones, and log who did what."""
+    rewrite(zk, group, node, settings.changed(node.content, dataclasses.asdict(new)), what)
+
+
+def rewrite(zk: BlockingZk, group: str, node: Content, content: bytes, what: str) -> None:
+    """Replace the content of `node`, with who did what; log the same.
+
+    Raises:
+        SettingsChangedError: the node has changed since it was read.
+        NodeContentError: `content` is no settings.
+        ZooKeeperRefusedError: it may not be written.
+
+    """
+    marked = last_change.noted(content, audit.change(what), node.stat.version)
+    write = SetContent(paths.group(group), marked, node.stat.version)
     if not isinstance(zk.perform(Multi((write,)), CHANGED), Done):
         raise SettingsChangedError(f"group {group}: its settings have just changed; check them and try again")
+    audit.record(f"{what}, in group {group}")
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:

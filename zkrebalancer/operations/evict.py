@@ -9,8 +9,9 @@ from __future__ import annotations
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import MemberReport
 from zkrebalancer.operations import audit
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import CHANGED, Check, Delete, Multi, Refused
+from zkrebalancer.operations.configure import read_settings
+from zkrebalancer.protocol import last_change, paths
+from zkrebalancer.protocol.calls import CHANGED, Check, Delete, Multi, Refused, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -44,13 +45,21 @@ def read_consumer(zk: BlockingZk, group: str, consumer: str) -> MemberReport:
 def evict(zk: BlockingZk, group: str, consumer: str) -> None:
     """Remove the registration of a consumer that `read_consumer` has found.
 
+    The group's settings name who did, in the same transaction.
+
     Raises:
-        NotEvictableError: it has no registration or no ownership record any more.
-        ZooKeeperRefusedError: its registration may not be removed.
+        NotEvictableError: it has no registration or no ownership record any more, or the settings have just changed.
+        UnknownGroupError: the group was deleted.
+        NodeContentError, ZooKeeperRefusedError: the settings cannot be read, or a node may not be written.
 
     """
+    _settings, node = read_settings(zk, group)
+    content = last_change.noted(node.content, audit.change(f"evicted {consumer}"), node.stat.version)
+    named = SetContent(paths.group(group), content, node.stat.version)
     # Without both nodes, its session would count as over, and its lease would not be waited for.
-    both = Multi((Check(paths.owners(group, consumer)), Delete(paths.ids(group, consumer))))
-    if isinstance(zk.perform(both, CHANGED), Refused):
-        raise NotEvictableError(f"group {group}: {consumer} has left, or its membership is ending already")
+    all_three = Multi((Check(paths.owners(group, consumer)), Delete(paths.ids(group, consumer)), named))
+    if isinstance(zk.perform(all_three, CHANGED), Refused):
+        raise NotEvictableError(
+            f"group {group}: {consumer} has left, its membership is ending already, or the settings have just changed"
+        )
     audit.record(f"evicted {consumer} from group {group}")

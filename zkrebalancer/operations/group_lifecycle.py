@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.operations import audit
 from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.operations.starts_pause import starts_paused
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
@@ -34,6 +35,7 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_NODES_AT_ONCE = 5_000
+NO_VERSION = -1  # of a node that does not exist yet
 MAX_NAMES_SHOWN = 3
 
 
@@ -70,7 +72,8 @@ def create_group(zk: BlockingZk, group: str, wanted: GroupSettings | None) -> No
     """
     path = paths.group(paths.validate_name("group", group))
     create_missing(zk, paths.CONSUMERS, paths.GROUPS)
-    nodes = [Create(path, b"" if wanted is None else settings.encode(wanted))]
+    content = b"" if wanted is None else settings.encode(wanted)
+    nodes = [Create(path, last_change.noted(content, audit.change("created the group"), NO_VERSION))]
     nodes += [Create(f"{path}/{name}") for name in paths.GROUP_CHILDREN]
     if isinstance(zk.perform(Multi(tuple(nodes)), {Refusal.NODE_EXISTS}), Refused):
         raise GroupExistsError(f"there is a group {group} already; `groups configure` changes its settings")
@@ -143,7 +146,7 @@ def _delete_offsets(zk: BlockingZk, group: str, offsets: Sequence[str]) -> None:
     # Without the right to delete the group, this is refused, before any offset is deleted.
     zk.perform(Multi((Delete(paths.group(group)),)), {Refusal.NOT_EMPTY})
     waiting: list[Operation] = [Delete(path) for path in offsets]
-    with starts_paused(zk, group) as pause:
+    with starts_paused(zk, group, "began to delete the group") as pause:
         while waiting:
             pause.write(zk, waiting)
 

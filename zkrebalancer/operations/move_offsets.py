@@ -93,7 +93,7 @@ def import_offsets(
     refuse_former_topics(zk, group, known)
     if dry_run:
         return _changes(before, offsets)
-    with starts_paused(zk, group) as pause:
+    with starts_paused(zk, group, "imported offsets") as pause:
         changes = _changes(in_zookeeper(zk, group), offsets)
         writes = offset_writes(zk, group, known, offsets)
         while writes:

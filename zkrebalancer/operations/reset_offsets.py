@@ -57,7 +57,7 @@ def reset_offsets(
     refuse_consumers(zk, group)
     if dry_run:
         return _changes(zk, report, new_offsets, kafka)
-    with starts_paused(zk, group) as pause:
+    with starts_paused(zk, group, "reset offsets") as pause:
         changes = _changes(zk, report, new_offsets, kafka)
         writes = _writes(group, changes)
         pause.write(zk, writes)  # at least once, because offsets in Kafka are written only after the pause was renewed

@@ -59,7 +59,7 @@ def restore_offsets(
     refuse_former_topics(zk, group, known)
     if dry_run:
         return _changes(zk, report, chosen, known)
-    with starts_paused(zk, group) as pause:
+    with starts_paused(zk, group, "restored offsets of deleted topics") as pause:
         changes = _changes(zk, report, chosen, known)
         writes = offset_writes(zk, group, known, {tp: change.after for tp, change in changes.items()})
         while writes:

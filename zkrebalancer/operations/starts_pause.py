@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.operations import audit
+from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
@@ -27,6 +28,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_WRITES_PER_TRANSACTION = 500
@@ -42,6 +44,7 @@ class Pause:
 
     group: str
     node: Content  # the former settings; only their version has changed since
+    change: LastChange  # what the pause is for
     version: int = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
 
@@ -57,7 +60,8 @@ class Pause:
 
         """
         waiting = [] if waiting is None else waiting
-        content = settings.paused(self.node.content, f"{self.name}/{self.version}")
+        paused = settings.paused(self.node.content, f"{self.name}/{self.version}")
+        content = last_change.noted(paused, self.change, self.version)
         renewal = SetContent(paths.group(self.group), content, self.version)
         fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], (renewal,))
         if not isinstance(zk.perform(Multi((renewal, *waiting[:fitting])), CHANGED), Done):
@@ -67,15 +71,17 @@ class Pause:
 
 
 @contextmanager
-def starts_paused(zk: BlockingZk, group: str) -> Iterator[Pause]:
+def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
     """Pause starts while the block runs, and check first that the group still has no consumers.
+
+    `what`: what is done meanwhile, for the group's last change.
 
     Raises:
         OffsetsRefusedError: it has some, or its settings changed.
         ZooKeeperRefusedError: a node of the group may not be read or written.
 
     """
-    pause = Pause(group, _read_settings(zk, group))
+    pause = Pause(group, _read_settings(zk, group), audit.change(what))
     try:
         pause.write(zk)
         refuse_consumers(zk, group)
@@ -103,5 +109,5 @@ def _resume(zk: BlockingZk, pause: Pause) -> None:
     """End the pause, if it is still this one; if the settings change at that moment, the coordinator does it later."""
     node = _read_settings(zk, pause.group)
     if settings.is_paused_by(node.content, f"{pause.name}/"):
-        resumed = SetContent(paths.group(pause.group), settings.resumed(node.content), node.stat.version)
-        zk.perform(Multi((resumed,)), CHANGED)
+        content = last_change.noted(settings.resumed(node.content), pause.change, node.stat.version)
+        zk.perform(Multi((SetContent(paths.group(pause.group), content, node.stat.version),)), CHANGED)

@@ -26,10 +26,21 @@ Key = tuple[int, str]  # epoch, and the id of the cause
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a rebalance was requested. `subject`: the member, topic or settings that changed, None if there is none."""
+    """Why a rebalance was requested.
+
+    `subject`: the member, topic or settings that changed, or what an operator asked for; `by`: that operator. None:
+    there is none, or it is not known.
+    """
 
     kind: str
     subject: str | None = None
+    by: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The reason for people."""
+        named = self.kind if self.subject is None else f"{self.kind} {self.subject}"
+        return named if self.by is None else f"{named} (by {self.by})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,8 @@ def _reason(one: object) -> Reason:
     if not isinstance(one, dict):
         raise NodeContentError(f"{_WHAT}: a reason must be an object, not {one!r:.80}")
     subject = None if one.get("subject") is None else _name(one, "subject")
-    return Reason(_name(one, "kind"), subject)
+    by = None if one.get("by") is None else _name(one, "by")
+    return Reason(_name(one, "kind"), subject, by)
 
 
 def _list(entry: Mapping[str, Any], key: str) -> list[Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zkrebalancer.protocol.command import Cause
 from zkrebalancer.protocol.history import MAX_NAME, MAX_REASONS, Reason
+from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
@@ -26,7 +27,7 @@ class Request:
         self.count += 1
         if len(self.reasons) < MAX_REASONS:
             named = None if reason.subject is None else reason.subject[:MAX_NAME]
-            self.reasons.append(Reason(reason.kind, named))
+            self.reasons.append(replace(reason, subject=named))
 
 
 class Causes:
@@ -40,28 +41,28 @@ class Causes:
         self.queue_at_us = 0  # when the debounce of `pending` is over
         self._last_change_us = -(10**12)
 
-    def add(self, kind: str, subject: str | None) -> None:
+    def add(self, kind: str, subject: str | None, author: LastChange | None = None) -> None:
         """Note a change. Changes before the next plan are combined, and delay it up to a cap.
 
-        `subject`: the member, topic or settings that changed.
+        `subject`: see `Reason`; `author`: who has asked, if that is known.
         """
         now = self._scheduler.now.mono_us
         debounce_us = self._view.settings.rebalance_debounce_ms * 1_000
         was_quiet = now >= self._last_change_us + debounce_us
         self._last_change_us = now
         if self.pending is None:
-            self.begin(kind, subject)
+            self.begin(kind, subject, author)
             self.queue_at_us = now if was_quiet else now + debounce_us
             return
-        self.pending.add(Reason(kind, subject))
+        self.pending.add(_reason(kind, subject, author))
         cap_us = self._view.settings.rebalance_debounce_cap_ms * 1_000
         self.queue_at_us = max(self.queue_at_us, min(now + debounce_us, self.pending.requested_us + cap_us))
 
-    def begin(self, kind: str, subject: str | None = None) -> None:
+    def begin(self, kind: str, subject: str | None = None, author: LastChange | None = None) -> None:
         """Request a rebalance."""
         now = self._scheduler.now
         request = self.pending = Request(Cause(self._scheduler.new_id(), kind), now.mono_us, now.epoch_ms)
-        request.add(Reason(kind, subject))
+        request.add(_reason(kind, subject, author))
         self._scheduler.emit("rebalance_requested", self._view.generation, request.cause.id, trigger=kind)
 
     def take(self) -> Request:
@@ -71,3 +72,7 @@ class Causes:
             raise AssertionError(f"group {self._view.group} is planned without a cause")
         request.planning_us = self._scheduler.now.mono_us
         return request
+
+
+def _reason(kind: str, subject: str | None, author: LastChange | None) -> Reason:
+    return Reason(kind, subject) if author is None else Reason(kind, subject or author.what, author.by)

@@ -14,8 +14,10 @@ from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Get, Reply
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.authors import Authors
 from zkrebalancer.rebalance.causes import Causes, Request
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
@@ -64,8 +66,7 @@ class Group:
         self._ticket = 0  # of the computation whose answer is expected
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
-        self._last_generation = 0
-        self._failures = 0
+        self._last_generation, self._failures = 0, 0
         self._outdated, self._outdated_us = 0, 0  # readings in a row that ZooKeeper contradicted afterwards
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, leadership, self._loaded)
@@ -74,6 +75,7 @@ class Group:
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
         self._expiries = Expiries(scheduler, view)
+        self._authors = Authors(scheduler, view)
         self._history = History(scheduler, view, leadership.epoch)
         self.region = Region(scheduler, view, self._is_at_rest)
         self.planning = Planning(view, subscriptions, scheduler.warn)
@@ -234,6 +236,7 @@ class Group:
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
         self._expiries.look()
+        self._authors.adopt(is_new_group=self._load_trigger == "group-created")
         self._history.look()
         self.region.begin(self._loading.children)
         self.request(self._load_trigger)
@@ -260,9 +263,9 @@ class Group:
 
     # Requests ---------------------------------------------------------------------------------------------------
 
-    def request(self, kind: str, subject: str | None = None) -> None:
-        """Request a rebalance; one during a plan causes another plan. `subject`: what changed, for the history."""
-        self._causes.add(kind, subject)
+    def request(self, kind: str, subject: str | None = None, author: LastChange | None = None) -> None:
+        """Request a rebalance; one during a plan causes another plan. `subject`: see `Reason`."""
+        self._causes.add(kind, subject, author)
         if self.state not in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
             self._queue_debounced()
 
@@ -435,12 +438,13 @@ class Group:
                 return
             before, self.view.settings = self.view.settings, new
             self._expiries.look()
+            author = self._authors.note(reply)
             changed = new != before
             if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
                 return  # the pause was renewed
             if changed and (plan := self._moving.plan) is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
-            self.request("settings-changed" if changed else "operator-request", subject)
+            self.request("settings-changed" if changed else "operator-request", subject, author)
         else:
             self._leadership.gone.add(self.name)

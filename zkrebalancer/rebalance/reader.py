@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
+from zkrebalancer.protocol import cluster_nodes, command, last_change, ownership, paths, settings
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply, Stat
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
@@ -163,6 +163,7 @@ class GroupReader:
     def _settings_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             self.view.settings_version = reply.stat.version
+            self.view.last_change = last_change.read(reply.content, reply.stat.version)
             self.view.created_zxid = reply.stat.created_zxid
             try:
                 self.view.settings = settings.decode(reply.content)

@@ -17,6 +17,7 @@ from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic, is_same_topic, me
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied, decode
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
+from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
@@ -221,6 +222,7 @@ class GroupView:
     topics: Mapping[str, Topic]  # of the cluster
     settings: GroupSettings = field(default_factory=GroupSettings)
     settings_version: int = 0
+    last_change: LastChange | None = None  # None: this version of the settings names nobody
     created_zxid: int = 0  # of the group's node; if it differs, the group was deleted and created again
     generation: int = 0
     generation_version: int = 0

@@ -17,6 +17,7 @@ from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecyc
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.protocol.settings import GroupSettings
 
 
 class Commands:
@@ -90,7 +91,9 @@ def test_partitions_are_pinned_and_unpinned(commands: Commands, caplog: pytest.L
     commands.run("pin", GROUP, "u", "1", "--yes")
     commands.run("pin", GROUP, "t", "1", "--yes")
     assert pinned() == {"t": [0, 1, 3], "u": [1]}
-    assert caplog.messages[-1].endswith(" changed options of group g")
+    assert caplog.messages[-1].endswith(
+        'changed options from {"pinned": {"t": [0, 3], "u": [1]}} to {"pinned": {"t": [0, 1, 3], "u": [1]}}, in group g'
+    )
     commands.run("unpin", GROUP, "t", "0", "1", "--yes")
     assert pinned() == {"t": [3], "u": [1]}
     assert commands.run("unpin", GROUP, "t", "0").stdout.splitlines()[-1] == "g already has these settings"
@@ -105,7 +108,7 @@ def test_a_group_is_created_with_settings(commands: Commands) -> None:
     assert (created["created"], created["settings"]["strategy"]) == (True, "range")
     assert settings.decode(commands.world.zk.nodes[paths.group("new")].content).frozen
     assert commands.run("create", "plain").stdout == "plain is created\n"
-    assert commands.world.zk.nodes[paths.group("plain")].content == b""
+    assert settings.decode(commands.world.zk.nodes[paths.group("plain")].content) == GroupSettings()
     refused = commands.run("create", "other", "nonsense=1")
     assert isinstance(refused.exception, ConfigurationError)
     assert paths.group("other") not in commands.world.zk.nodes
@@ -146,7 +149,7 @@ def test_past_rebalances_are_shown(commands: Commands) -> None:
     assert all(text in shown for text in ("member-joined a-1", "member-joined b-1", "2 of 4", "finished"))
     assert len(commands.json("describe", GROUP, "--history")["history"]) == 2
     (last,) = commands.json("describe", GROUP, "--history", "1")["history"]
-    assert (last["generation"], last["reasons"]) == (2, [{"kind": "member-joined", "subject": "b-1"}])
+    assert (last["generation"], last["reasons"]) == (2, [{"kind": "member-joined", "subject": "b-1", "by": None}])
     assert "history" not in commands.json("describe", GROUP)
     assert commands.run("describe", GROUP, "--history", "0").exit_code == 2
 

@@ -138,7 +138,7 @@ def test_what_is_written_keeps_what_this_version_does_not_know() -> None:
     client.create(paths.group("g"), b'{"version": 1, "later": [1], "frozen": true}')
     _settings, node = read_settings(as_zk(client), "g")
 
-    write_settings(as_zk(client), "g", node, GroupSettings(mode="eager"))
+    write_settings(as_zk(client), "g", node, GroupSettings(mode="eager"), "did something")
 
     document = json.loads(client.model.nodes[paths.group("g")].content)
     assert (document["later"], document["frozen"], document["mode"]) == ([1], False, "eager")
@@ -151,7 +151,7 @@ def test_settings_that_changed_since_they_were_read_are_not_overwritten() -> Non
     client.meanwhile = lambda: client.set(paths.group("g"), b'{"version": 1, "frozen": true}')
 
     with pytest.raises(SettingsChangedError, match="group g") as raised:
-        write_settings(as_zk(client), "g", node, GroupSettings(mode="eager"))
+        write_settings(as_zk(client), "g", node, GroupSettings(mode="eager"), "did something")
 
     assert raised.value.retriable
     assert client.model.nodes[paths.group("g")].content == b'{"version": 1, "frozen": true}'

@@ -116,7 +116,7 @@ def plan(zk: BlockingZk) -> Iterable[str]:
 
 def change_settings(zk: BlockingZk) -> Iterable[str]:
     before, node = configure.read_settings(zk, GROUP)
-    configure.write_settings(zk, GROUP, node, configure.changed(before, ["frozen=true"]))
+    configure.write_settings(zk, GROUP, node, configure.changed(before, ["frozen=true"]), "froze it")
     return ()
 
 

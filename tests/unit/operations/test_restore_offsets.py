@@ -303,7 +303,7 @@ def test_an_operation_that_ends_leaves_the_pause_of_another_one() -> None:
     """In `starts_pause._resume`, end any pause: then consumers start between two writes of the other one."""
     world = with_copies()
     zk = cast("BlockingZk", Client(world))
-    first, second = starts_paused(zk, GROUP), starts_paused(zk, GROUP)
+    first, second = starts_paused(zk, GROUP, "one"), starts_paused(zk, GROUP, "two")
     beaten = first.__enter__()
     pause = second.__enter__()
     with pytest.raises(OffsetsRefusedError, match="changed"):

@@ -14,7 +14,6 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
-from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import Foreseen, foresee
 from zkrebalancer.protocol.calls import Content
@@ -87,9 +86,10 @@ def prepare(zk: BlockingZk, group: str, altered: Altered, kafka: Mapping[str, st
 
 
 def write(zk: BlockingZk, change: Change) -> None:
-    """Write the new settings, and log who did."""
-    operation.write_settings(zk, change.group, change.node, change.after)
-    audit.record(f"changed {', '.join(change.changes)} of group {change.group}")
+    """Write the new settings, and who changed what."""
+    named = change.changes.items()
+    values = [f"{key} from {json.dumps(of['before'])} to {json.dumps(of['after'])}" for key, of in named]
+    operation.write_settings(zk, change.group, change.node, change.after, f"changed {', '.join(values)}")
 
 
 def apply_settings(zookeeper: str, group: str, altered: Altered, result: str, asked: Asked) -> None:

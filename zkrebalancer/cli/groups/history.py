@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from rich.table import Table
 
+from zkrebalancer.cli.tables import utc
 from zkrebalancer.protocol.history import Rebalanced
 
 COLUMNS = (
@@ -34,7 +34,7 @@ def table(rebalances: Sequence[Rebalanced]) -> Table:
     shown = Table(*COLUMNS)
     for each in rebalances:
         shown.add_row(
-            _time(each.requested_at_ms),
+            utc(each.requested_at_ms),
             str(each.generation),
             _why(each),
             str(each.members),
@@ -48,14 +48,8 @@ def table(rebalances: Sequence[Rebalanced]) -> Table:
     return shown
 
 
-def _time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _why(rebalanced: Rebalanced) -> str:
-    named = [
-        reason.kind if reason.subject is None else f"{reason.kind} {reason.subject}" for reason in rebalanced.reasons
-    ]
+    named = [reason.text for reason in rebalanced.reasons]
     more = rebalanced.reason_count - len(named)
     return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
 

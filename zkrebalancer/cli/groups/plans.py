@@ -19,11 +19,8 @@ from zkrebalancer.cli.groups.changes import (
     yes_option,
 )
 from zkrebalancer.observe import inspection
-from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import foresee, foresee_one
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -108,15 +105,9 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
         leader = inspection.read_leader(zk)
         if leader is None:
             raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
-        node = zk.perform(Get(paths.group(group)), ABSENT)
-        if not isinstance(node, Content):
-            raise inspection.UnknownGroupError(f"group {group} was deleted")
+        _settings, node = operation.read_settings(zk, group)
         # Rewriting the settings unchanged is the request: every leader watches them anyway.
-        request = Multi((SetContent(paths.group(group), node.content, node.stat.version),))
-        written = zk.perform(request, CHANGED)
-    if not isinstance(written, Done):
-        raise RebalancerError(f"group {group}: its settings were changed at the same time; try again")
-    audit.record(f"requested a check of group {group}")
+        operation.rewrite(zk, group, node, node.content, "requested a check")
     if as_json:
         click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
     else:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from zkrebalancer.cli.groups.lags import Lags
+from zkrebalancer.cli.tables import utc
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations.service_level import Level
 from zkrebalancer.protocol import fields
@@ -37,6 +38,7 @@ def document(report: GroupReport, lags: Lags | None, levels: Sequence[Level]) ->
     return {
         **summary(report),
         "settings": asdict(report.settings),
+        "last_change": None if report.view.last_change is None else asdict(report.view.last_change),
         "evicted": report.evicted,
         "consumers": [
             {
@@ -67,10 +69,16 @@ def state_table(report: GroupReport) -> Table:
     """Return the state and the settings."""
     table = Table("property", "value")
     shown = {**summary(report), **asdict(report.settings), "evicted": _some(report.evicted)}
+    shown["last change"] = _last_change(report)
     for key, value in shown.items():
         if key not in {"problems", "problem_counts"}:
             table.add_row(key, str(value))
     return table
+
+
+def _last_change(report: GroupReport) -> str:
+    change = report.view.last_change
+    return "-" if change is None else f"{utc(change.at_ms)} UTC, {change.by}: {change.what}"
 
 
 def _some(names: list[str]) -> str:

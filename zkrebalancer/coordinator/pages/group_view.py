@@ -93,6 +93,7 @@ def document(copied: Copied, past: Sequence[Rebalanced], parts: Parts, started_m
         "unowned": figures.unowned,
         "pending_commands": figures.pending_commands,
         "settings": {name: value for name, value in asdict(view.settings).items() if name != "paused_by"},
+        "last_change": None if view.last_change is None else asdict(view.last_change),
         "obstacles": [_obstacle(each) for each in obstacles],
         "planned": None if copied.planned is None else asdict(copied.planned),
         "evicted": sorted(view.evicted)[:MEMBERS_PER_PAGE],

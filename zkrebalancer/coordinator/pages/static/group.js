@@ -78,7 +78,7 @@ export function showGroup(name, fields) {
     noPast.hidden = found.history.length > 0;
     list(members.body, found.roster.members, (one) => one.member, memberLine);
     memberPages.show(found.roster.page, found.roster.pages, plural(found.roster.matching, "member"));
-    list(settings, Object.entries(found.settings), ([label]) => label, ([label, value]) => fact(label, typeof value === "string" ? value : JSON.stringify(value)));
+    list(settings, [...lastChange(found.last_change), ...Object.entries(found.settings)], ([label]) => label, ([label, value]) => fact(label, typeof value === "string" ? value : JSON.stringify(value)));
   }
 
   function showPlanned(planned) {
@@ -132,11 +132,13 @@ function figures(found) {
   ];
 }
 
+const lastChange = (one) => (one ? [["last change", `${time(one.at_ms)}, ${one.by}: ${one.what}`]] : []);
+
 const obstacleLine = (one) => h("li", {}, chip(one.kind, "late"), " ", one.text);
 
 function pastLine([one, longest]) {
   const more = one.reason_count - one.reasons.length;
-  const reasons = one.reasons.map((reason) => h("li", {}, reason.kind, reason.subject ? h("span", { class: "subject", title: reason.subject }, ` ${shortName(reason.subject)}`) : null));
+  const reasons = one.reasons.map((reason) => h("li", {}, reason.kind, reason.subject ? h("span", { class: "subject", title: reason.subject }, ` ${shortName(reason.subject)}`) : null, reason.by ? `, by ${reason.by}` : null));
   if (more > 0) reasons.push(h("li", {}, `${number(more)} more`));
   const late = one.late_count ? h("p", { class: "bad" }, "late: ", memberNames(one.late), one.late_count > one.late.length ? `, ${one.late_count - one.late.length} more` : null) : null;
   const slowest = one.slowest ? h("p", { class: "note" }, "slowest: ", memberName(one.slowest.member), `, ${duration(one.slowest.ms)}`) : null;
