@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import platform
 
 import pytest
 
@@ -60,7 +62,8 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     assert scenario.report(group).settings.strategy == "sticky"
     told = groups(scenario, "configure", group, f"strategy={strategy}", "rebalance_timeout_ms=20000", json_wanted=False)
     assert (told.returncode, told.stderr.count("\n")) == (0, 1), told.stderr
-    assert told.stderr.endswith(f" changed strategy, rebalance_timeout_ms of group {group}\n")
+    changed = f'strategy from "sticky" to "{strategy}", rebalance_timeout_ms from 30000 to 20000'
+    assert told.stderr.endswith(f" changed {changed}, in group {group}\n")
     assert f"{len(foreseen['plan']['moves'])} partitions would move" in told.stdout
     wanted = {(move["topic"], move["partition"]): move["to"] for move in foreseen["plan"]["moves"]}
 
@@ -108,6 +111,18 @@ def test_a_frozen_group_moves_after_unfreeze_and_an_empty_one_can_be_deleted(sce
     (second,) = [m for m in scenario.report(group).members if m.registration and m.registration.client_id == late]
     assert second.owners is not None
     assert len(second.owners.partitions) == len(foreseen["plan"]["moves"])
+    me = f"{getpass.getuser()}@{platform.node()}"
+    shown = json.loads(groups(scenario, "describe", group, "--state").stdout)
+    assert (shown["last_change"]["by"], shown["last_change"]["what"]) == (me, "changed frozen from true to false")
+    scenario.lab.wait_for(
+        "its author in the history", lambda: me in groups(scenario, "describe", group, "--history").stdout
+    )
+    frozen, thawed = "changed frozen from false to true", "changed frozen from true to false"
+
+    def told() -> list[tuple[str, str]]:
+        return [(each["by"], each["what"]) for each in scenario.events("operator_changed", group=group)]
+
+    scenario.lab.wait_for("both events", lambda: told() == [(me, frozen), (me, thawed)])
 
     refused = groups(scenario, "delete", group, "--yes")
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -252,6 +267,37 @@ def test_balanced_reads_within_the_rack_if_that_is_worth_it(scenario: Scenario) 
     write(scenario, path, before)
     assert groups(scenario, "configure", group, "strategy=sticky", "options.rack_cost=").returncode == 0
     scenario.verify()
+
+
+def test_a_freeze_ends_at_its_time_and_a_large_plan_waits_for_a_yes(scenario: Scenario) -> None:
+    scenario.begin(modes=[INCREMENTAL], members=1)
+    (group,) = scenario.groups
+    assert groups(scenario, "configure", group, "approve_moves_above=0").returncode == 0
+    assert groups(scenario, "freeze", group, "--for", "1s").returncode == 0
+    scenario.join(group)
+
+    def waits(report: GroupReport) -> bool:
+        return not report.settings.frozen and bool(obstacle(scenario, group, "unapproved"))
+
+    scenario.wait_group("the freeze is over, and its plan waits", group, waits)
+    assert obstacle(scenario, group, "unapproved") == ["unapproved"]
+    before = scenario.report(group).owned()
+    foreseen = json.loads(groups(scenario, "resume", group, "--dry-run").stdout)
+    moves = {(each["topic"], each["partition"]) for each in foreseen["plan"]["moves"]}
+    assert len(moves) == 3
+    assert scenario.report(group).owned() == before
+    assert groups(scenario, "resume", group).returncode == 0
+    scenario.settle(group)
+    after = scenario.report(group).owned()
+    assert {partition for partition in before if before[partition] != after[partition]} == moves
+    scenario.lab.wait_for("the end of the obstacle", lambda: not obstacle(scenario, group, "unapproved"))
+    scenario.verify()
+
+
+def obstacle(scenario: Scenario, group: str, kind: str) -> list[str]:
+    """Return the obstacles of this kind that `describe --state` shows."""
+    shown = json.loads(groups(scenario, "describe", group, "--state").stdout)["obstacles"]
+    return [each["kind"] for each in shown if each["kind"] == kind]
 
 
 def test_weights_take_the_place_of_measured_rates(scenario: Scenario) -> None:

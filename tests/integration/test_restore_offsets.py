@@ -44,7 +44,7 @@ def test_offsets_of_a_topic_that_was_created_anew_are_put_back(scenario: Scenari
         number: (now.get(number), offset) for number, offset in before.items()
     }
     assert stored(scenario, group, topic) == now
-    restore(scenario, group)
+    restore(scenario, group, "--yes")
     assert stored(scenario, group, topic) == before
     assert "has no copy of absent" in restore(scenario, group, "--topic", "absent", code=1)
     scenario.require_quiet_logs()

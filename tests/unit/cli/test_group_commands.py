@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import platform
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, plans, views
+from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
@@ -43,7 +47,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     world = world_with(partitions=4)
     client = ModelClient(world.zk)
-    for module in (views, plans, changes, draining, freezing, lifecycle):
+    for module in (views, plans, changes, draining, freezing, lifecycle, offsets):
         monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
     return Commands(world)
 
@@ -293,3 +297,47 @@ def test_a_plan_that_waits_is_shown_and_approved(commands: Commands) -> None:
     assert len(world.owned()["b-1"]) == 2
     assert "unapproved" not in commands.run("list").stdout
     assert "no plan waits" in str(commands.run("resume", GROUP).exception)
+
+
+MOVES = {"configure", "drain", "freeze", "pin", "rebalance", "resume", "undrain", "unfreeze", "unpin"}
+LOSES = {"delete", "evict", "reset-offsets", "offsets import", "offsets restore"}
+
+
+def test_what_moves_or_loses_something_can_be_tried_and_confirmed() -> None:
+    """Remove `--dry-run` from a command: it is missing here."""
+    commands = {name: each for name, each in groups.commands.items() if name != "offsets"}
+    offsets = groups.commands["offsets"]
+    assert isinstance(offsets, click.Group)
+    commands |= {f"offsets {name}": each for name, each in offsets.commands.items()}
+    given = {name: {option.name for option in each.params} for name, each in commands.items()}
+    assert {name for name, options in given.items() if {"dry_run", "yes"} <= options} == MOVES | LOSES
+    assert all("as_json" in options for options in given.values())
+
+
+def test_a_check_is_requested_after_its_plan_was_shown(commands: Commands) -> None:
+    """In `rebalance`, write in spite of `--dry-run`."""
+    before = commands.world.zk.nodes[paths.group(GROUP)]
+    tried = commands.json("rebalance", GROUP, "--dry-run")
+    assert (tried["requested"], tried["plan"]["moves"]) == (False, [])
+    assert commands.run("rebalance", GROUP, "--dry-run").stdout.splitlines()[-1] == "nothing was requested"
+    assert commands.world.zk.nodes[paths.group(GROUP)] == before
+    assert commands.json("rebalance", GROUP)["requested"]
+    shown = commands.json("describe", GROUP, "--state")["last_change"]
+    assert (shown["by"], shown["what"]) == (f"{getpass.getuser()}@{platform.node()}", "requested a check")
+    assert "requested a check" in commands.run("describe", GROUP, "--state").stdout
+
+
+def test_a_freeze_can_be_tried(commands: Commands) -> None:
+    assert commands.json("freeze", GROUP, "--dry-run")["changes"]["frozen"] == {"before": False, "after": True}
+    assert not commands.is_frozen()
+    assert commands.json("describe", GROUP, "--state")["last_change"] is None
+
+
+def test_an_export_does_not_replace_another_one(commands: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text("kept")
+    refused = commands.run("offsets", "export", GROUP, "--out", str(file))
+    assert str(refused.exception) == f"{file} exists already; replace it with --yes"
+    assert file.read_text() == "kept"
+    assert commands.run("offsets", "export", GROUP, "--out", str(file), "--yes").exit_code == 0
+    assert file.read_text() == "topic,partition,offset\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ MAX_MOVES_SHOWN = 20
 kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
+required_yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal."
+)
 
 Altered = Callable[[GroupReport], GroupSettings]  # from a group, as it was read, to its new settings
 
@@ -38,11 +42,25 @@ class Asked:
     kafka: Mapping[str, str] | None
     as_json: bool
 
+    @property
+    def asks(self) -> bool:
+        """Whether the answer is open, and there is a terminal."""
+        return not (self.dry_run or self.yes or self.as_json) and sys.stdin.isatty()
+
     def is_confirmed(self, question: str) -> bool:
         """Ask, if the answer is open and there is a terminal."""
-        if self.dry_run:
-            return False
-        return self.yes or self.as_json or not sys.stdin.isatty() or click.confirm(question)
+        return not self.dry_run and (not self.asks or click.confirm(question))
+
+
+def change_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that changes a group; the command gets them as `asked` and `zookeeper`."""
+
+    @functools.wraps(command)
+    def run(*, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, as_json: bool, **others: object) -> None:
+        command(asked=Asked(dry_run, yes, kafka, as_json), **others)
+
+    with_output = options.zookeeper_option(options.json_option(options.log_level_option(run)))
+    return dry_run_option(yes_option(kafka_options(with_output)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import click
 
-from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import (
     Altered,
     Asked,
     Change,
     apply_settings,
-    dry_run_option,
-    kafka_options,
+    change_options,
     prepare,
     write,
-    yes_option,
 )
 from zkrebalancer.operations import drain as operation
 from zkrebalancer.runtime.zk import BlockingZk
@@ -27,21 +23,13 @@ from zkrebalancer.runtime.zk import BlockingZk
 @click.argument("group", required=False)
 @click.argument("members", metavar="[MEMBER…]", nargs=-1)
 @click.option("--host", help="All members of this host, also those that join later; without GROUP, in every group.")
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
+@change_options
 def drain(
     group: str | None,
     members: tuple[str, ...],
     host: str | None,
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
+    asked: Asked,
     zookeeper: str,
-    as_json: bool,
 ) -> None:
     """Let members give away what they have, and give them nothing, until `undrain`.
 
@@ -55,7 +43,6 @@ def drain(
     """
     if bool(members) == (host is not None) or (members and group is None):
         raise click.UsageError("give GROUP and MEMBER, or --host")
-    asked = Asked(dry_run, yes, kafka, as_json)
     if group is not None:
         altered: Altered = operation.draining_host(host) if host is not None else operation.draining(members)
         apply_settings(zookeeper, group, altered, "draining them", asked)
@@ -67,21 +54,13 @@ def drain(
 @click.argument("group", required=False)
 @click.argument("members", metavar="[MEMBER…]", nargs=-1)
 @click.option("--host", help="The members of this host; without GROUP, in every group.")
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
+@change_options
 def undrain(
     group: str | None,
     members: tuple[str, ...],
     host: str | None,
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
+    asked: Asked,
     zookeeper: str,
-    as_json: bool,
 ) -> None:
     """Let drained members have partitions again, after showing which.
 
@@ -94,7 +73,6 @@ def undrain(
     """
     if (members and host is not None) or (group is None and host is None):
         raise click.UsageError("give GROUP, GROUP and MEMBER, or --host")
-    asked = Asked(dry_run, yes, kafka, as_json)
     if group is not None:
         altered: Altered = operation.undraining_host(host) if host is not None else operation.undraining(members)
         apply_settings(zookeeper, group, altered, "not draining them", asked)

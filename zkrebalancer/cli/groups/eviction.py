@@ -8,6 +8,7 @@ import sys
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.groups.changes import required_yes_option
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import evict as operation
 from zkrebalancer.protocol import fields
@@ -18,7 +19,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 @click.argument("group")
 @click.argument("consumer")
 @click.option("--dry-run", is_flag=True, help="Only show what the consumer has.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal.")
+@required_yes_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option

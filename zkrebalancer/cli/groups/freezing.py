@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import click
 
-from zkrebalancer.cli import options
-from zkrebalancer.cli.groups.changes import Asked, apply_settings, dry_run_option, kafka_options, yes_option
+from zkrebalancer.cli.groups.changes import Asked, apply_settings, change_options
 from zkrebalancer.operations import approval
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -37,13 +35,12 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.command()
 @click.argument("group")
 @click.option("--for", "seconds", type=Duration(), help="End the freeze after this time, such as 90m, 2h or 1d.")
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def freeze(group: str, seconds: int | None, zookeeper: str, as_json: bool) -> None:
+@change_options
+def freeze(group: str, seconds: int | None, asked: Asked, zookeeper: str) -> None:
     """Keep each owned partition with its owner until `unfreeze`.
 
-    Partitions without an owner are still assigned. With `--for`, the coordinator ends the freeze, by its clock.
+    Partitions without an owner are still assigned. With `--for`, the coordinator ends the freeze, by its clock. Nothing
+    moves, so the command does not ask.
 
     \b
     Example:
@@ -55,21 +52,14 @@ def freeze(group: str, seconds: int | None, zookeeper: str, as_json: bool) -> No
         group,
         lambda report: replace(report.settings, frozen=True, frozen_until_ms=until_ms),
         "frozen",
-        Asked(dry_run=False, yes=True, kafka=None, as_json=as_json),
+        replace(asked, yes=True),
     )
 
 
 @click.command()
 @click.argument("group")
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def unfreeze(
-    group: str, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
-) -> None:
+@change_options
+def unfreeze(group: str, asked: Asked, zookeeper: str) -> None:
     """Let partitions move again, after showing which would.
 
     The same as `groups configure GROUP frozen=false`.
@@ -83,21 +73,14 @@ def unfreeze(
         group,
         lambda report: replace(report.settings, frozen=False, frozen_until_ms=0),
         "not frozen",
-        Asked(dry_run, yes, kafka, as_json),
+        asked,
     )
 
 
 @click.command()
 @click.argument("group")
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def resume(
-    group: str, dry_run: bool, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
-) -> None:
+@change_options
+def resume(group: str, asked: Asked, zookeeper: str) -> None:
     """Approve a plan that waits because it moves more than `approve_moves_above`.
 
     The approval is for as many moves as the coordinator has planned. If the group changes so that more would move, or
@@ -114,5 +97,5 @@ def resume(
         group,
         lambda report: replace(report.settings, approved_moves=moves, approved_generation=report.generation),
         f"resumed: {moves} moves are approved",
-        Asked(dry_run, yes, kafka, as_json),
+        asked,
     )

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.groups.changes import required_yes_option
 from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.group_lifecycle import create_group, delete_group, read_nodes
@@ -44,7 +45,7 @@ def create(group: str, pairs: tuple[str, ...], zookeeper: str, as_json: bool) ->
 @click.command()
 @click.argument("group")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal.")
+@required_yes_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option

@@ -18,9 +18,14 @@ from zkrebalancer.operations import audit, move_offsets, offset_file
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import Imported
 from zkrebalancer.operations.offset_file import MAX_FILE_BYTES, OffsetFileError
-from zkrebalancer.operations.restore_offsets import restore_offsets
+from zkrebalancer.operations.restore_offsets import Restored, restore_offsets
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
+replace_option = click.option(
+    "--yes", is_flag=True, help="Do not ask before stored offsets are replaced; required without a terminal."
+)
 
 
 @click.group("offsets")
@@ -39,7 +44,8 @@ def group_offsets() -> None:
 @click.option(
     "--copy", "copies", multiple=True, metavar="COPY", help="Only this copy; repeatable. Default: the last deletion."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
+@replace_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -48,6 +54,7 @@ def restore(
     topics: tuple[str, ...],
     copies: tuple[str, ...],
     dry_run: bool,
+    yes: bool,
     zookeeper: str,
     as_json: bool,
 ) -> None:
@@ -61,7 +68,10 @@ def restore(
       zkrebalancer groups offsets restore payments --topic orders --dry-run --zookeeper localhost:2181/kafka
     """
     with BlockingZk(zookeeper) as zk:
-        changes = restore_offsets(zk, group, topics, copies, dry_run)
+        changes = restore_offsets(zk, group, topics, copies, dry_run=True)
+        dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
+        if not dry_run:
+            changes = restore_offsets(zk, group, topics, copies, dry_run=False)
     if changes and not dry_run:
         audit.record(f"restored {len(changes)} offsets of group {group}")
     if as_json:
@@ -83,13 +93,14 @@ SOURCES = click.Choice([ZOOKEEPER, KAFKA_STORE, OLD])
 @group_offsets.command("export")
 @click.argument("group")
 @click.option("--from", "source", type=SOURCES, default=ZOOKEEPER, show_default=True, help="The store to read.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write; default: the output.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A new file; default: the output.")
+@click.option("--yes", is_flag=True, help="Also replace the file, if there is one.")
 @options.kafka_options("Kafka brokers; required with --from kafka.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
 def export_offsets(
-    group: str, source: str, out: Path | None, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+    group: str, source: str, out: Path | None, yes: bool, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
 ) -> None:
     """Write a group's stored offsets as CSV (topic, partition, offset), or with --json as JSON.
 
@@ -99,6 +110,8 @@ def export_offsets(
     Example:
       zkrebalancer groups offsets export payments --out payments.csv --zookeeper localhost:2181/kafka
     """
+    if out is not None and out.exists() and not yes:
+        raise OffsetFileError(f"{out} exists already; replace it with --yes")
     offsets = _read(group, source, kafka, zookeeper)
     text = offset_file.to_json(group, offsets) if as_json else offset_file.to_csv(offsets)
     if out is None:
@@ -117,8 +130,8 @@ def export_offsets(
 @click.option("--from", "source", type=SOURCES, help="Import from this store instead of a file.")
 @click.option("--to", "target", type=click.Choice([ZOOKEEPER, KAFKA_STORE]), default=ZOOKEEPER, show_default=True)
 @options.kafka_options("Kafka brokers; required with --from kafka and --to kafka.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask before stored offsets are replaced; required without a terminal.")
+@dry_run_option
+@replace_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -172,7 +185,7 @@ def import_offsets(
     console().print(table)
 
 
-def _may_replace(changes: Mapping[TopicPartition, Imported], *, can_ask: bool) -> bool:
+def _may_replace(changes: Mapping[TopicPartition, Imported | Restored], *, can_ask: bool) -> bool:
     replaced = sum(change.before not in {None, change.after} for change in changes.values())
     if replaced and not can_ask:
         raise click.UsageError(f"{replaced} stored offsets would be replaced; confirm with --yes, or try --dry-run")

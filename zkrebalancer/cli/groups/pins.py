@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import click
 
 from zkrebalancer.assignment.balanced.options import read_options
-from zkrebalancer.cli import options
-from zkrebalancer.cli.groups.changes import Asked, apply_settings, dry_run_option, kafka_options, yes_option
+from zkrebalancer.cli.groups.changes import Asked, apply_settings, change_options
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.configure import changed
 from zkrebalancer.protocol.settings import GroupSettings
@@ -23,21 +22,13 @@ partitions_argument = click.argument(
 @click.argument("group")
 @click.argument("topic")
 @partitions_argument
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
+@change_options
 def pin(
     group: str,
     topic: str,
     partitions: tuple[int, ...],
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
+    asked: Asked,
     zookeeper: str,
-    as_json: bool,
 ) -> None:
     """Keep partitions with their owners while these live, until `unpin`.
 
@@ -52,28 +43,20 @@ def pin(
         pinned = read_options(report.settings.options).pinned
         return _pinned(report, {**pinned, topic: pinned.get(topic, frozenset()) | set(partitions)})
 
-    apply_settings(zookeeper, group, altered, "pinned", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(zookeeper, group, altered, "pinned", asked)
 
 
 @click.command()
 @click.argument("group")
 @click.argument("topic")
 @partitions_argument
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
+@change_options
 def unpin(
     group: str,
     topic: str,
     partitions: tuple[int, ...],
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
+    asked: Asked,
     zookeeper: str,
-    as_json: bool,
 ) -> None:
     """Let pinned partitions move again, after showing which would.
 
@@ -86,7 +69,7 @@ def unpin(
         pinned = read_options(report.settings.options).pinned
         return _pinned(report, {**pinned, topic: pinned.get(topic, frozenset()) - set(partitions)})
 
-    apply_settings(zookeeper, group, altered, "unpinned", Asked(dry_run, yes, kafka, as_json))
+    apply_settings(zookeeper, group, altered, "unpinned", asked)
 
 
 def _pinned(report: GroupReport, pinned: Mapping[str, frozenset[int]]) -> GroupSettings:

@@ -12,11 +12,10 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import (
     Asked,
     apply_settings,
-    dry_run_option,
+    change_options,
     foreseen_document,
     kafka_options,
     show_foreseen,
-    yes_option,
 )
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
@@ -88,49 +87,47 @@ def explain(
 
 @click.command()
 @click.argument("group")
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
-def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
-    """Ask the coordinator to check a group again.
+@change_options
+def rebalance(group: str, asked: Asked, zookeeper: str) -> None:
+    """Ask the coordinator to check a group again, after showing what would move.
 
     Nothing happens if no partition has to move.
 
     \b
     Example:
-      zkrebalancer groups rebalance payments --zookeeper localhost:2181/kafka
+      zkrebalancer groups rebalance payments --dry-run --zookeeper localhost:2181/kafka
     """
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
         leader = inspection.read_leader(zk)
         if leader is None:
             raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
-        _settings, node = operation.read_settings(zk, group)
-        # Rewriting the settings unchanged is the request: every leader watches them anyway.
-        operation.rewrite(zk, group, node, node.content, "requested a check")
-    if as_json:
-        click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
-    else:
+        foreseen = foresee(zk, report, report.settings, asked.kafka)
+        if not asked.as_json:
+            show_foreseen(foreseen)
+        is_requested = asked.is_confirmed("Ask for it?")
+        if is_requested:
+            _settings, node = operation.read_settings(zk, group)
+            # Rewriting the settings unchanged is the request: every leader watches them anyway.
+            operation.rewrite(zk, group, node, node.content, "requested a check")
+    if asked.as_json:
+        known = {"generation": report.generation, "plan": foreseen_document(foreseen)}
+        click.echo(json.dumps({"group": group, "requested": is_requested, **known}))
+    elif is_requested:
         click.echo(f"asked coordinator {leader.brokerid} to check {group}, now at generation {report.generation}")
+    else:
+        click.echo("nothing was requested")
 
 
 @click.command()
 @click.argument("group")
 @click.argument("pairs", metavar="KEY=VALUE…", nargs=-1, required=True)
-@dry_run_option
-@yes_option
-@kafka_options
-@options.zookeeper_option
-@options.json_option
-@options.log_level_option
+@change_options
 def configure(
     group: str,
     pairs: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-    kafka: Mapping[str, str] | None,
+    asked: Asked,
     zookeeper: str,
-    as_json: bool,
 ) -> None:
     """Change a group's settings, after showing the resulting plan.
 
@@ -146,5 +143,5 @@ def configure(
         group,
         lambda report: operation.changed(report.settings, pairs),
         "configured",
-        Asked(dry_run, yes, kafka, as_json),
+        asked,
     )

@@ -10,10 +10,11 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.groups.changes import Asked, yes_option
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import audit, kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
-from zkrebalancer.operations.reset_offsets import reset_offsets
+from zkrebalancer.operations.reset_offsets import Change, reset_offsets
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -33,6 +34,7 @@ FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 )
 @options.kafka_options("Kafka brokers; required unless --to-offset is given. Also resets the offsets stored in Kafka.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@yes_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -43,6 +45,7 @@ def reset(
     to_datetime: datetime | None,
     kafka: Mapping[str, str] | None,
     dry_run: bool,
+    yes: bool,
     zookeeper: str,
     as_json: bool,
 ) -> None:
@@ -66,8 +69,12 @@ def reset(
         ends = kafka_offsets.log_ends(kafka, partitions)
         return {partition: low if target == "earliest" else high for partition, (low, high) in ends.items()}
 
+    asked = Asked(dry_run, yes, kafka, as_json)
     with BlockingZk(zookeeper) as zk:
         in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
+        if asked.asks and not _is_confirmed(reset_offsets(zk, group, new_offsets, dry_run=True, kafka=in_kafka), asked):
+            click.echo("nothing was reset")
+            return
         changes = reset_offsets(zk, group, new_offsets, dry_run, in_kafka)
     if changes and not dry_run:
         audit.record(f"reset {len(changes)} offsets of group {group}")
@@ -86,12 +93,21 @@ def reset(
             for (topic, partition), change in changes.items()
         ]
         click.echo(json.dumps({"group": group, "dry_run": dry_run, "offsets": rows}))
-        return
+    else:
+        console().print(_table(changes, dry_run=dry_run))
+
+
+def _is_confirmed(foreseen: Mapping[fields.TopicPartition, Change], asked: Asked) -> bool:
+    console().print(_table(foreseen, dry_run=True))
+    return not foreseen or asked.is_confirmed(f"Reset {len(foreseen)} offsets?")
+
+
+def _table(changes: Mapping[fields.TopicPartition, Change], *, dry_run: bool) -> Table:
     table = Table("topic", "partition", "in ZooKeeper", "in Kafka", "would be" if dry_run else "now")
     for (topic, partition), change in changes.items():
         shown = (partition, change.in_zookeeper, change.in_kafka, change.after)
         table.add_row(topic, *("-" if value is None else str(value) for value in shown))
-    console().print(table)
+    return table
 
 
 def _require_kafka_time(moment: datetime | None) -> datetime | None:
