@@ -155,3 +155,7 @@ def test_the_offsets_of_old_consumers_are_imported(moving: Moving) -> None:
     moving.offsets("import", moving.group, "--from", "old-consumers")
     moving.read_here(RECORDS - 40 * PARTITIONS)
     assert sorted(moving.read) == list(range(40 * PARTITIONS, RECORDS))
+    back = moving.offsets("import", moving.group, "--from", "zookeeper", "--to", "old-consumers", "--yes")
+    assert [(row["before"], row["after"]) for row in back["offsets"]] == [(40, RECORDS // PARTITIONS)] * PARTITIONS
+    again = moving.offsets("import", moving.group, "--from", "old-consumers", "--dry-run")
+    assert {row["after"] for row in again["offsets"]} == {RECORDS // PARTITIONS}

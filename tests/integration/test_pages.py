@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.commands import run
 from tests.integration.scenario import PARTITIONS, Scenario
 from tests.support.browser import ENTER, TAB, Browser, browser, require_browser
 from tests.support.deadlines import WITHIN_S
@@ -24,7 +26,7 @@ LATE = Rebalanced(
     generation=7,
     mode="incremental",
     requested_at_ms=1_763_000_000_000,
-    reasons=(Reason("member-joined", MARKUP),),
+    reasons=(Reason("member-joined", MARKUP), Reason("settings-changed", "frozen", "eve@ops1")),
     reason_count=4,
     members=3,
     partitions=12,
@@ -41,6 +43,7 @@ GROUPS = "section[aria-labelledby=groups] tbody th a"
 GROUP_NAMES = f"return [...document.querySelectorAll('{GROUPS}')].map(link => link.textContent)"
 WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 SPANS = "return document.querySelectorAll('.lanes .bar').length"
+SETTINGS = "return document.querySelector('dl.settings').textContent"
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 
 
@@ -137,11 +140,14 @@ def a_group_is_live(window: Browser, leader: str, scenario: Scenario, group: str
     window.wait(f"{SPANS} > arguments[0]", before)
     window.wait("return document.querySelectorAll('section[aria-labelledby=members] tbody tr').length === 3")
     window.wait("return document.querySelector('section[aria-labelledby=rebalances] tbody .chip.finished')")
+    frozen = run("zkrebalancer", "groups", "freeze", group, "--zookeeper", scenario.lab.cluster.zookeeper)
+    assert frozen.returncode == 0
+    window.wait(f"{SETTINGS}.includes(arguments[0])", f"@{platform.node()}: changed frozen from false to true")
 
 
 def late_members_are_named(window: Browser, leader: str) -> None:
     window.open(f"http://{leader}/?group=other-042")
-    for text in ("late: consumer-9, 2 more", "stop 30 s", "failed", "3 more", MARKUP):
+    for text in ("late: consumer-9, 2 more", "stop 30 s", "failed", "2 more", "frozen, by eve@ops1", MARKUP):
         window.wait_for_text(text)
     assert window.run("return document.images.length") == 1  # the one in the heading
     window.open(f"http://{leader}/?group=nobody")

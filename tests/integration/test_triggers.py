@@ -184,7 +184,7 @@ def test_an_operator_asks(scenario: Scenario) -> None:
     for group in scenario.groups:
         result = run("zkrebalancer", "groups", "rebalance", group, "--zookeeper", scenario.lab.cluster.zookeeper)
         assert (result.returncode, result.stderr.count("\n")) == (0, 1), result.stderr
-        assert result.stderr.endswith(f" requested a check of group {group}\n")
+        assert result.stderr.endswith(f" requested a check, in group {group}\n")
         scenario.wait_event("rebalance_requested", group=group, trigger="operator-request")
     verdict = scenario.verify()
     assert "operator-request" not in {rebalance.cause for rebalance in verdict.rebalances}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import UnknownGroupError
-from zkrebalancer.operations.group_lifecycle import create_group
+from zkrebalancer.operations.group_lifecycle import MAX_NAMES_SHOWN, create_group
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.lives import begin_lives
-from zkrebalancer.operations.nodes import names_below
-from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
+from zkrebalancer.operations.nodes import create_missing, names_below
+from zkrebalancer.operations.starts_pause import MAX_WRITES_PER_TRANSACTION, refuse_consumers, starts_paused
 from zkrebalancer.operations.topic_offsets import (
     UnknownTopicError,
     offset_writes,
@@ -19,8 +19,8 @@ from zkrebalancer.operations.topic_offsets import (
     refuse_former_topics,
 )
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Get
-from zkrebalancer.protocol.cluster_nodes import MAX_COUNTER, Topic
+from zkrebalancer.protocol.calls import ABSENT, Content, Get, Multi, Operation, SetContent
+from zkrebalancer.protocol.cluster_nodes import MAX_COUNTER, Topic, encode_counter
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.numbers import decimal
@@ -28,7 +28,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 class OldOffsetsError(RebalancerError):
-    """A node of the old consumers is no offset."""
+    """The old consumers' offsets cannot be read, or not be written now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,12 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
                 raise OldOffsetsError(f"{root}/{topic}/{name}: {reply.content!r:.40} is no offset of a partition")
             found[topic, partition] = offset
     return found
+
+
+def refuse_old_consumers(zk: BlockingZk, group: str) -> None:
+    """Raise OldOffsetsError if the group has consumers of Kafka 0.8's kind, ZooKeeperRefusedError if hidden."""
+    if old := names_below(zk, f"{paths.CONSUMERS}/{paths.validate_name('group', group)}/ids"):
+        raise OldOffsetsError(f"group {group} has old consumers ({', '.join(old[:MAX_NAMES_SHOWN])}); stop them first")
 
 
 def import_offsets(
@@ -114,6 +120,38 @@ def import_into_kafka(
     changes = _changes(kafka.read(), offsets)
     if not dry_run and offsets:
         kafka.write(offsets)
+    return changes
+
+
+def import_into_old_consumers(
+    zk: BlockingZk, group: str, offsets: Mapping[TopicPartition, int], dry_run: bool
+) -> dict[TopicPartition, Imported]:
+    """Store these offsets for Kafka 0.8's consumers; others stay. Returns the changes, sorted.
+
+    An interrupted import can be repeated. `dry_run` writes nothing.
+
+    Raises:
+        OldOffsetsError: the group has old consumers, or a node there is no offset.
+        OffsetsRefusedError: the group has consumers here.
+        ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
+
+    """
+    changes = _changes(of_old_consumers(zk, group), offsets)
+    refuse_consumers(zk, group)
+    refuse_old_consumers(zk, group)
+    if dry_run:
+        return changes
+    root = f"{paths.CONSUMERS}/{group}"
+    topics = sorted({topic for topic, _number in offsets})
+    create_missing(zk, paths.CONSUMERS, root, f"{root}/offsets", *(f"{root}/offsets/{topic}" for topic in topics))
+    places = {tp: f"{root}/offsets/{tp[0]}/{tp[1]}" for tp in changes}
+    create_missing(zk, *(places[tp] for tp, change in changes.items() if change.before is None))
+    contents = {places[tp]: encode_counter(change.after) for tp, change in changes.items()}
+    waiting: list[Operation] = [SetContent(path, content) for path, content in contents.items()]
+    while waiting:
+        fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], ())
+        zk.perform(Multi(tuple(waiting[:fitting])))
+        del waiting[:fitting]
     return changes
 
 

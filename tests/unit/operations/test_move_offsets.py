@@ -13,6 +13,7 @@ from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.move_offsets import (
     Imported,
     OldOffsetsError,
+    import_into_old_consumers,
     import_offsets,
     in_zookeeper,
     of_old_consumers,
@@ -136,3 +137,32 @@ def test_the_tree_of_old_consumers_is_read_and_what_is_no_offset_is_named() -> N
         with pytest.raises(OldOffsetsError, match=name):
             of_old_consumers(client_of(world), GROUP)
         world.zk.perform(Multi((Delete(name),)))
+
+
+def old_offset(world: World, number: int) -> bytes | None:
+    node = world.zk.perform(Get(f"{paths.CONSUMERS}/{GROUP}/offsets/t/{number}"))
+    return node.content if isinstance(node, Content) else None
+
+
+def test_old_consumers_get_offsets_back_and_keep_others() -> None:
+    """In `import_into_old_consumers`, write in spite of `dry_run`."""
+    world = without_group()
+    root = f"{paths.CONSUMERS}/{GROUP}"
+    tree = [root, f"{root}/offsets", f"{root}/offsets/t"]
+    nodes = [*map(Create, tree), Create(f"{root}/offsets/t/0", b"4"), Create(f"{root}/offsets/t/1", b"5")]
+    world.zk.perform(Multi(tuple(nodes)))
+    expected = {("t", 0): Imported(4, 10), ("t", 2): Imported(None, 12)}
+    assert import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=True) == expected
+    assert [old_offset(world, number) for number in range(3)] == [b"4", b"5", None]
+    assert import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False) == expected
+    assert [old_offset(world, number) for number in range(3)] == [b"10", b"5", b"12"]
+
+
+@pytest.mark.parametrize("path", [f"{paths.CONSUMERS}/{GROUP}/ids", paths.ids(GROUP)])
+def test_offsets_that_somebody_still_changes_do_not_go_back(path: str) -> None:
+    """Leave out `refuse_old_consumers` or `refuse_consumers`: both write the same offsets at the same time."""
+    world = world_with()
+    missing = [f"{paths.CONSUMERS}/{GROUP}", path] if path != paths.ids(GROUP) else []
+    world.zk.perform(Multi((*map(Create, missing), Create(f"{path}/c-1"))))
+    with pytest.raises(OldOffsetsError if missing else OffsetsRefusedError, match="c-1"):
+        import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=True)

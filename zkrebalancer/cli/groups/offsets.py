@@ -19,6 +19,7 @@ from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import Imported
 from zkrebalancer.operations.offset_file import MAX_FILE_BYTES, OffsetFileError
 from zkrebalancer.operations.restore_offsets import Restored, restore_offsets
+from zkrebalancer.operations.starts_pause import refuse_consumers
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -128,7 +129,7 @@ def export_offsets(
 @click.argument("group")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option("--from", "source", type=SOURCES, help="Import from this store instead of a file.")
-@click.option("--to", "target", type=click.Choice([ZOOKEEPER, KAFKA_STORE]), default=ZOOKEEPER, show_default=True)
+@click.option("--to", "target", type=SOURCES, default=ZOOKEEPER, show_default=True)
 @options.kafka_options("Kafka brokers; required with --from kafka and --to kafka.")
 @dry_run_option
 @replace_option
@@ -148,7 +149,8 @@ def import_offsets(
 ) -> None:
     """Store offsets from a file, from Kafka or from Kafka's old consumers (`/consumers/GROUP/offsets`).
 
-    The group must have no members; it is created if there is none. Offsets of other partitions stay. An offset is the
+    They go to ZooKeeper, to Kafka, or back to the old consumers. The group must have no members; with offsets in
+    ZooKeeper, it is created if there is none. Offsets of other partitions stay. An offset is the
     next one to read.
 
     \b
@@ -167,8 +169,9 @@ def import_offsets(
     def store(dry_run: bool) -> dict[TopicPartition, Imported]:
         if target == KAFKA_STORE:
             return move_offsets.import_into_kafka(_stored_in_kafka(kafka, group), offsets, dry_run)
+        put = move_offsets.import_into_old_consumers if target == OLD else move_offsets.import_offsets
         with BlockingZk(zookeeper) as zk:
-            return move_offsets.import_offsets(zk, group, offsets, dry_run)
+            return put(zk, group, offsets, dry_run)
 
     changes = store(dry_run=True)
     dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
@@ -216,6 +219,10 @@ def _read_at_rest(
     """Return offsets that no member still changes."""
     if source == KAFKA_STORE:
         _stored_in_kafka(kafka, group).refuse_members()
+    else:
+        refuse = refuse_consumers if source == ZOOKEEPER else move_offsets.refuse_old_consumers
+        with BlockingZk(zookeeper) as zk:
+            refuse(zk, group)
     return _read(group, source, kafka, zookeeper)
 
 
