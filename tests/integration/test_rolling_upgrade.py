@@ -107,6 +107,7 @@ class Fleet:
         self.lab.build = version
         if kind == COORDINATOR:
             self.lab.start_coordinator(self.scenario.number * 100 + host)
+            self._wait_events(*self.programs(COORDINATOR, host))
         elif kind == GATEWAY:
             (name,) = self.programs(GATEWAY, host)
             options = {"--assign": "central", "--events": str(self.gateway_events)}
@@ -115,7 +116,12 @@ class Fleet:
         else:
             for group in self.scenario.groups:
                 self.lab.start_agent(f"{group}-{host}", group, tuple(self.scenario.topics))
+                self._wait_events(f"{group}-{host}")
         self.lab.build = None
+
+    def _wait_events(self, name: str) -> None:
+        """Wait until a program writes events: earlier versions that begin at once in one folder disturb each other."""
+        self.lab.wait_events_of(self.lab.programs[name])
 
     def upgrade(self, steps: Sequence[Step], version: Build) -> None:
         """Replace the programs of each step by another version of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from consumer_agent.errors import IllegalTransitionError
@@ -61,9 +62,12 @@ class Failure:
     story: list[str]
 
 
-def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
-    """Perform a plan."""
+def run(
+    plan: Plan, *, tells: bool = False, prepare: Callable[[Cluster], object] = lambda _cluster: None
+) -> tuple[Result, Failure | None]:
+    """Perform a plan; `prepare` may change the cluster before."""
     cluster = Cluster(plan, tells=tells)
+    prepare(cluster)
     failure = None
     try:
         with limits.set_to(dict(plan.limits)):

@@ -11,7 +11,8 @@ from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import Coordinator
 from tests.support.groups import world_with
 from tests.support.kip848_group import Client, coordinator_with
-from tests.support.world import World
+from tests.support.secured_model import COORDINATOR, GATEWAY, SecuredTree, who
+from tests.support.world import GROUP, World
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.group_protocol.effects import Targeted
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -75,7 +76,16 @@ class CentralWorld:
         self.groups: Coordinator = coordinator_with({"t": partitions}, central)
         self.partitions = partitions
         self.clients: list[Member] = []
+        self.world.zk.identity = self._login
+        self.secured = SecuredTree(self.world.zk, who(GROUP), lambda login: login or None)
         self.start_gateway()
+
+    def _login(self, session_id: int) -> str:
+        """Return who has a session in a secured tree; agents, which are scripted, may do everything."""
+        if session_id == self.session.model.session_id:
+            return GATEWAY
+        leads = any(session_id == process.session.session_id for process in self.world.coordinators)
+        return COORDINATOR if leads else ""
 
     # ---- the gateway
 
@@ -182,6 +192,7 @@ class CentralWorld:
         read = [number for share in self.shares() for number in share]
         assert len(read) == len(set(read)), f"two owners: {self.shares()}"
         self.check_tables()
+        assert not self.secured.refused, "a coordinator or a gateway lacks a right"
 
     def check_tables(self) -> None:
         """Assert that the gateway remembers its members' agents and no others: it may run for a year."""

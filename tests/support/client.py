@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tests.support.secured_model import OPERATOR, require_allowed
 from tests.support.world import World
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Reply
 from zkrebalancer.protocol.refusals import require_expected
@@ -17,9 +18,13 @@ class KilledError(BaseException):
 
 
 class Client:
-    """A `BlockingZk` of a process that is killed before its n-th call, or after it."""
+    """A `BlockingZk` of a process that is killed before its n-th call, or after it.
+
+    A call that a secured tree would refuse to `principal` fails the test.
+    """
 
     request_limit = DEFAULT_LIMIT
+    principal = OPERATOR
 
     def __init__(self, world: World, calls: int = MAX_CALLS, *, is_last_lost: bool = True, pause_ms: int = 0) -> None:
         self.world, self.left, self.is_last_lost, self.pause_ms = world, calls, is_last_lost, pause_ms
@@ -28,6 +33,7 @@ class Client:
         self.left -= 1
         if self.left < 0 or (self.left == 0 and self.is_last_lost):
             raise KilledError
+        require_allowed(call, self.principal)
         reply = self.world.zk.perform(call)
         self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
         if self.left == 0:

@@ -71,7 +71,8 @@ def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights
     if not below:
         rights += [(who.operators, "rwcd"), (who.groups.get(group, ()), "r"), (who.gateways, "rc")]
     elif kind in _SHARED and len(below) == 1:
-        rights += [(who.operators, "r"), (members, "rc"), (who.gateways, "d")]  # whose session outlives its members
+        rights += [(who.operators, "rd" if kind == "ids" else "r")]  # deleting a registration evicts
+        rights += [(members, "rc"), (who.gateways, "d")]  # whose session outlives its members
     elif kind == "channel" and len(below) == 2:
         rights = [((own,), "rwd"), (who.coordinators, "rcd"), (who.operators, "r")]
     elif kind in {"ids", "owners"} and len(below) == 2:
@@ -94,9 +95,7 @@ def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights
 def _in_region(below: list[str]) -> str:
     """Return what the members may do to a node of their group's region: never to what the leader writes."""
     kind, depth = below[0] if below else "", len(below)
-    if kind == "members" and depth == 1:
-        return "rcd"
-    if (kind == "requests" and depth == 1) or (kind == "contributions" and depth == 2):  # of a round
+    if (kind in {"members", "requests"} and depth == 1) or (kind == "contributions" and depth == 2):  # of a round
         return "rc"
     if kind == "initial":
         return "rw" if depth == 3 else "rc"  # of a partition

@@ -14,7 +14,6 @@ from zkrebalancer.protocol.calls import (
     Check,
     Content,
     Create,
-    Delete,
     Done,
     Get,
     Multi,
@@ -30,6 +29,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
+from zkrebalancer.region.permitted import require_permitted
 from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps, T
 from zkrebalancer.region.states import TRANSITIONS, InvalidTransitionError, RegionState
 
@@ -106,13 +106,17 @@ class Member:
         Raises:
             RegionMismatchError: the group is in another region, or recovers in another way.
             NodeContentError: the node of the region is foreign.
+            ZooKeeperRefusedError: rights are missing, so that the region cannot be joined.
 
         """
         self.zxid, self._is_admitted, self._answer = None, False, None
         top = [paths.CONSUMERS, paths.GROUPS, paths.group(self.group), paths.region(self.group)]
         for path in (*top, *(paths.region(self.group, child) for child in paths.REGION_CHILDREN)):
-            replies = yield [Multi((Create(path),))]
-            if not isinstance(replies[0], Done) and not _is_refused(replies[0], Refusal.NODE_EXISTS, Refusal.NO_AUTH):
+            (reply,) = yield [Multi((Create(path),))]
+            if _is_refused(reply, Refusal.NO_AUTH):  # also if it is there
+                replies = yield [Get(path)]
+                require_permitted(self.group, path, replies[0])
+            elif not isinstance(reply, Done) and not _is_refused(reply, Refusal.NODE_EXISTS):
                 return False
         if not (yield from self._compare()):
             return False
@@ -412,11 +416,6 @@ class Member:
         if answer is not None and answer.kind == documents.CHECKPOINT:
             self.last_checkpoint = max(self.last_checkpoint, answer.round)
         return True
-
-    def unregister(self) -> Steps[None]:
-        """Remove the registration: the others need not wait until the session ends."""
-        yield [Multi((Delete(paths.region(self.group, "members", self.name)),))]
-        self.zxid = None
 
 
 def _order(reply: Reply) -> Order | None:

@@ -20,6 +20,9 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.zk_login import Login
 
 CONNECT_TRIES = 3  # per session timeout
+# A silent server is noticed after two thirds of the session: the rest has to suffice for another silent one and
+# for one that answers. A kernel accepts connections, however busy its server is.
+TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
 _log = logging.getLogger("zkrebalancer.runtime.zk")
 
@@ -70,10 +73,11 @@ class Handler(SequentialGeventHandler):
             if self._login is not None:
                 self._login.refresh()
                 if self._login.security.uses_tls:
-                    return self._login.connect(address, hostname, timeout / CONNECT_TRIES)
+                    tcp_s, handshake_s = tcp_connect_s(timeout), timeout / CONNECT_TRIES
+                    return self._login.connect(address, hostname, tcp_s, handshake_s)
         except ConfigurationError as error:  # a file that was readable at the start
             raise OSError(errno.EACCES, str(error)) from None
-        return super().create_connection(address, hostname, timeout, **options)  # type: ignore[misc]  # missing in kazoo's types
+        return super().create_connection(address, hostname, tcp_connect_s(timeout), **options)  # type: ignore[misc]  # missing in kazoo's types
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
@@ -92,6 +96,11 @@ class Handler(SequentialGeventHandler):
             ready = _polled(gevent.select.poll(), asked, None if timeout is None else 1_000 * timeout)
         readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
         return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
+
+
+def tcp_connect_s(session_s: float) -> float:
+    """Return how long to wait until a server's kernel accepts a connection."""
+    return max(session_s / TCP_CONNECT_TRIES, min(MIN_TCP_CONNECT_S, session_s / CONNECT_TRIES))
 
 
 def keep_connecting(client: KazooClient) -> None:

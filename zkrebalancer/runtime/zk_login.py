@@ -81,11 +81,17 @@ class Login:
             name = error.filename or security.tls_ca or security.tls_certificate
             raise ConfigurationError(f"{name}: cannot be read: {error.strerror}") from None
 
-    def connect(self, address: tuple[str, int], hostname: str, timeout_s: float) -> gevent.ssl.SSLSocket:
-        """Connect with TLS and check that the server's certificate is that of `hostname`; raises OSError."""
-        with gevent.Timeout(timeout_s, TimeoutError(errno.ETIMEDOUT, "no TLS handshake in time")):
-            connection = gevent.socket.create_connection(address)
+    def connect(
+        self, address: tuple[str, int], hostname: str, tcp_s: float, handshake_s: float
+    ) -> gevent.ssl.SSLSocket:
+        """Connect with TLS and check that the server's certificate is that of `hostname`; raises OSError.
+
+        `handshake_s` is for all, `tcp_s` until the connection is accepted.
+        """
+        with gevent.Timeout(handshake_s, TimeoutError(errno.ETIMEDOUT, "no TLS handshake in time")):
+            connection = gevent.socket.create_connection(address, tcp_s)
             try:
+                connection.settimeout(None)
                 connection.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
                 return self.tls_context().wrap_socket(connection, server_hostname=hostname)
             except BaseException:

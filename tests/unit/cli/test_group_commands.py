@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.groups import world_with
+from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
@@ -118,8 +119,9 @@ def test_a_group_is_created_with_settings(commands: Commands) -> None:
     assert paths.group("other") not in commands.world.zk.nodes
 
 
-def test_a_group_is_deleted_only_with_a_yes(commands: Commands) -> None:
-    """Without a terminal, and with `--json`, nobody can be asked."""
+def test_a_group_is_deleted_only_with_a_yes(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal, and with `--json`, nobody can be asked; operators may not delete groups."""
+    monkeypatch.setattr(ModelClient, "principal", COORDINATOR)
     offsets = (Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5"))
     commands.world.zk.perform(Multi(offsets))
     for options in ((), ("--json",)):

@@ -1,9 +1,13 @@
-"""The part of `BlockingZk` that operations use, on a model of ZooKeeper."""
+"""The part of `BlockingZk` that operations use, on a model of ZooKeeper.
+
+A call that a secured tree would refuse to an operator fails the test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from tests.support.secured_model import OPERATOR, require_allowed
 from tests.support.zk_model import ZkModel
 from zkrebalancer.protocol.calls import Call, Create, Done, Multi, Refusal, Reply, SetContent
 from zkrebalancer.protocol.refusals import require_expected
@@ -14,6 +18,7 @@ class ModelClient:
     """Performs calls at once; `meanwhile` is what another program does just before the next transaction."""
 
     request_limit = DEFAULT_LIMIT
+    principal = OPERATOR
 
     def __init__(self, model: ZkModel | None = None) -> None:
         self.model = model or ZkModel()
@@ -23,6 +28,7 @@ class ModelClient:
         if isinstance(call, Multi) and self.meanwhile is not None:
             act, self.meanwhile = self.meanwhile, None
             act()
+        require_allowed(call, self.principal)
         reply = self.model.perform(call)
         require_expected(call, reply, expected)
         return reply

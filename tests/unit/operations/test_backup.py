@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.client import Client, KilledError
 from tests.support.groups import world_with
+from tests.support.secured_model import COORDINATOR, OPERATOR
 from tests.support.world import GROUP, World
 from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations.backup import GENERATION_STEP, Restored, RestoreLostError, RestoreRefusedError
@@ -29,8 +30,11 @@ def nothing(_count: int, _total: int | None) -> None:
     pass
 
 
-def client(world: World, **limits: int) -> BlockingZk:
-    return cast("BlockingZk", Client(world, limits.get("calls", 10_000)))
+def client(world: World, calls: int = 10_000, principal: str = OPERATOR) -> BlockingZk:
+    """Return a client that is refused what a secured tree refuses to `principal`."""
+    found = Client(world, calls)
+    found.principal = principal
+    return cast("BlockingZk", found)
 
 
 def backed_up(tmp_path: Path) -> Path:
@@ -45,9 +49,16 @@ def backed_up(tmp_path: Path) -> Path:
     return file
 
 
-def restored(world: World, file: Path, calls: int = 10_000, **options: bool) -> Restored:
+def restored(
+    world: World,
+    file: Path,
+    calls: int = 10_000,
+    progress: Callable[[int, int | None], None] = nothing,
+    **options: bool,
+) -> Restored:
     wanted = {"overwrite": False, "adopt_topics": False, **options}
-    return operation.restore(client(world, calls=calls), file, progress=nothing, **wanted)
+    restoring = client(world, calls=calls, principal=COORDINATOR)
+    return operation.restore(restoring, file, progress=progress, **wanted)
 
 
 def empty_world(topic_id: str = "id-1") -> World:
@@ -198,7 +209,7 @@ def test_a_restore_ends_if_another_process_takes_the_lead(tmp_path: Path, monkey
         world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
 
     with pytest.raises(RestoreLostError, match="the leader's node was deleted meanwhile"):
-        operation.restore(client(world), backed_up(tmp_path), overwrite=False, adopt_topics=False, progress=lose)
+        restored(world, backed_up(tmp_path), progress=lose)
 
 
 @pytest.mark.parametrize(

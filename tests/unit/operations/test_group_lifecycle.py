@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.client import Client, KilledError
 from tests.support.groups import world_with
+from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from tests.unit.operations.model_client import ModelClient
@@ -31,6 +32,13 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 4
 MAX_CALLS = 200
+
+
+@pytest.fixture(autouse=True)
+def _as_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in as a coordinator: operators may not delete groups."""
+    for kind in (Client, ModelClient):
+        monkeypatch.setattr(kind, "principal", COORDINATOR)
 
 
 def as_zk(client: Client | ModelClient) -> BlockingZk:

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from tests.support.groups import world_with
+from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP
 from tests.support.zk_model import RIGHTS, Right, parent
 from tests.unit.operations.model_client import ModelClient
@@ -146,6 +147,8 @@ def create(zk: BlockingZk) -> Iterable[str]:
 
 
 def delete(zk: BlockingZk) -> Iterable[str]:
+    """Delete a group; operators may not."""
+    cast("ModelClient", zk).principal = COORDINATOR
     delete_group(zk, GROUP, read_nodes(zk, GROUP))
     return ()
 

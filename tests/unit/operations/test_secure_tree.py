@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.support.secured_model import COORDINATOR
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.operations import secure_tree
 from zkrebalancer.operations.secure_tree import (
@@ -45,6 +46,8 @@ class KilledError(Exception):
 
 class RightsClient(ModelClient):
     """Also keeps access control lists; `before_rights` is what another program does just before the next change."""
+
+    principal = COORDINATOR
 
     def __init__(self) -> None:
         super().__init__()

@@ -79,7 +79,7 @@ def test_the_own_nodes_of_a_consumer() -> None:
         ((), "rw", "r"),
         (("order",), "r", "r"),
         (("merged", "3.0"), "r", "r"),
-        (("members",), "rcd", "r"),
+        (("members",), "rc", "r"),
         (("requests",), "rc", "rc"),
         (("requests", "reset-1"), "r", "r"),
         (("contributions",), "r", "r"),

@@ -1,0 +1,17 @@
+"""Tells a member of a region that its login may neither make nor use the region's nodes."""
+
+from __future__ import annotations
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Refusal, Refused, Reply
+from zkrebalancer.protocol.errors import ZooKeeperRefusedError
+
+_ABOVE = frozenset({paths.CONSUMERS, paths.GROUPS})  # of all groups: a member need not read them
+
+
+def require_permitted(group: str, path: str, reply: Reply) -> None:
+    """Raise ZooKeeperRefusedError unless a node is there that may not be made; `reply`: to `Get`."""
+    refusal = reply.refusal if isinstance(reply, Refused) else None
+    if refusal is Refusal.NO_NODE or (refusal is Refusal.NO_AUTH and path not in _ABOVE):
+        what = f"{path} is missing, or this login has no right to it"
+        raise ZooKeeperRefusedError(f"{what}; grant it by `zkrebalancer security init --group {group}=…`", path, None)
