@@ -139,6 +139,15 @@ class ConsumerBase:
         with shared.lock:
             return shared.metrics()
 
+    def known_lag(self) -> dict[TopicPartition, int]:
+        """Return how many records each assigned partition is behind, without waiting. Any thread may call this.
+
+        Partitions whose end is not known are left out, as in `metrics`; `lag` asks Kafka instead.
+        """
+        shared = self._frontend.own_state("known_lag")
+        with shared.lock:
+            return shared.ends.each(shared.buffer.emitting_positions(), shared.now_ms())
+
     def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Mark the returned records below these offsets as finished: `{("orders", 0): 42}`. Does not wait.
 

@@ -36,9 +36,13 @@ class KnownEnds:
 
     def measure(self, positions: Mapping[TopicPartition, int], now_ms: int) -> Lag:
         """Return the lag of these positions, and keep the ends up to date for some time."""
-        self._wanted_until_ms = now_ms + WANTED_MS
-        known = [max(0, self._ends[tp] - position) for tp, position in positions.items() if tp in self._ends]
+        known = self.each(positions, now_ms).values()
         return Lag(sum(known), max(known, default=0), len(positions) - len(known))
+
+    def each(self, positions: Mapping[TopicPartition, int], now_ms: int) -> dict[TopicPartition, int]:
+        """Return the lag of each position whose end is known, and keep the ends up to date for some time."""
+        self._wanted_until_ms = now_ms + WANTED_MS
+        return {tp: max(0, self._ends[tp] - position) for tp, position in positions.items() if tp in self._ends}
 
     def is_due(self, now_ms: int) -> bool:
         """Whether Kafka has to be asked now; then it is not due again for ASK_INTERVAL_MS."""

@@ -13,10 +13,12 @@ from prometheus_client.registry import Collector
 from consumer_agent.consumer import Consumer
 from consumer_agent.sidecar.health import faults_of
 from consumer_agent.sidecar.run_counts import RunCounts
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.http_server import Pages, serving_in_a_thread
 from zkrebalancer.runtime.vitals import Health, Vitals
 
 PREFIX = "consumer_agent"
+PARTITION_LAG = "partition_lag_records"
 HELP = {
     "polled_records_total": "Records that polls have returned.",
     "polled_batches_total": "Batches that polls have returned.",
@@ -29,6 +31,7 @@ HELP = {
     "retained_records": "Records that were fetched and not returned yet.",
     "lag_records": "Records from the positions to the ends of the partitions, as far as these are known.",
     "lag_records_max": "Records from the position to the end of the partition that is farthest behind.",
+    PARTITION_LAG: "Records from the position to the end of a partition whose end is known.",
     "unmeasured_partitions": "Partitions whose end is not known.",
     "undecodable_records_total": "Records that were skipped because they cannot be deserialized.",
     "offsets_out_of_range_total": "Positions that Kafka did not have.",
@@ -69,6 +72,14 @@ def families(found: Mapping[str, float], labels: Mapping[str, str]) -> Iterator[
         yield metric
 
 
+def lags(known: Mapping[TopicPartition, int], labels: Mapping[str, str]) -> Metric:
+    """Return the lag of each partition as Prometheus wants it."""
+    metric = GaugeMetricFamily(f"{PREFIX}_{PARTITION_LAG}", HELP[PARTITION_LAG], labels=[*labels, "topic", "partition"])
+    for (topic, number), records in sorted(known.items()):
+        metric.add_metric([*labels.values(), topic, str(number)], float(records))
+    return metric
+
+
 class _Numbers(Collector):
     def __init__(self, consumer: Consumer, run_counts: RunCounts, labels: Mapping[str, str]) -> None:
         self._consumer = consumer
@@ -77,6 +88,7 @@ class _Numbers(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from families(numbers(self._consumer, self._run_counts), self._labels)
+        yield lags(self._consumer.known_lag(), self._labels)
 
 
 class Endpoints:

@@ -23,11 +23,14 @@ from prometheus_client import CollectorRegistry
 from consumer_agent.sidecar import settings as agent_settings
 from consumer_agent.sidecar.frames import CODECS
 from consumer_agent.sidecar.frames import FrameError as SidecarError
+from tests.support.groups import world_with
+from tests.support.page_site import site_of
 from tests.unit.kafka_protocol.random_messages import FORMS
 from tests.unit.protocol import test_any_content
 from zkrebalancer.assignment.document import InputError, read_problem
 from zkrebalancer.cli.configuration import ConfiguredCommand
 from zkrebalancer.cli.coordinator import coordinator
+from zkrebalancer.coordinator.pages.site import Site
 from zkrebalancer.gateway import sasl
 from zkrebalancer.gateway.frames import FrameReader
 from zkrebalancer.group_protocol import consumer_protocol, stored
@@ -39,11 +42,13 @@ from zkrebalancer.operations import backup_file, offset_file
 from zkrebalancer.operations.backup_file import BackupFileError
 from zkrebalancer.protocol.errors import PatternError, RebalancerError
 from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime import http_server
-from zkrebalancer.runtime.http_server import Pages
+from zkrebalancer.runtime.http_server import JSON, Pages
 from zkrebalancer.runtime.vitals import Health
 
 MAX_TEXT = 1_200  # of a refusal
+MAX_PAGE_BYTES = 50_000  # for a group of two members, whatever was asked
 LONG_TOPIC = "a" * 249
 MEMORY = Path("/dev/shm")
 
@@ -250,6 +255,21 @@ def _served() -> int:
     return http_server.serve(("127.0.0.1", 0), Pages(lambda: health, CollectorRegistry())).server_port or 0
 
 
+@cache
+def _site() -> Site:
+    world = world_with(GroupSettings(), "a", "b")
+    return site_of(world, world.leader())
+
+
+def page_queries(content: bytes) -> None:
+    """Ask for a page's data: the first line is its name, the rest the query."""
+    name, _newline, query = content.decode("latin-1").partition("\n")
+    answer = _site()(f"/page/{name}", query)
+    if isinstance(answer, http_server.Answer) and answer.kind == JSON:
+        assert isinstance(json.loads(answer.content), dict)
+        assert len(answer.content) < MAX_PAGE_BYTES
+
+
 def http(content: bytes) -> None:
     """Send bytes to the pages of a process, and the end of the stream."""
     with gevent.socket.create_connection(("127.0.0.1", _served())) as client, contextlib.suppress(ConnectionError):
@@ -359,6 +379,14 @@ TARGETS: dict[str, Target] = {
         assign_input, (_text({"topics": {"t": 2}, "members": {"m": {"topics": ["t"], "owned": {"t": [0]}}}}),)
     ),
     "patterns": Target(patterns, (b"^(pay|or)+[a-z]{2,5}\\d*$",)),
+    "page-queries": Target(
+        page_queries,
+        (
+            b"groups\nsearch=g&state=idle&page=2",
+            b"group\nname=g&topic=t&lanes=1&member=a&members=1",
+            b"live/plan\nname=x",
+        ),
+    ),
     "http": Target(
         http, (b"GET /liveness HTTP/1.1\r\nHost: h\r\n\r\n", b"POST / HTTP/1.0\r\nContent-Length: 1\r\n\r\nx")
     ),

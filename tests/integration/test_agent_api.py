@@ -152,6 +152,7 @@ def test_questions_and_answers_of_kafka(stage: Stage) -> None:
         assert consumer.lag() == {own[0]: 8, own[1]: 13}
         wait_until(lambda: consumer.metrics()["unmeasured_partitions"] == 0, "the ends to be known")
         assert consumer.metrics()["lag_records"] == 21
+        assert consumer.known_lag() == {own[0]: 8, own[1]: 13}
         with pytest.raises(ConsumerStateError, match=f"seek_to_end: {stage.topic}/3 is not assigned"):
             consumer.seek_to_end([(stage.topic, 3)])
 

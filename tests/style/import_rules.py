@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.observe.events",
         "zkrebalancer.observe.inspection",
         "zkrebalancer.observe.obstacles",
+        "zkrebalancer.observe.service_level",
     ),
     "zkrebalancer.operations": (
         "zkrebalancer.protocol",

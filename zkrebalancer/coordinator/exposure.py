@@ -35,7 +35,7 @@ def serve(address: tuple[str, int], monitor: Monitor, servers: Servers) -> Calla
     recorded.registry.register(levels)
     asking = Asking(servers.request)
     monitor.answered = asking.answered
-    site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka))
+    site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka), levels.lag_line)
     server = http_server.serve(address, Pages(monitor.health, recorded.registry, site=site))
 
     uses = monitor, servers.zookeeper

@@ -42,6 +42,12 @@ class Burned:
     late_s: float = 0.0
     read_us: int = 0  # when the lag was read last, 0 if it was unknown then
 
+    def line(self, limit_s: float) -> str:
+        """Return what is known of the lag, for people."""
+        now = "the lag is not known now" if self.lag_s is None else f"the oldest unread record waits {self.lag_s:g} s"
+        late = f"it was above for {self.late_s:.0f} of {self.known_s:.0f} s since this coordinator leads"
+        return f"slo.lag_s={limit_s:g}: {now}; {late}"
+
 
 class ServiceLevels(Collector):
     """The levels of all groups of a leader, since this process leads."""
@@ -79,6 +85,11 @@ class ServiceLevels(Collector):
                 burned.known_s += elapsed_s
                 burned.late_s += elapsed_s if lag_s > limit_s else 0.0
             burned.lag_s, burned.read_us = lag_s, 0 if lag_s is None else at_us
+
+    def lag_line(self, group: str) -> str | None:
+        """Return what was measured of a group's lag, None without a limit for it."""
+        limit_s = self._limit(group, LAG_S)
+        return None if limit_s is None else self._groups.get(group, Burned()).line(limit_s)
 
     def collect(self) -> Iterator[Metric]:
         """Return what was measured."""

@@ -31,6 +31,7 @@ PREFIXES = r"(?:zkrebalancer_|consumer_agent_)\w+"
 
 C, A, G = "zkrebalancer_coordinator_", "consumer_agent_", "zkrebalancer_gateway_"
 AGENT = '{group="g",client_id="c"}'
+GROUP = '{group="g"}'
 HEALTHY = {
     f"{C}leader": "1x90",
     f"{C}ready": "1x90",
@@ -45,6 +46,10 @@ HEALTHY = {
     f"{C}refusals": "0x90",
     f'{C}loop_lag_seconds_bucket{{le="0.25"}}': "0+60x90",
     f'{C}loop_lag_seconds_bucket{{le="+Inf"}}': "0+60x90",
+    f"{C}slo_lag_seconds_total{GROUP}": "0+60x90",
+    f"{C}slo_lag_breached_seconds_total{GROUP}": "0+2x90",
+    f"{C}slo_pauses_total{GROUP}": "0+3x90",
+    f"{C}slo_pauses_breached_total{GROUP}": "4x90",
     f"{A}lease_seconds{AGENT}": "3x90",
     f"{A}lost_partitions_total{AGENT}": "7x90",
     f"{A}since_poll_seconds{AGENT}": "1x90",
@@ -73,6 +78,8 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
         f'{C}loop_lag_seconds_bucket{{le="0.25"}}': "0x90",
         f'{C}loop_lag_seconds_bucket{{le="1"}}': "0+60x90",
     },
+    "LagLevelMissed": {f"{C}slo_lag_breached_seconds_total{GROUP}": "0+20x90"},
+    "PauseLevelMissed": {f"{C}slo_pauses_breached_total{GROUP}": "0+1x90"},
     "AgentWithoutLease": {f"{A}lease_seconds{AGENT}": "0x90"},
     "PartitionsLost": {f"{A}lost_partitions_total{AGENT}": "0+1x90"},
     "ApplicationStuck": {f"{A}since_poll_seconds{AGENT}": "0+60x90"},

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.deadlines import WITHIN_S
 from tests.support.groups import world_with
-from tests.support.world import GROUP, CoordinatorProcess, World
-from zkrebalancer.coordinator.monitor import Monitor
+from tests.support.page_site import site_of
+from tests.support.world import GROUP, World
 from zkrebalancer.coordinator.pages import asking as asking_module
 from zkrebalancer.coordinator.pages import foresight as foresight_module
 from zkrebalancer.coordinator.pages import live, overview, site
@@ -23,17 +23,16 @@ from zkrebalancer.coordinator.pages.live import Streams
 from zkrebalancer.coordinator.pages.overview import Listed, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
 from zkrebalancer.coordinator.pages.site import Site
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Connected, Content, Get, Refusal, Refused, Replied, Stat
+from zkrebalancer.protocol import last_change, paths
+from zkrebalancer.protocol.calls import Multi, Refusal, Refused, Replied, SetContent
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, Topic, encode_coordinator
+from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.http_server import Answer, Stream
-from zkrebalancer.runtime.notify import Notifier
-from zkrebalancer.runtime.vitals import Vitals
 
 Document = dict[str, Any]
 
@@ -75,27 +74,6 @@ def test_groups_that_need_attention_come_first_and_one_state_can_be_chosen() -> 
 
 
 # The site -------------------------------------------------------------------------------------------------------------
-
-
-class Nodes:
-    """A ZooKeeper whose nodes are answered at once."""
-
-    def __init__(self, nodes: dict[str, bytes]) -> None:
-        self.nodes = nodes
-        self.asking = Asking(self.request)
-
-    def request(self, call_id: int, call: Call) -> None:
-        assert isinstance(call, Get)
-        content = self.nodes.get(call.path)
-        reply = Refused(Refusal.NO_NODE) if content is None else Content(content, Stat(0, 0, 0, 0, 0))
-        self.asking.answered(Replied(call_id, reply))
-
-
-def site_of(world: World, process: CoordinatorProcess, nodes: dict[str, bytes] | None = None) -> Site:
-    monitor = Monitor(process.machine, Vitals(6_000, Notifier({})))
-    monitor.handling(Connected(1, 6_000))
-    asked = {path: node.content for path, node in world.zk.nodes.items()} if nodes is None else nodes
-    return Site(monitor, Nodes(asked).asking, Foresight("z:1", None))
 
 
 def document(shown: Site, path: str, query: str = "") -> Document:
@@ -334,3 +312,19 @@ def test_a_page_of_partitions_spans_topics() -> None:
     view = GroupView("g", {"a": Topic(frozenset({0, 1}), "i"), "b": Topic(frozenset({0, 3}), "i")})
     lanes = Lanes(view, ["a", "b"])
     assert (len(lanes), list(lanes[1:3]), lanes[3]) == (4, [("a", 1), ("b", 0)], ("b", 3))
+
+
+def test_a_group_shows_its_levels_and_who_changed_it() -> None:
+    """In `Site`, give no line of the lag; in `group_view.document`, forget who."""
+    world = world_with(GroupSettings(slo={"pause_ms": 0.001, "lag_s": 30.0}), "a", "b")
+    node = world.zk.nodes[paths.group(GROUP)]
+    change = LastChange("eve@ops1", 5, "changed slo")
+    world.zk.perform(Multi((SetContent(paths.group(GROUP), last_change.noted(node.content, change, node.version)),)))
+    world.add_agent("c")
+    world.pass_time(3_000)
+    found = document(site_of(world, world.leader()), "/page/group", f"name={GROUP}")
+    assert found["last_change"] == {"by": "eve@ops1", "at_ms": 5, "what": "changed slo"}
+    pauses, lag = found["levels"]
+    assert pauses.startswith("slo.pause_ms=0.001: ")
+    assert " 0 of 0 rebalances" not in pauses
+    assert lag.startswith("slo.lag_s=30: the lag is not known now; it was above for 0 of 0 s")

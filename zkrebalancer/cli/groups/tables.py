@@ -10,7 +10,7 @@ from rich.table import Table
 from zkrebalancer.cli.groups.lags import Lags
 from zkrebalancer.cli.tables import utc
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
-from zkrebalancer.operations.service_level import Level
+from zkrebalancer.observe.service_level import Level
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.registration import stop_limit_ms
 

@@ -13,11 +13,10 @@ from zkrebalancer.cli import options, watching
 from zkrebalancer.cli.groups import history, lags, tables
 from zkrebalancer.cli.groups.lags import LagReader, Wanted
 from zkrebalancer.cli.watching import View
-from zkrebalancer.observe import inspection
+from zkrebalancer.observe import inspection, service_level
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.observe.obstacles import Obstacle
 from zkrebalancer.observe.regions import RegionReport, read_region
-from zkrebalancer.operations import service_level
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced

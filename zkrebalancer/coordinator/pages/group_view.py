@@ -10,6 +10,7 @@ from typing import Any
 
 from zkrebalancer.coordinator.pages import lanes
 from zkrebalancer.coordinator.pages.recent import Planned
+from zkrebalancer.observe import service_level
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.fields import TopicPartition
@@ -102,6 +103,11 @@ def document(copied: Copied, past: Sequence[Rebalanced], parts: Parts, started_m
         "changes": [_change(each) for each in reversed(copied.changes[-MAX_CHANGES_SHOWN:])],
         "history": [asdict(each) for each in reversed(past)],
     }
+
+
+def levels(slo: Mapping[str, float], past: Sequence[Rebalanced], lag_line: str | None) -> list[str]:
+    """Return a line for each service level of a group."""
+    return [*(level.line for level in service_level.levels(slo, past, None)), *([] if lag_line is None else [lag_line])]
 
 
 def _obstacle(obstacle: Obstacle) -> dict[str, Any]:

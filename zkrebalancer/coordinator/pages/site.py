@@ -63,8 +63,15 @@ Query = Mapping[str, str]
 class Site:
     """Answers requests by path and query."""
 
-    def __init__(self, monitor: Monitor, asking: Asking, foresight: Foresight) -> None:
-        """Follow the coordinator from now on."""
+    def __init__(
+        self,
+        monitor: Monitor,
+        asking: Asking,
+        foresight: Foresight,
+        lag_line: Callable[[str], str | None] = lambda _group: None,
+    ) -> None:
+        """Follow the coordinator from now on. `lag_line`: what is known of a group's level of lag."""
+        self._lag_line = lag_line
         self._monitor = monitor
         self._asking = asking
         self._foresight = foresight
@@ -198,9 +205,12 @@ class Site:
         past, problems = self._past(name)
         planned = self._recent.planned.get(name)
         copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
+        lag_line = self._lag_line(name)
+
+        extra = {"problems": problems, "levels": group_view.levels(group.view.settings.slo, past, lag_line)}
 
         def document() -> bytes:
-            return encode({**role, **group_view.document(copied, past, parts, self._started_ms), "problems": problems})
+            return encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
 
         return _in_a_thread(document)
 

@@ -6,7 +6,7 @@ import pytest
 
 from consumer_agent import Consumer
 from consumer_agent.sidecar.health import MAX_SINCE_POLL_MS, faults_of
-from consumer_agent.sidecar.http_endpoints import families, numbers
+from consumer_agent.sidecar.http_endpoints import families, lags, numbers
 from consumer_agent.sidecar.run_counts import RunCounts
 
 WELL = {"lease_ms": 5_000, "since_poll_ms": 10, "assigned_partitions": 3}
@@ -38,3 +38,13 @@ def test_times_are_in_seconds_and_every_number_is_explained() -> None:
     (lease,) = shown["consumer_agent_lease_seconds"].samples
     assert (lease.labels, lease.value) == ({"group": "g"}, 1.5)
     assert all(metric.documentation.endswith(".") for metric in shown.values())
+
+
+def test_each_partition_has_its_lag() -> None:
+    """In `lags`, leave out the number of the partition: Prometheus refuses series with the same labels."""
+    shown = lags({("t", 1): 7, ("t", 0): 0}, {"group": "g"})
+    assert (shown.name, shown.documentation[-1]) == ("consumer_agent_partition_lag_records", ".")
+    assert [(each.labels, each.value) for each in shown.samples] == [
+        ({"group": "g", "topic": "t", "partition": "0"}, 0),
+        ({"group": "g", "topic": "t", "partition": "1"}, 7),
+    ]

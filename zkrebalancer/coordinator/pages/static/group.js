@@ -20,6 +20,7 @@ export function showGroup(name, fields) {
   const facts = h("dl", { class: "facts" });
   const obstacles = h("ul", { class: "obstacles" });
   const stuck = h("section", { class: "panel warn", "aria-labelledby": "stuck", hidden: true }, h("h2", { id: "stuck" }, "Why it waits"), obstacles);
+  const levels = h("ul", { class: "plain note", "aria-label": "Service levels", hidden: true });
   const current = h("p", { class: "current", hidden: true });
 
   const topic = filter("topic", "Topic contains …", wanted.topic, (value) => change({ topic: value, lanes: 1 }));
@@ -45,7 +46,7 @@ export function showGroup(name, fields) {
 
   const settings = h("dl", { class: "settings" });
   const plan = planPanel(name);
-  const view = h("div", {}, heading, facts, stuck, current, owners, rebalances, roster, plan, h("details", { class: "panel" }, h("summary", {}, "Settings"), settings));
+  const view = h("div", {}, heading, facts, levels, stuck, current, owners, rebalances, roster, plan, h("details", { class: "panel" }, h("summary", {}, "Settings"), settings));
 
   const feed = new Feed("group", unlessElsewhere(view, show));
 
@@ -68,6 +69,8 @@ export function showGroup(name, fields) {
     list(heading, [[found.state, found.since_ms, found.settings.frozen]], () => "heading", ([state, sinceMs, isFrozen]) =>
       h("div", {}, crumbs(name), h("h1", {}, name, " ", chip(state), isFrozen && state !== "frozen" ? chip("frozen") : null, " ", h("small", {}, "for ", since(sinceMs)))));
     list(facts, figures(found), ([label]) => label, ([label, value, kind]) => fact(label, value, kind));
+    levels.hidden = found.levels.length === 0;
+    list(levels, found.levels, (line) => line, (line) => h("li", {}, line));
     stuck.hidden = found.obstacles.length + found.problems.length === 0;
     list(obstacles, [...found.obstacles, ...found.problems.map((text) => ({ kind: "unreadable", text }))], (one) => one.text, obstacleLine);
     showPlanned(found.planned);

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from zkrebalancer.observe.service_level import Level, levels
 from zkrebalancer.operations import configure
-from zkrebalancer.operations.service_level import Level, levels
 from zkrebalancer.protocol import settings
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.history import Phases, Rebalanced

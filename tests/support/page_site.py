@@ -1,0 +1,34 @@
+"""The pages of a coordinator in a world, without a server and without HTTP."""
+
+from __future__ import annotations
+
+from tests.support.world import CoordinatorProcess, World
+from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.pages.asking import Asking
+from zkrebalancer.coordinator.pages.foresight import Foresight
+from zkrebalancer.coordinator.pages.site import Site
+from zkrebalancer.coordinator.service_levels import ServiceLevels
+from zkrebalancer.protocol.calls import Call, Connected, Content, Get, Refusal, Refused, Replied, Stat
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
+
+
+class Nodes:
+    """A ZooKeeper whose nodes are answered at once."""
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.asking = Asking(self.request)
+
+    def request(self, call_id: int, call: Call) -> None:
+        assert isinstance(call, Get)
+        content = self.nodes.get(call.path)
+        reply = Refused(Refusal.NO_NODE) if content is None else Content(content, Stat(0, 0, 0, 0, 0))
+        self.asking.answered(Replied(call_id, reply))
+
+
+def site_of(world: World, process: CoordinatorProcess, nodes: dict[str, bytes] | None = None) -> Site:
+    monitor = Monitor(process.machine, Vitals(6_000, Notifier({})))
+    monitor.handling(Connected(1, 6_000))
+    asked = {path: node.content for path, node in world.zk.nodes.items()} if nodes is None else nodes
+    return Site(monitor, Nodes(asked).asking, Foresight("z:1", None), ServiceLevels(monitor).lag_line)
