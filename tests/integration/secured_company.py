@@ -19,7 +19,7 @@ import click
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError
 from kazoo.security import ACL, Id, Permissions
 
 from tests.integration.commands import Result, begin, end, run
@@ -267,11 +267,11 @@ def attempts(company: Company, user: str | None, zookeeper: str) -> set[tuple[st
             for name, attempt in ATTEMPTS.items():
                 try:
                     attempt(client, path)
-                except (NoAuthError, NotEmptyError):
+                except (NoAuthError, NoNodeError, NotEmptyError):  # gone: the coordinator has removed it
                     continue
                 succeeded.add((name, path.rpartition("/")[2]))
                 if name == "create":
-                    company.zk.perform(Multi((Delete(f"{path}/by-a-rogue"),)))
+                    company.zk.perform(Multi((Delete(f"{path}/by-a-rogue"),)), ABSENT)  # a leader may have
     finally:
         client.stop()
         client.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,26 +9,23 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import begin, end
+from tests.integration.region_counts import Counts, RegionCounts, counts_of
 from tests.integration.scenario import Scenario
 from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Get
-from zkrebalancer.region import documents
-from zkrebalancer.region.documents import Order
 
 __all__ = ["examples"]  # the fixture
 RECORDS_OF_A_ROUND = 1_500
 ENVIRONMENT = {"SESSION_TIMEOUT_MS": "4000", "KAFKA_SESSION_TIMEOUT_MS": "6000", "EVERY_S": "0.3"}
-Counts = dict[str, list[int]]
 
 
-class Region:
+class Region(RegionCounts):
     """A region of one topic, whose members are examples, and what its checkpoints have counted."""
 
     def __init__(self, stage: Examples, folder: Path) -> None:
-        self.stage, self.folder = stage, folder
+        super().__init__(stage.lab.zk, stage.group, folder)
+        self.stage = stage
         self.written = RECORDS
 
     def start(self, name: str, example: str = "region_group.py") -> Program:
@@ -39,32 +35,8 @@ class Region:
         self.stage.produce(RECORDS_OF_A_ROUND)
         self.written += RECORDS_OF_A_ROUND
 
-    def content(self, kind: str, name: str | None = None) -> bytes:
-        reply = self.stage.lab.zk.perform(Get(paths.region(self.stage.group, kind, name)), ABSENT)
-        return reply.content if isinstance(reply, Content) else b""
-
-    def order(self) -> Order:
-        content = self.content("order")
-        return documents.decode_order(content) if content else Order()
-
-    def counts(self) -> Counts:
-        """Return the sums of all members' copies of the last complete checkpoint."""
-        order = self.order()
-        pieces = [self.content("merged", f"{order.complete}.{piece}") for piece in range(order.pieces)]
-        if not pieces or not all(pieces):
-            return {}
-        total: Counts = {}
-        for name, number in documents.joined_merge(map(documents.decode_merge, pieces)).states.items():
-            file = self.folder / f"{name}-{number}.json"
-            if not file.exists():
-                return {}  # retired meanwhile
-            for partition, (count, offsets) in json.loads(file.read_text()).items():
-                before = total.get(partition, [0, 0])
-                total[partition] = [before[0] + count, before[1] + offsets]
-        return total
-
     def wanted(self) -> Counts:
-        return {str(number): [self.written, sum(range(self.written))] for number in range(PARTITIONS)}
+        return counts_of(PARTITIONS, self.written)
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
         self.stage.lab.wait_for(what, is_so)
