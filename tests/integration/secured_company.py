@@ -146,6 +146,7 @@ class Company:
     zk: BlockingZk  # logged in as a coordinator
     topic: str = TOPIC
     ca: str = CA
+    http: str = ""  # of the coordinator, if it serves any
     passwords: dict[str, str] = field(default_factory=lambda: dict(PASSWORDS))
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)

@@ -153,7 +153,9 @@ def test_a_client_logs_in_again_once_the_password_in_its_file_is_right(
 @pytest.fixture
 def company(cluster: LocalCluster, shared_cluster: LocalCluster, tmp_path: Path) -> Iterator[Company]:
     """Start a coordinator in an open tree with one topic."""
-    with begun(over_tls(cluster.zookeeper), shared_cluster.bootstrap, tmp_path, TOPIC) as one:
+    http = f"{HOST}:{free_ports(1)[0]}"
+    with begun(over_tls(cluster.zookeeper), shared_cluster.bootstrap, tmp_path, TOPIC, "--http", http) as one:
+        one.http = http
         yield one
 
 
@@ -225,6 +227,18 @@ def _look(company: Company) -> None:
         assert result.returncode == 0, result
         company.printed += [result.stdout, result.stderr]
     company.printed.append(kept.read_text())
+    _look_at_pages(company)
+
+
+def _look_at_pages(company: Company) -> None:
+    """The leader and the process that makes its plans are logged in, with TLS; a reader needs nothing."""
+    assert [one["group"] for one in json.loads(page(company.http, "page/groups"))["groups"]] == [GROUP]
+    shown = json.loads(page(company.http, f"page/group?name={GROUP}"))
+    assert shown["history"][0]["outcome"] == "finished"
+    assert (shown["problems"], shown["obstacles"]) == ([], [])
+    planned = page(company.http, f"page/live/plan?name={GROUP}")
+    assert '"moves":[]' in planned, planned
+    company.printed += [page(company.http, "metrics"), json.dumps(shown), planned]
 
 
 def _mirror(company: Company) -> None:

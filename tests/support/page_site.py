@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tests.support.world import CoordinatorProcess, World
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.pages.asking import Asking
@@ -16,18 +18,20 @@ from zkrebalancer.runtime.vitals import Vitals
 class Nodes:
     """A ZooKeeper whose nodes are answered at once."""
 
-    def __init__(self, nodes: dict[str, bytes]) -> None:
+    def __init__(self, nodes: Mapping[str, bytes | Refusal]) -> None:
         self.nodes = nodes
         self.asking = Asking(self.request)
 
     def request(self, call_id: int, call: Call) -> None:
         assert isinstance(call, Get)
         content = self.nodes.get(call.path)
-        reply = Refused(Refusal.NO_NODE) if content is None else Content(content, Stat(0, 0, 0, 0, 0))
-        self.asking.answered(Replied(call_id, reply))
+        if isinstance(content, bytes):
+            self.asking.answered(Replied(call_id, Content(content, Stat(0, 0, 0, 0, 0))))
+        else:
+            self.asking.answered(Replied(call_id, Refused(content or Refusal.NO_NODE)))
 
 
-def site_of(world: World, process: CoordinatorProcess, nodes: dict[str, bytes] | None = None) -> Site:
+def site_of(world: World, process: CoordinatorProcess, nodes: Mapping[str, bytes | Refusal] | None = None) -> Site:
     monitor = Monitor(process.machine, Vitals(6_000, Notifier({})))
     monitor.handling(Connected(1, 6_000))
     asked = {path: node.content for path, node in world.zk.nodes.items()} if nodes is None else nodes

@@ -328,3 +328,12 @@ def test_a_group_shows_its_levels_and_who_changed_it() -> None:
     assert pauses.startswith("slo.pause_ms=0.001: ")
     assert " 0 of 0 rebalances" not in pauses
     assert lag.startswith("slo.lag_s=30: the lag is not known now; it was above for 0 of 0 s")
+
+
+def test_a_history_that_may_not_be_read_is_a_problem() -> None:
+    """In `Site._past`, show no rebalances for any refusal: the page says that none is recorded."""
+    world = world_with(GroupSettings(), "a")
+    shown = site_of(world, world.leader(), {paths.history(GROUP): Refusal.NO_AUTH})
+    assert document(shown, "/page/group", f"name={GROUP}")["problems"] == [
+        f"history: ZooKeeper refuses to show it: {Refusal.NO_AUTH.value}"
+    ]

@@ -28,7 +28,7 @@ from zkrebalancer.coordinator.pages.live import Document, Make, Streams, encode
 from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Listed, Overview, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
 from zkrebalancer.protocol import cluster_nodes, history, paths
-from zkrebalancer.protocol.calls import Content
+from zkrebalancer.protocol.calls import Content, Refusal, Refused
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.history import Rebalanced
 from zkrebalancer.runtime import clock
@@ -218,6 +218,8 @@ class Site:
         """Return the recorded rebalances of a group, and why others cannot be read."""
         try:
             node = self._asking.get(paths.history(name))
+            if isinstance(node, Refused) and node.refusal is not Refusal.NO_NODE:
+                return (), [f"history: ZooKeeper refuses to show it: {node.refusal.value}"]
             found = history.decode(node.content) if isinstance(node, Content) else history.History()
         except (NoAnswerError, NodeContentError) as error:
             return (), [f"history: {error}"]
