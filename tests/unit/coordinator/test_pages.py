@@ -337,3 +337,19 @@ def test_a_history_that_may_not_be_read_is_a_problem() -> None:
     assert document(shown, "/page/group", f"name={GROUP}")["problems"] == [
         f"history: ZooKeeper refuses to show it: {Refusal.NO_AUTH.value}"
     ]
+
+
+def test_a_plan_that_was_sent_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Streams.once`, do not count down: after ten plans, nobody can follow anything."""
+    monkeypatch.setattr(live, "MAX_STREAMS", 1)
+    streams = Streams()
+    for _ in range(2):
+        assert not streams.is_full
+        assert list(streams.once(lambda: b"1"))[-1].startswith(b"event: end")
+
+
+def test_a_page_with_very_many_digits_is_the_first_one() -> None:
+    """In `site._page`, convert them: Python refuses to, and the reader gets an error."""
+    world = world_with(GroupSettings(), "a")
+    shown = site_of(world, world.leader())
+    assert document(shown, "/page/groups", f"page={'9' * 5_000}")["page"] == 1

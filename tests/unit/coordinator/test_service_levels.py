@@ -90,3 +90,15 @@ def test_groups_without_a_level_are_not_read_and_levels_have_a_limit(monkeypatch
     monkeypatch.setattr(service_levels, "MAX_GROUPS", 0)
     levels_of(lag_s=1).measure(read)
     assert asked == []
+
+
+def test_a_line_says_what_was_burned() -> None:
+    """In `Burned.line`, mix up how long it waits and how long that is known."""
+    levels = levels_of(lag_s=30)
+    read_at(levels, 60, {"lag_s": 99.0})
+    read_at(levels, 120, {"lag_s": 45.0})
+    read_at(levels, 180, {"lag_s": 12.0})
+    assert levels.lag_line(GROUP) == (
+        "slo.lag_s=30: the oldest unread record waits 12 s; it was above for 60 of 120 s since this coordinator leads"
+    )
+    assert levels_of(pause_ms=5).lag_line(GROUP) is None

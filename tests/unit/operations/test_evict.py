@@ -17,7 +17,7 @@ from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups import eviction, groups
 from zkrebalancer.operations import audit
 from zkrebalancer.operations.evict import NoSuchConsumerError, NotEvictableError
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import last_change, paths
 from zkrebalancer.protocol.calls import Delete, Multi, Operation, SetContent
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.settings import GroupSettings
@@ -74,6 +74,10 @@ def test_others_get_the_partitions_after_the_lease(command: Command, caplog: pyt
     (line,) = caplog.messages
     assert line.startswith("audit: ")
     assert line.endswith(f" evicted a-1 from group {GROUP}")
+    settings = command.world.zk.nodes[paths.group(GROUP)]
+    named = last_change.read(settings.content, settings.version)
+    assert named is not None
+    assert (named.what, line) == ("evicted a-1", f"audit: {named.by} evicted a-1 from group {GROUP}")
     command.world.pass_time(1_000)
     assert paths.evicted(GROUP, "a-1") in command.world.zk.nodes
     assert "a-1" not in command.world.owned()

@@ -196,3 +196,13 @@ def test_a_group_with_a_trace_of_a_consumer_is_refused(folder: Callable[[str], s
 def test_a_group_that_does_not_exist_is_not_reset() -> None:
     with pytest.raises(UnknownGroupError):
         reset(ModelClient())
+
+
+def test_who_reset_is_in_the_settings_afterwards() -> None:
+    """In `starts_pause._resume`, name nobody: the last version of the settings is that of the end of the pause."""
+    client = Recording()
+    reset(client)
+    node = client.model.nodes[paths.group(GROUP)]
+    named = last_change.read(node.content, node.version)
+    assert named is not None
+    assert named.what == "reset offsets"

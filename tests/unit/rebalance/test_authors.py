@@ -109,3 +109,16 @@ def test_a_text_stays_one_short_line() -> None:
     long = LastChange("a\nb", 1, "x" * 10_000)
     read = last_change.read(last_change.noted(b"", long, 2), 3)
     assert read == LastChange("a?b", 1, "x" * MAX_WHAT)
+
+
+def test_a_change_during_a_broken_connection_is_reported() -> None:
+    """In `Authors.adopt`, adopt each time: a leader that reads the group again reports nothing."""
+    world = world_with(GroupSettings(), "a", "b")
+    session = world.leader().session
+    world.zk.disconnect(session)
+    node = world.zk.nodes[paths.group(GROUP)]
+    content = last_change.noted(EAGER, CHANGE, node.version)
+    world.zk.perform(Multi((SetContent(paths.group(GROUP), content, node.version),)))
+    world.zk.reconnect(session)
+    world.pass_time(5_000)
+    assert [by for by, *_rest in reported(world)] == ["eve@ops1"]

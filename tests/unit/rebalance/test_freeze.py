@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Get
 from zkrebalancer.protocol.settings import GroupSettings
 
 
@@ -76,3 +77,17 @@ def test_unfreezing_before_leaves_no_timer() -> None:
     world.configure(settings.encode(GroupSettings()))
     world.pass_time(1_000)
     assert ("g", "freeze") not in {(owner, str(name)) for owner, name in world.leader().machine.scheduler.due}
+
+
+def test_a_freeze_that_is_made_longer_while_it_is_being_ended_lasts() -> None:
+    """In `Expiry._end`, do not compare what it waited for: the write has the version of the longer freeze."""
+    world = world_with(GroupSettings(), "a")
+    freeze(world, 30_000)
+    until_ms = stored(world).frozen_until_ms
+    while Get(paths.group(GROUP)) not in [call for _id, call in world.leader().session.sent]:
+        world.run()
+        world.now_us = max(world.now_us, world.next_deadline_us() or 0)
+        world.tick()
+    world.configure(settings.encode(GroupSettings(frozen=True, frozen_until_ms=until_ms + 600_000)))
+    world.pass_time(60_000)
+    assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})

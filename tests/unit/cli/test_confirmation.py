@@ -1,0 +1,93 @@
+"""Commands ask before something moves or is lost, on a terminal; without one, they need `--yes` or go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+
+import click.testing
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.cli.groups import groups
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.last_change import MAX_WHAT
+
+
+def on(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Let commands use the ZooKeeper of a world."""
+    client = ModelClient(world.zk)
+    for name in ("changes", "offsets", "plans", "reset"):  # `groups.reset` itself is the command
+        module = sys.modules[f"zkrebalancer.cli.groups.{name}"]
+        monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
+
+
+def run(*arguments: str, answer: str | None = None) -> Result:
+    result = CliRunner().invoke(groups, [*arguments, "--zookeeper", "model:1"], input=answer)
+    assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
+    return result
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the input of commands be a terminal."""
+    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda _self: True, raising=False)
+
+
+def stored(world: World) -> bytes:
+    return world.zk.nodes[paths.offsets(GROUP, "t", 0)].content
+
+
+@pytest.mark.parametrize(("answer", "after"), [("n\n", b"5"), ("y\n", b"9")])
+@pytest.mark.usefixtures("terminal")
+def test_a_reset_is_shown_and_asked_for(monkeypatch: pytest.MonkeyPatch, answer: str, after: bytes) -> None:
+    """In `reset`, do not ask."""
+    world = world_with()
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5"))))
+    on(monkeypatch, world)
+    told = run("reset-offsets", GROUP, "--to-offset", "9", answer=answer)
+    assert "Reset 1 offsets?" in told.stdout
+    assert stored(world) == after
+    assert run("reset-offsets", GROUP, "--to-offset", "7", "--yes").exit_code == 0
+    assert stored(world) == b"7"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_freeze_does_not_ask_and_an_unfreeze_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `freeze`, ask: in an emergency, somebody waits for nothing."""
+    world = world_with()
+    on(monkeypatch, world)
+    assert run("freeze", GROUP, answer="").exit_code == 0
+    told = run("unfreeze", GROUP, answer="n\n")
+    assert told.stdout.splitlines()[-1] == "no setting was changed"
+    assert settings.decode(world.zk.nodes[paths.group(GROUP)].content).frozen
+
+
+def test_offsets_that_members_still_change_are_not_moved_to_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_read_at_rest`, refuse nobody: what members read after the move would be read twice."""
+    world = world_with()
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5"))))
+    world.add_agent("a")
+    world.pass_time(1_000)
+    on(monkeypatch, world)
+    kafka = ("--to", "kafka", "--bootstrap", "127.0.0.1:1")
+    assert isinstance(run("offsets", "import", GROUP, "--from", "zookeeper", *kafka).exception, OffsetsRefusedError)
+
+
+def test_a_long_change_is_cut_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `audit.change`, do not cut it: each change of many pins doubles the node."""
+    world = world_with()
+    on(monkeypatch, world)
+    pinned = json.dumps({"t": list(range(500))})
+    assert run("configure", GROUP, "strategy=balanced", f"options.pinned={pinned}", "--yes").exit_code == 0
+    node = world.zk.nodes[paths.group(GROUP)]
+    named = json.loads(node.content)["last_change"]["what"]
+    assert named.startswith('changed strategy from "sticky" to "balanced", options from {}')
+    assert len(named) == MAX_WHAT
