@@ -86,6 +86,11 @@ class Fleet:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["offsets"]
 
+    def delete(self) -> None:
+        """Delete the group here, so that no agent goes on at its old offsets."""
+        done = run("zkrebalancer", "groups", "delete", GROUP, "--yes", "--zookeeper", self.lab.cluster.zookeeper)
+        assert done.returncode == 0, done.stderr
+
 
 @pytest.fixture
 def fleet(shared_cluster: LocalCluster, folder: Path) -> Iterator[Fleet]:
@@ -108,6 +113,7 @@ def test_a_fleet_moves_here_and_back_with_every_record_once(fleet: Fleet, folder
     assert len(fleet.move("old-consumers", "zookeeper")) == PARTITIONS
     fleet.read_and_stop(fleet.agents())
     fleet.move("zookeeper", "kafka")
+    fleet.delete()
     fleet.read_and_stop(fleet.plain())
     fleet.read_and_stop(fleet.agents(offsets_storage="dual"))  # the short way back here: no command
     fleet.read_and_stop(fleet.plain())

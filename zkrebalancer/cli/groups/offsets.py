@@ -178,6 +178,9 @@ def import_offsets(
     if not dry_run:
         changes = store(dry_run=False)
         audit.record(f"imported {len(changes)} offsets of group {group} into {target}")
+        if source == ZOOKEEPER:
+            text = f"group {group} keeps its offsets in ZooKeeper, too, where agents would go on"
+            click.echo(f"note: {text}; `zkrebalancer groups delete {group}` removes them", err=True)
     if as_json:
         rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
         click.echo(json.dumps({"group": group, "to": target, "dry_run": dry_run, "offsets": rows}))
