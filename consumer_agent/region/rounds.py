@@ -243,6 +243,8 @@ class Rounds:
         if not self._is_started:
             self._session.start()
             self._is_started = True
+        if self._session.failure is not None:
+            raise self._session.failure
         if self._registered_in != self._session.ends:
             self.member.session_lost()
             self._phase, self._seen = Phase.OUT, None

@@ -31,7 +31,7 @@ from zkrebalancer.protocol.calls import (
     Watched,
     ZooKeeperEvent,
 )
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Order
@@ -73,6 +73,7 @@ class RegionSession:
         self.changed = Condition(new_lock())
         self.order: Order | None = None
         self.order_ms = 0  # when it was received
+        self.failure: ConfigurationError | OSError | None = None  # why there will be no session
         self.ends = 0  # of sessions: a registration belongs to one of them
         self._fresh_until_ms = 0
         self._session_id: int | None = None
@@ -131,8 +132,12 @@ class RegionSession:
         self._async = gevent.get_hub().loop.async_()
         self._async.start(self._flag.set)
         try:
-            client = ZkClient(self._hosts, self._timeout_ms, self._handle, self._security)
-            client.start()
+            try:
+                client = ZkClient(self._hosts, self._timeout_ms, self._handle, self._security)
+                client.start()
+            except (ConfigurationError, OSError) as error:
+                self.failure = error
+                return
             with self.changed.lock:
                 self._client = client
             while self._is_running:
