@@ -39,7 +39,7 @@ def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> st
     if len(name) > max_length:
         raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
     if not _LEGAL_NAME.fullmatch(name):
-        raise InvalidNameError(f"{kind} name {name!r} may contain only letters, digits, '.', '_' and '-'")
+        raise InvalidNameError(f"{kind} name {name!r:.80} may contain only letters, digits, '.', '_' and '-'")
     return name
 
 

@@ -219,9 +219,11 @@ class _Handler(WSGIHandler):
             super().write(data)
 
     def read_request(self, raw_requestline: str) -> Any:  # noqa: ANN401  # a type of gevent's own
+        if not raw_requestline.isascii():  # gevent splits it also at other spaces than HTTP knows
+            raise ValueError("not ASCII")
         try:
             return super().read_request(raw_requestline)
-        except HTTPException as error:  # gevent writes a traceback of any error but ValueError
+        except (HTTPException, LookupError) as error:  # gevent writes a traceback of any error but ValueError
             raise ValueError(str(error)) from None
 
     def handle_error(

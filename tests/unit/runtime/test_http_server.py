@@ -88,6 +88,7 @@ def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pyt
         ("GET /liveness HTTP/1.0\r\nH: " + "x" * 100_000 + "\r\n\r\n", "400"),
         ("POST /liveness HTTP/1.0\r\nContent-Length: 1000000000000\r\n\r\n", "405"),
         ("GET /../../etc/passwd HTTP/1.0\r\n\r\n", "404"),
+        ("GET\xa0/liveness\r\n\r\n", "400"),
     ],
 )
 def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: str) -> None:
@@ -95,7 +96,7 @@ def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: s
     try:
         with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
             with contextlib.suppress(ConnectionError):  # the server may answer before it has read everything
-                client.sendall(request_.encode())
+                client.sendall(request_.encode("latin-1"))
             assert client.recv(100).split()[1].decode() == status
     finally:
         server.stop(timeout=0)
@@ -105,6 +106,7 @@ def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: s
     "request_",
     [
         b"POST /leader HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx",
+        b"GET /leader HTTP/1\r\n\r\n",
         b"GET /leader HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
         b"GET /leader HTTP/1.1\r\n" + b"X: a\r\n" * 200 + b"\r\n",
         b"GET /leader HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
