@@ -31,6 +31,14 @@ TESTS = (
     "tests/integration/test_deployment.py::test_a_coordinator_as_systemd_runs_it",
     "tests/integration/test_gateway.py::test_clients_share_a_group",
     "tests/integration/test_group_settings.py",
+    *(
+        f"tests/integration/test_secured_kafka.py::{name}"
+        for name in (
+            "test_an_agent_reads_with_tokens_and_hears_of_events",
+            "test_tokens_do_not_block_an_event_loop",
+            "test_a_command_gets_its_token_from_an_identity_provider",
+        )
+    ),
     "tests/integration/test_secured_zookeeper.py",
 )
 

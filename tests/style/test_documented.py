@@ -53,9 +53,11 @@ RUNS = {
     ),
     **dict.fromkeys(
         ["zkrebalancer groups pin", "zkrebalancer groups unpin"],
-        "tests/unit/cli/test_group_commands.py::test_partitions_are_pinned_and_unpinned",
+        "tests/integration/test_group_settings.py::test_why_a_partition_is_where_it_is",
     ),
-    "zkrebalancer groups resume": "tests/unit/cli/test_group_commands.py::test_a_plan_that_waits_is_shown_and_approved",
+    "zkrebalancer groups resume": (
+        "tests/integration/test_group_settings.py::test_a_freeze_ends_at_its_time_and_a_large_plan_waits_for_a_yes"
+    ),
     "zkrebalancer groups plan": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),
