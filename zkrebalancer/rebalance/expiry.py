@@ -37,17 +37,28 @@ class Expiring:
     line: str
 
 
-FREEZE = Expiring(
-    "freeze",
-    lambda known: known.frozen_until_ms if known.thaws else None,
-    lambda known, now: max(0, known.frozen_until_ms - now.epoch_ms) * 1_000,
-    settings.thawed,
-    "the freeze is over, as it was set to be",
-)
+# Functions with names, because a group at rest can be copied, as tests do.
+def _freeze(known: GroupSettings) -> int | None:
+    return known.frozen_until_ms if known.thaws else None
+
+
+def _freeze_left_us(known: GroupSettings, now: Now) -> int:
+    return max(0, known.frozen_until_ms - now.epoch_ms) * 1_000
+
+
+def _pause(known: GroupSettings) -> str | None:
+    return known.paused_by if known.starts_paused else None
+
+
+def _pause_left_us(_known: GroupSettings, _now: Now) -> int:
+    return PAUSE_LIMIT_US
+
+
+FREEZE = Expiring("freeze", _freeze, _freeze_left_us, settings.thawed, "the freeze is over, as it was set to be")
 PAUSE = Expiring(
     "pause",
-    lambda known: known.paused_by if known.starts_paused else None,
-    lambda _known, _now: PAUSE_LIMIT_US,
+    _pause,
+    _pause_left_us,
     settings.resumed,
     f"starts were paused by a reset that has made no progress for {PAUSE_LIMIT_US // 10**6} s",
 )
