@@ -47,8 +47,7 @@ def begin_mirror(scenario: Scenario) -> None:
 def test_groups_go_on_while_brokers_move_to_kraft(own: Scenario) -> None:
     """Each record is read once, no offset is lost, and the groups change only when the page says so.
 
-    Start the mirror in step 1: it overwrites what Kafka writes. Give the topic's node a new id in the mirror: the
-    offsets of both groups are deleted.
+    In the mirror, write another topic id: the topics count as created anew, and the offsets of both groups are deleted.
     """
     own.pattern = f"^t{own.number}-"
     own.begin(coordinators=2)

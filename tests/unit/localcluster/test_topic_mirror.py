@@ -176,3 +176,15 @@ def test_two_rounds_converge_from_any_state_and_the_third_changes_nothing(
     assert nodes.topics.keys() == wanted.topics.keys()
     assert all(nodes.topics[name] == wanted.topics[name] for name in wanted.topics if name not in shrunk)
     assert nodes.brokers.keys() == wanted.brokers.keys()
+
+
+def test_what_kafka_3_left_in_zookeeper_stays_and_only_a_reassignment_differs() -> None:
+    """In `_topic_change`, compare bytes: after a move to KRaft, the first round rewrites every topic."""
+    left = (
+        b'{"removing_replicas":{},"partitions":{"0":[1],"1":[1]},"topic_id":"id1","adding_replicas":{%b},"version":3}'
+    )
+    metadata = kafka(t=topic("id1", 2))
+    brokers = mirrored(metadata).brokers
+    assert plan(metadata, Nodes(brokers, {"t": left % b""}), frozenset(), NOW_MS) == []
+    (change,) = plan(metadata, Nodes(brokers, {"t": left % b'"0":[2]'}), frozenset(), NOW_MS)
+    assert [type(one) for one in change.operations] == [SetContent]  # so it must not run beside Kafka's controller
