@@ -22,7 +22,7 @@ FOUND: dict[str, list[bytes]] = {  # by earlier runs, or by reading
         b"[" * 100_000 + b"\n",
         b'{"mono_us":1,"kind":"produced","topic":"' + b"t" * 9_000 + b'","partition":""}\n',
     ],
-    "http": [b"GET\xa0/liveness", b"GET /liveness HTTP/1\r\n\r\n"],
+    "http": [b"GET\xa0/liveness", b"GET\x1e /liveness \r", b"GET /liveness HTTP/1\r\n\r\n"],
     "nodes": [b'\x12{"version":1,"coordinators":["l:c"],"groups":{"' + b"\x7f" * 120 + b'":["l:c"]}}'],
     "scram": [b"r=nonce1,s=c2FsdA==,i=1\nv=\xc3\xa9"],
     "sidecar-msgpack": [

@@ -61,6 +61,10 @@ _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
 Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
 
 
+class NothingToKeepError(RebalancerError):
+    """There is no tree, probably because the chroot is another one."""
+
+
 class RestoreRefusedError(RebalancerError):
     """The tree is in use, or has what the restore would overwrite."""
 
@@ -77,9 +81,12 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
 
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
+        NothingToKeepError: there is no tree.
         ZooKeeperRefusedError: a node may not be read: a backup without it would be worth nothing.
 
     """
+    if not isinstance(zk.perform(Get(paths.CONSUMERS), ABSENT), Content):
+        raise NothingToKeepError(f"there is no {paths.CONSUMERS} here; --zookeeper needs the chroot that Kafka uses")
     return backup_file.write(file, _counted(_nodes(zk), progress), now_ms)
 
 
@@ -103,7 +110,11 @@ def _nodes(zk: BlockingZk) -> Iterator[Node]:
         for path, listed in zip(above, lists, strict=True):
             if isinstance(listed, Children):
                 below = (f"{path}/{name}" for name in listed.names)
-                waiting += [one for one in below if not _OF_CONSUMERS.fullmatch(one) and not _LEFT_OUT.fullmatch(one)]
+                waiting += [one for one in below if not _is_left_out(one)]
+
+
+def _is_left_out(path: str) -> bool:
+    return _OF_CONSUMERS.fullmatch(path) is not None or _LEFT_OUT.fullmatch(path) is not None
 
 
 # ---- restore
@@ -173,7 +184,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
         done = Restored()
         chunk: list[Node] = []
         for count, node in enumerate(backup_file.read(file), start=1):
-            if _LEFT_OUT.fullmatch(node.path):
+            if _is_left_out(node.path):
                 continue
             chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
             if len(chunk) == MAX_READS:

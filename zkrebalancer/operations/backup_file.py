@@ -91,6 +91,8 @@ def _link(partial: Path, file: Path) -> None:
 
 def check(file: Path) -> int:
     """Read a whole file and return its number of nodes; raises BackupFileError, OSError."""
+    if file.exists() and not file.is_file():
+        raise BackupFileError(f"{file}: is no regular file, and so cannot be read several times")
     return sum(1 for _ in read(file))
 
 

@@ -219,8 +219,9 @@ class _Handler(WSGIHandler):
             super().write(data)
 
     def read_request(self, raw_requestline: str) -> Any:  # noqa: ANN401  # a type of gevent's own
-        if not raw_requestline.isascii():  # gevent splits it also at other spaces than HTTP knows
-            raise ValueError("not ASCII")
+        line = raw_requestline.rstrip("\r\n")
+        if not (line.isascii() and line.isprintable()):  # gevent splits it also at other spaces than HTTP knows
+            raise ValueError("not printable")
         try:
             return super().read_request(raw_requestline)
         except (HTTPException, LookupError) as error:  # gevent writes a traceback of any error but ValueError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,13 @@ from tests.support.groups import world_with
 from tests.support.secured_model import COORDINATOR, OPERATOR
 from tests.support.world import GROUP, World
 from zkrebalancer.operations import backup as operation
-from zkrebalancer.operations.backup import GENERATION_STEP, Restored, RestoreLostError, RestoreRefusedError
+from zkrebalancer.operations.backup import (
+    GENERATION_STEP,
+    NothingToKeepError,
+    Restored,
+    RestoreLostError,
+    RestoreRefusedError,
+)
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi, SetContent
@@ -126,6 +133,18 @@ def test_a_topic_with_another_id_is_refused_unless_told_and_then_keeps_its_offse
     assert offsets(world) == OFFSETS
 
 
+def test_what_ends_with_a_session_is_not_in_a_backup(tmp_path: Path) -> None:
+    """In `_nodes`, keep ephemeral nodes: a restored one would never end."""
+    world = world_with(partitions=PARTITIONS)
+    gateway = world.zk.open()
+    world.zk.perform(Multi((Create(paths.GATEWAYS),)))
+    ephemeral = (Create(f"{paths.GATEWAYS}/one", ephemeral=True), Create(f"{paths.GATEWAYS}/kept"))
+    world.zk.perform(Multi(ephemeral), gateway.session_id)
+    operation.back_up(client(world), tmp_path / "new", 1, nothing)
+    found = [node.path for node in read(tmp_path / "new")]
+    assert (f"{paths.GATEWAYS}/one" in found, f"{paths.GATEWAYS}/kept" in found) == (False, True)
+
+
 def test_members_and_their_commands_are_not_in_a_backup(tmp_path: Path) -> None:
     found = [node.path for node in read(backed_up(tmp_path))]
     assert paths.COORDINATOR not in found
@@ -134,7 +153,10 @@ def test_members_and_their_commands_are_not_in_a_backup(tmp_path: Path) -> None:
 
 
 def test_who_is_who_and_the_leader_are_left_out_also_of_what_is_restored(tmp_path: Path) -> None:
-    """In `_nodes` or `restore`, keep them: a login that was taken away would have its rights again."""
+    """In `_nodes` or `restore`, keep them: a login that was taken away would have its rights again.
+
+    Members in a file would never leave.
+    """
     world = world_with(partitions=PARTITIONS)
     for path in (paths.SECURITY, f"{paths.COORDINATOR}/below"):
         for one in (path.rpartition("/")[0], path):
@@ -144,10 +166,11 @@ def test_who_is_who_and_the_leader_are_left_out_also_of_what_is_restored(tmp_pat
         node.path for node in read(tmp_path / "new")
     }
     kept = [*read(tmp_path / "new"), Node(paths.SECURITY, b"{}"), Node(f"{paths.COORDINATOR}/below", b"")]
-    write(tmp_path / "with", kept, 1)
+    members = [paths.ids(GROUP, "c-1"), paths.owners(GROUP, "c-1"), paths.region(GROUP, "members", "m")]
+    write(tmp_path / "with", [*kept, *(Node(path, b"") for path in members)], 1)  # by hand
     target = empty_world()
     restored(target, tmp_path / "with")
-    assert {paths.SECURITY, paths.COORDINATOR}.isdisjoint(target.zk.nodes)
+    assert {paths.SECURITY, paths.COORDINATOR, *members}.isdisjoint(target.zk.nodes)
 
 
 def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
@@ -165,6 +188,12 @@ def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
         restored(world, file, overwrite=True)
     world.kill_agent(agent)
     world.pass_time(10_000)
+    member = paths.region(GROUP, "members", "m")  # with a client of Kafka, which has no registration
+    for path in (paths.region(GROUP), paths.region(GROUP, "members"), member):
+        world.zk.perform(Multi((Create(path),)))
+    with pytest.raises(RestoreRefusedError, match="group g has consumers, such as m"):
+        restored(world, file, overwrite=True)
+    world.zk.perform(Multi((Delete(member),)))
     later = generation(world)
     assert restored(world, file, overwrite=True).created >= PARTITIONS
     assert (offsets(world), generation(world) > later) == (OFFSETS, True)
@@ -252,6 +281,17 @@ def test_a_file_is_not_replaced_and_a_failed_backup_leaves_none(tmp_path: Path) 
         operation.back_up(client(World(), calls=1), tmp_path / "new", 1, nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
     assert json.loads(file.read_text().splitlines()[0])["zkrebalancer_backup"] == 1
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_kept_or_read_again_is_refused(tmp_path: Path) -> None:
+    """In `back_up`, keep an empty tree: it is that of another chroot. In `check`, read a pipe: it waits for ever."""
+    with pytest.raises(NothingToKeepError, match="there is no /consumers here; --zookeeper needs the chroot"):
+        operation.back_up(client(World()), tmp_path / "new", 1, nothing)
+    assert [*tmp_path.iterdir()] == []
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BackupFileError, match="pipe: is no regular file"):
+        check(tmp_path / "pipe")
 
 
 def test_a_region_begins_with_a_reset_to_the_checkpoint_of_the_backup(tmp_path: Path) -> None:

@@ -118,6 +118,12 @@ def test_secrets_that_cannot_be_used(tmp_path: Path, content: bytes, text: str) 
         read_secret(str(file))
 
 
+def test_a_password_may_begin_and_end_with_spaces(tmp_path: Path) -> None:
+    """In `read_secret`, remove more than the line break at the end."""
+    (tmp_path / "word").write_bytes(b" a word \r\n")
+    assert read_secret(str(tmp_path / "word")) == " a word "
+
+
 def test_a_changed_password_is_used_at_the_next_connection(tmp_path: Path) -> None:
     file = tmp_path / "word"
     file.write_text("old\n")
