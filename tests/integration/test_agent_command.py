@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import gevent
 import pytest
 
 from tests.integration.child import ACK, Agent, ask, configure
 from tests.integration.fake_coordinator import Stage, wait_until
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError
@@ -86,7 +88,9 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line() -> None:
 def test_http(stage: Stage, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     stage.produce([0], 5)
-    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}")
+    settings = tmp_path / "agent.toml"
+    settings.write_text("max_failures = 2\n")
+    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}", "--config", str(settings))
     member = stage.wait_member()
     wait_until(lambda: ask(port, "healthz")[0] == 200, "a lease")
     stage.wait_ack(stage.start(member, 0))
@@ -103,7 +107,27 @@ def test_http(stage: Stage, tmp_path: Path) -> None:
     os.kill(agent.children()[0], signal.SIGSTOP)  # a hanging child is no reason to restart the agent
     assert ask(port, "healthz")[0] == 200
     os.kill(agent.children()[0], signal.SIGCONT)
+    told = [_told_after(agent, settings, text) for text in ("max_failures = 1\n", "max_failure = 1\n")]
+    assert told[0].endswith("a restart is needed for the new values of max_failures\n")
+    assert f"the former settings stay in force: {settings}: max_failure: there is no such setting" in told[1]
     agent.stop()
+
+
+def _told_after(agent: Agent, settings: Path, text: str) -> str:
+    """Change the settings, and return what the agent says to SIGHUP; let `_read_again` say nothing, and it fails."""
+    settings.write_text(text)
+    agent.signal(signal.SIGHUP)
+    assert agent.process.stderr is not None
+    with gevent.Timeout(WITHIN_S):
+        while "settings stay" not in (line := _line(agent.process.stderr)) and "a restart is" not in line:
+            pass
+    return line
+
+
+def _line(stream: IO[str]) -> str:
+    line = gevent.get_hub().threadpool.apply(stream.readline)
+    assert line, "the agent has ended"
+    return str(line)
 
 
 def test_without_zookeeper_an_agent_is_not_healthy_until_that_is_back(stage: Stage, tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ def test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing(company: C
     company.printed += [page(gateway, path) for path in ("metrics", "readiness", "leader")]
     _look(company)
     for process in [*company.running]:
+        process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGUSR1)
         company.stop(process)
     assert {*company.departures()} == {"closed"}

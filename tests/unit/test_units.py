@@ -42,6 +42,11 @@ def test_a_unit_runs_what_exists_is_watched_and_gets_secrets_as_credentials(unit
     assert (found["Type"], found["DynamicUser"], found["Restart"]) == ("notify", "yes", "always")
     assert "User" not in found
     assert int(found["WatchdogSec"]) >= 60
+    assert found["UMask"] == "0077"  # events name hosts and topics
+    assert int(found["TimeoutStopSec"]) >= (60 if "agent" in unit.name else 15)  # a batch; a resignation, 5 s
+    assert "StartLimitIntervalSec=0" in unit.read_text()  # it never stops trying
+    if "agent" in unit.name:
+        assert found["KillMode"] == "mixed"  # the agent ends its child, after the batch
     assert "${CREDENTIALS_DIRECTORY}/secrets.toml" in command
     assert found["LoadCredential"].startswith("secrets.toml:/etc/zkrebalancer/")
 

@@ -141,6 +141,14 @@ def test_the_nodes_of_a_group_that_is_named_are_there_before_its_members() -> No
     assert client.model.nodes.keys() >= {f"{paths.group('g')}/{name}" for name in paths.GROUP_CHILDREN}
 
 
+def test_what_brokers_write_is_closed_once_somebody_is_named() -> None:
+    """In `ROOTS`, leave `/brokers` out."""
+    client = used_tree()
+    secure(cast("BlockingZk", client), Principals(("sasl:c",), brokers=("sasl:kafka",)))
+    closed = {"sasl:c": rights.ALL, "sasl:kafka": rights.ALL, rights.WORLD: "r"}
+    assert client.lists[paths.topic("t")][0] == client.lists["/brokers"][0] == closed
+
+
 def used_tree() -> RightsClient:
     """Return an open tree with two groups, one of which has a member and offsets, and a topic."""
     client = RightsClient()

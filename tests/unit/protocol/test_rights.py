@@ -67,6 +67,26 @@ def test_consumers_of_a_group_change_nothing_of_each_other(path: str) -> None:
         assert "c" not in of(path).get("sasl:orders", "")
 
 
+OF_OPERATORS = {  # beyond reading
+    "": "wcd",
+    "/ids": "d",
+    "/quarantine": "d",
+    "/offsets": "wcd",
+    "/offsets/t/0": "wcd",
+    "/weights": "wcd",
+    "/deleted_offsets/0": "wcd",
+    "/lives/t": "wcd",
+    "/region/requests": "c",
+}
+
+
+@pytest.mark.parametrize("path", [*BELOW, *MADE])
+def test_an_operator_acts_for_no_member_and_no_coordinator(path: str) -> None:
+    """In `_in_group`, let operators write what members own, or commands."""
+    found = of(path).get("sasl:operator", "")
+    assert found.replace("r", "") == OF_OPERATORS.get(path.removeprefix(paths.group("orders")), "")
+
+
 def test_the_own_nodes_of_a_consumer() -> None:
     assert of(paths.ids("orders", "c"))[OWN] == of(paths.owners("orders", "c"))[OWN] == "rw"
     assert of(paths.channel("orders", "c")) == {OWN: "rwd", "sasl:coordinator": "rcd", "sasl:operator": "r"}
