@@ -100,17 +100,15 @@ def test_a_refusal_is_one_line_without_the_password(cluster: LocalCluster, tmp_p
     word = tmp_path / "word"
     word.write_text(WRONG)
     login = ["--zookeeper-user", "operator", "--zookeeper-password-file", str(word)]
-    here, quiet = over_tls(cluster.zookeeper), ["--log-level", "error"]
+    here = over_tls(cluster.zookeeper)
     address, slash, chroot = cluster.zookeeper.partition("/")
     forwarder = Forwarder(address, "127.0.0.2")
     elsewhere = f"127.0.0.2:{forwarder.port}{slash}{chroot}"
     other, own = ["--zookeeper-tls-ca", str(TLS / "other-ca.pem")], ["--zookeeper-tls-ca", CA]
     attempts = {
-        "refuses the login of operator": commands_at(["--zookeeper", here, *login, *quiet], tmp_path),
-        "CERTIFICATE_VERIFY_FAILED": commands_at(["--zookeeper", here, *other, *quiet], tmp_path, CLIENTS),
-        "certificate is not valid for '127.0.0.2'": commands_at(
-            ["--zookeeper", elsewhere, *own, *quiet], tmp_path, CLIENTS
-        ),
+        "refuses the login of operator": commands_at(["--zookeeper", here, *login], tmp_path),
+        "CERTIFICATE_VERIFY_FAILED": commands_at(["--zookeeper", here, *other], tmp_path, CLIENTS),
+        "certificate is not valid for '127.0.0.2'": commands_at(["--zookeeper", elsewhere, *own], tmp_path, CLIENTS),
     }
     every, *kinds = (len(commands) for commands in attempts.values())
     assert every > 20

@@ -89,12 +89,13 @@ class ZkClient:
         session_timeout_ms: int,
         on_event: Callable[[ZooKeeperEvent], None],
         security: ZooKeeperSecurity | None = None,
-        on_refused: Callable[[str], None] = lambda _reason: None,
+        on_refused: Callable[[str], object] = lambda _reason: None,
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
 
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
-        certificate, or has an acceptable one; the client tries again.
+        certificate, or has an acceptable one; unless it returns True, the first such reason is logged. The client tries
+        again.
 
         Raises:
             ConfigurationError: settings contradict each other, or a file cannot be used.
@@ -284,10 +285,9 @@ class ZkClient:
 
     def _refused(self, reason: str) -> None:
         text = f"ZooKeeper at {self._hosts} {reason}"
-        if text not in self._shown:
+        if self._on_refused(text) is not True and text not in self._shown:
             self._shown.add(text)
             _log.warning("%s", text)
-        self._on_refused(text)
 
     def _content_changed(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:
@@ -380,9 +380,11 @@ class BlockingZk:
             require_expected(call, reply, expected)
         return replies
 
-    def _refused(self, reason: str) -> None:
+    def _refused(self, reason: str) -> bool:
+        """Tell the caller who waits for the connection, who then tells the user."""
         if not self._connected.ready():
             self._connected.set_exception(ZooKeeperLoginError(reason))
+        return not self._connected.successful()
 
     def _handle(self, event: ZooKeeperEvent) -> None:
         if isinstance(event, calls.Connected) and not self._connected.ready():
