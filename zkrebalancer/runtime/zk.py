@@ -154,6 +154,11 @@ class ZkClient:
         self._kazoo.close()
 
     @property
+    def fault(self) -> str | None:
+        """Why a client that is connected cannot be used: it does not know who may do what."""
+        return None if self._rights is None else self._rights.fault
+
+    @property
     def credentials(self) -> tuple[int, bytes] | None:
         """Session id and password while connected; tests use them to expire the session."""
         return self._kazoo.client_id
@@ -325,6 +330,8 @@ class BlockingZk:
                 raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
         except gevent.Timeout:
             self.close()
+            if self._client.fault is not None:
+                raise ZooKeeperLoginError(f"ZooKeeper at {hosts}: {self._client.fault}") from None
             raise ZooKeeperUnavailableError(
                 f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
             ) from None

@@ -49,6 +49,7 @@ class TreeRights:
         self._kazoo = kazoo
         self._login = login
         self._who: Principals | None = None
+        self.fault: str | None = None  # why it is not known
         self._round = 0  # an answer to an earlier one is dropped
         self._tries = 0  # in a row, that were refused
         self._when_read: Callable[[], None] | None = None  # on this connection
@@ -103,13 +104,11 @@ class TreeRights:
         """Read again after a while: no event says that a right was granted."""
         if isinstance(error, CONNECTION_ERRORS):
             return  # the next connection reads it
+        is_hidden = isinstance(error, NoAuthError)
+        why = "may not be read (right READ is missing)" if is_hidden else f"is refused: {error!r}"
+        self.fault = f"{paths.SECURITY} {why}"
         if self._tries == 0:
-            why = (
-                "may not be read (right READ is missing)"
-                if isinstance(error, NoAuthError)
-                else f"is refused: {error!r}"
-            )
-            _log.error("%s %s; nothing is written; read again at growing intervals", paths.SECURITY, why)
+            _log.error("%s; nothing is written; read again at growing intervals", self.fault)
         pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2.0 ** min(self._tries, 10))
         self._tries += 1
         gevent.spawn_later(pause_s, self._retry, number)
@@ -122,12 +121,14 @@ class TreeRights:
         try:
             who = rights.decode(content)
         except NodeContentError as error:
-            _log.error("%s; nothing is written until it is repaired", error)
+            remedy = "unless this program is too old for it, delete it as a coordinator, and run `security init`"
+            self.fault = f"{error}; {remedy}"
+            _log.error("%s; nothing is written until it is repaired: %s", error, remedy)
         else:
             self._known(who)
 
     def _known(self, who: Principals | None) -> None:
-        self._who, self._tries = who, 0
+        self._who, self._tries, self.fault = who, 0, None
         when_read, self._when_read = self._when_read, None
         if when_read is not None:
             when_read()

@@ -123,9 +123,10 @@ def test_a_node_that_is_repaired_makes_it_usable(
 ) -> None:
     connection.answer(STAT, (content, STAT))
     assert "nothing is written until it is repaired" in caplog.text
+    assert "delete it as a coordinator, and run `security init`" in str(connection.rights.fault)
     connection.watch(CHANGED)
     connection.answer(*READABLE)
-    assert connection.usable_count == 1
+    assert (connection.usable_count, connection.rights.fault) == (1, None)
 
 
 @pytest.mark.parametrize("error", [NoAuthError(), MarshallingError()])
