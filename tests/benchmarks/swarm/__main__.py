@@ -1,0 +1,160 @@
+"""What many groups cost: `python -m tests.benchmarks.swarm [--groups 10000] [--members 10] [--partitions 50]`.
+
+A real ZooKeeper, two coordinators (one leads, one stands by) and processes that play the members. Measured: joins of
+one group alone; the start of all members; processor time at rest; the same joins beside all other groups; an election
+until all groups are adopted; lease renewals; a restart of all members; the death of all members of one process.
+Memory, and what ZooKeeper keeps, stand beside each phase. Prints one JSON document; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import gevent
+
+from tests.benchmarks.swarm.lab import Coordinator, SwarmLab, running, start_coordinator
+from tests.benchmarks.swarm.members import wait_until
+from tests.benchmarks.swarm.player import Cast, play
+from tests.benchmarks.swarm.processes import memory_mb, of_zookeeper, snapshot_mb
+from zkrebalancer.localcluster.cluster import LocalCluster
+
+HEAP_MB = 4_096
+TICK_MS = 2_000  # as in production; the shortest session is two ticks
+DEADLINE_S = 1_800.0  # of a phase
+
+
+class Measurement:
+    """One run, phase by phase."""
+
+    def __init__(self, lab: SwarmLab, arguments: argparse.Namespace) -> None:
+        """Begin with a tree, players without members, and no coordinator."""
+        self._lab = lab
+        self._groups, self._members = arguments.groups, arguments.members
+        self._joins, self._rest_s, self._renewals_s = arguments.joins, arguments.rest, arguments.renewals
+        self.results: dict[str, object] = {}
+
+    def _note(self, name: str, found: object) -> None:
+        self.results[name] = found
+        print(f"{time.strftime('%H:%M:%S')} {name}: {json.dumps(found)}", file=sys.stderr, flush=True)
+
+    def run(self) -> None:
+        """Measure everything."""
+        lab = self._lab
+        lab.coordinators += [start_coordinator(lab.cluster, number, DEADLINE_S) for number in (1, 2)]
+        wait_until(self._has_leader, DEADLINE_S, "a leader")
+        lab.wait_adopted(lab.leader, self._groups, DEADLINE_S)
+        self._note("empty", self._sizes())
+        self._fill(0, 1)
+        self._note("alone", self._change_one_group())
+        self._note("start of all", lab.during(lambda: self._fill(1, self._groups)))
+        self._note("full", self._sizes())
+        self._note("rest", lab.during(lambda: gevent.sleep(self._rest_s)))
+        self._note("beside all", self._change_one_group())
+        self._note("renewals", lab.during(self._renew))
+        former = lab.leader
+        lab.coordinators.remove(former)
+        self._note("election", lab.during(lambda: self._elect(former)))
+        self._note("adopted", self._sizes())
+        self._note("restart of all", lab.during(self._restart))
+        self._note("rest after the restart", lab.during(lambda: gevent.sleep(self._rest_s)))
+        if len(lab.players) > 1:
+            self._note("death", lab.during(self._die))
+        self._note("end", self._sizes())
+
+    def _has_leader(self) -> bool:
+        return any(one.seen().is_leader for one in self._lab.coordinators)
+
+    def _fill(self, first: int, last: int) -> None:
+        for player in self._lab.players:
+            player.order("fill", first, last)
+        self._lab.wait_owned(last, last * self._members, DEADLINE_S)
+        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+
+    def _change_one_group(self) -> dict[str, float]:
+        found = [self._lab.players[0].order("join", 0) for _ in range(self._joins)]
+        values = {name: sorted(one[name] for one in found) for name in ("join_ms", "leave_ms")}
+        medians = {name: round(statistics.median(many), 1) for name, many in values.items()}
+        return {**medians, **{f"{name}_max": round(many[-1], 1) for name, many in values.items()}}
+
+    def _elect(self, former: Coordinator) -> None:
+        """Stop the leader with SIGTERM, so that the other one leads at once, and wait until it has read all groups."""
+        os.kill(former.program.pid, signal.SIGTERM)
+        former.program.wait_end(DEADLINE_S)
+        wait_until(self._has_leader, DEADLINE_S, "a leader")
+        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+
+    def _renew(self) -> None:
+        for player in self._lab.players:
+            player.begin("renew", self._renewals_s)
+        renewed = sum(player.answer()["renewed"] for player in self._lab.players)
+        self._note("renewals per second", renewed / self._renewals_s)
+
+    def _restart(self) -> None:
+        commands = self._lab.look()["commands"]
+        for player in self._lab.players:
+            player.order("restart")
+        total = self._groups * self._members
+        self._lab.wait_owned(self._groups, total, DEADLINE_S)
+        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+        self._note("commands of the restart", self._lab.look()["commands"] - commands)
+
+    def _die(self) -> None:
+        last = self._lab.players.pop()
+        last.kill()
+        left = sum(len(player.cast.groups) for player in self._lab.players) * self._members
+        wait_until(self._counts(left), DEADLINE_S, f"{left} members left")
+
+    def _counts(self, members: int) -> Callable[[], bool]:
+        return lambda: self._lab.leader.seen().members == members
+
+    def _sizes(self) -> dict[str, object]:
+        lab = self._lab
+        return {
+            "leader_mb": round(memory_mb(lab.leader.program.pid)),
+            "zookeeper_mb": round(memory_mb(lab.cluster.zookeeper_servers[0].pid)),
+            "snapshot_mb": round(snapshot_mb(lab.cluster.directory), 1),
+            **of_zookeeper(lab.cluster.zookeeper),
+        }
+
+
+def main() -> None:
+    """Run, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=10_000)
+    parser.add_argument("--members", type=int, default=10, help="of each group")
+    parser.add_argument("--partitions", type=int, default=50, help="of each group's topic")
+    parser.add_argument("--topics", type=int, default=1_000, help="of all groups together")
+    parser.add_argument("--players", type=int, default=2, help="processes that play the members")
+    parser.add_argument("--joins", type=int, default=20, help="of one group, alone and beside all others")
+    parser.add_argument("--rest", type=float, default=60.0, help="seconds at rest")
+    parser.add_argument("--renewals", type=float, default=10.0, help="seconds of lease renewals")
+    parser.add_argument(
+        "--session-timeout", type=int, default=60, help="of members, in seconds: how long a death takes"
+    )
+    parser.add_argument("--player", nargs=7, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.player:
+        address, *numbers = arguments.player
+        first, last, members, partitions, topics, timeout_ms = map(int, numbers)
+        play(Cast(address, range(first, last), members, partitions, topics, timeout_ms))
+        return
+    topics = min(arguments.topics, arguments.groups)
+    sizes = (arguments.members, arguments.partitions, topics, 1_000 * arguments.session_timeout)
+    with (
+        LocalCluster(broker="none", chroot="/swarm", tick_ms=TICK_MS, zookeeper_heap_mb=HEAP_MB) as cluster,
+        running(cluster, Cast(cluster.zookeeper, range(arguments.groups), *sizes), arguments.players) as lab,
+    ):
+        measurement = Measurement(lab, arguments)
+        measurement.run()
+    print(json.dumps(measurement.results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The swarm, with which we measure many groups: its members behave as agents do, and a small run comes to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.benchmarks.swarm.lab import make_tree
+from tests.benchmarks.swarm.members import Counted, SessionOfMany, wait_until
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.protocol import command, ownership, paths
+from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Multi
+from zkrebalancer.protocol.command import Cause, StartFetcher
+from zkrebalancer.runtime.zk import BlockingZk
+
+GROUP, TOPIC = "swarm-0", "swarm-0"
+DEADLINE_S = 30.0
+RUN_DEADLINE_S = 240.0
+SMALL = ("--groups", "6", "--members", "2", "--partitions", "4", "--joins", "1", "--rest", "0.2", "--renewals", "0.2")
+
+
+def test_a_member_answers_a_command_and_leaves(shared_cluster: LocalCluster) -> None:
+    """Fails if a member does not watch its commands, or acknowledges without what the command starts."""
+    address = f"{shared_cluster.zookeeper.partition('/')[0]}/of-the-swarm"
+    with BlockingZk(shared_cluster.zookeeper.partition("/")[0]) as root:
+        root.perform(Multi((Create("/of-the-swarm"),)))
+    make_tree(address, groups=1, topics=1, partitions=4)
+    counted = Counted()
+    session = SessionOfMany(address, counted)
+    with BlockingZk(address) as zk:
+        try:
+            member = session.add(GROUP, TOPIC, "m")
+            wait_until(lambda: counted.registered == 1, DEADLINE_S, "a registration")
+            partitions = {(TOPIC, number): 0 for number in range(4)}
+            start = StartFetcher("id", 1, 1, Cause("cause", "member-joined"), partitions)
+            channel = paths.channel(GROUP, member.name)
+            zk.perform(Multi((Create(f"{channel}/command-", command.encode(start), sequence=True),)))
+            wait_until(lambda: counted.owned.get(GROUP) == 4, DEADLINE_S, "an acknowledgement")
+            assert zk.perform(ListChildren(channel)) == Children(())
+            record = zk.perform(Get(paths.owners(GROUP, member.name)))
+            assert isinstance(record, Content)
+            assert ownership.decode_owners(record.content) == ownership.OwnersRecord(1, "id", partitions)
+            session.remove(member)
+            wait_until(lambda: zk.perform(ListChildren(paths.ids(GROUP))) == Children(()), DEADLINE_S, "a leave")
+            assert (counted.registered, counted.total, counted.faults) == (0, 0, [])
+        finally:
+            session.close()
+
+
+@pytest.mark.long
+def test_a_small_swarm_is_measured_to_its_end() -> None:
+    """Fails if a phase does not settle, such as with members that drop every second watch."""
+    command_line = [sys.executable, "-m", "tests.benchmarks.swarm", *SMALL, "--players", "2", "--session-timeout", "4"]
+    ran = subprocess.run(
+        command_line, capture_output=True, text=True, env=child_environment(), timeout=RUN_DEADLINE_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert set(found) >= {"alone", "start of all", "rest", "beside all", "election", "restart of all", "death"}
+    assert found["full"]["zk_ephemerals_count"] >= 6 * 2 * 2
+    assert found["end"]["zk_ephemerals_count"] < found["full"]["zk_ephemerals_count"]
+    assert found["commands of the restart"] >= 6
