@@ -28,6 +28,7 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 HEAP_MB = 4_096
 TICK_MS = 2_000  # as in production; the shortest session is two ticks
 DEADLINE_S = 1_800.0  # of a phase
+DEATH_LOOK_S = 2.0
 
 
 class Measurement:
@@ -112,7 +113,11 @@ class Measurement:
         wait_until(self._counts(left), DEADLINE_S, f"{left} members left")
 
     def _counts(self, members: int) -> Callable[[], bool]:
-        return lambda: self._lab.leader.seen().members == members
+        def is_so() -> bool:
+            gevent.sleep(DEATH_LOOK_S)  # metrics cost the coordinator as much as a rebalance
+            return self._lab.leader.seen().members == members
+
+        return is_so
 
     def _sizes(self) -> dict[str, object]:
         lab = self._lab

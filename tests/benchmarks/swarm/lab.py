@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+import gevent
+
 from tests.benchmarks.swarm.members import wait_until
 from tests.benchmarks.swarm.player import Answer, Cast, group_name
-from tests.benchmarks.swarm.processes import Seen, cpu_s, seen
+from tests.benchmarks.swarm.processes import Seen, cpu_s, of_zookeeper, seen
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import reserve_ports
@@ -23,6 +25,8 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 NODES_AT_ONCE = 500
+LOOK_S = 1.0
+QUIET_PACKETS = 60  # in LOOK_S: pings, beats and histories, but no reading of groups
 END_DEADLINE_S = 120.0
 
 
@@ -127,13 +131,23 @@ class SwarmLab:
         return self.look()
 
     def wait_adopted(self, coordinator: Coordinator, groups: int, deadline_s: float) -> None:
-        """Wait until a coordinator has read all groups and rests."""
+        """Wait until ZooKeeper is quiet, and a coordinator has then read all groups and rests.
+
+        Metrics of ten thousand groups cost the coordinator as much as a rebalance: they are asked for only then.
+        """
 
         def is_so() -> bool:
+            before = self._packets()
+            gevent.sleep(LOOK_S)
+            if self._packets() - before > QUIET_PACKETS:
+                return False
             found = coordinator.seen()
             return found.is_leader and found.groups == groups and found.is_quiet
 
         wait_until(is_so, deadline_s, f"{groups} groups adopted")
+
+    def _packets(self) -> int:
+        return of_zookeeper(self.cluster.zookeeper)["zk_packets_received"]
 
     def used(self) -> dict[str, float]:
         """Return the processor time of each kind of process so far, and the number of transactions."""

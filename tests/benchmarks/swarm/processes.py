@@ -12,7 +12,7 @@ from zkrebalancer.localcluster import zookeeper
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ASK_TIMEOUT_S = 60.0  # a coordinator that counts ten thousand groups beside its work
-OF_MNTR = ("zk_znode_count", "zk_ephemerals_count", "zk_watch_count", "zk_approximate_data_size")
+OF_MNTR = ("zk_packets_received", "zk_znode_count", "zk_ephemerals_count", "zk_watch_count", "zk_approximate_data_size")
 _PREFIX = "zkrebalancer_coordinator_"
 _STATE = re.compile(r'groups\{state="([\w-]+)"\} (\S+)')
 
