@@ -12,7 +12,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign exactly-once conformance fuzz experiments packages clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-scale bench-spark-source simulate mutations mutation-score interruptions model campaign exactly-once conformance fuzz experiments packages clean
 
 setup: $(STAMP)
 
@@ -82,6 +82,9 @@ bench-gateway: setup
 
 bench-pipeline: setup
 	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20
+
+bench-scale: setup
+	$(BIN)/python -m tests.benchmarks.swarm
 
 bench-spark-source: setup
 	$(BIN)/python -m tests.benchmarks.spark_source

@@ -67,6 +67,14 @@ def test_floor(run_on_servers: Run) -> None:
     assert run_on_servers("floor", "--sizes", 2).startswith("2 clients: a round takes ")
 
 
+def test_swarm(run_on_servers: Run) -> None:
+    """Without an election or a death, which `test_swarm.py` has."""
+    size = ("--groups", 2, "--members", 1, "--partitions", 2, "--players", 1, "--coordinators", 1)
+    found = json.loads(run_on_servers("swarm", *size, "--joins", 1, "--rest", 0.1, "--renewals", 0.1))
+    assert (found["full"]["zk_watch_count"] > 0, found["commands of the restart"]) == (True, 2)
+    assert found["renewals per second"] > 0
+
+
 def test_agent(run_on_servers: Run) -> None:
     kinds = ("raw consume(500), tuned", "agent, values")
     size = ("--partitions", 2, "--sizes", 100, "--megabytes", 1, "--repeat", 1)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.benchmarks.swarm.lab import make_tree
+from tests.benchmarks.swarm.lab import make_tree, new_chroot
 from tests.benchmarks.swarm.members import Counted, SessionOfMany, wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
@@ -25,9 +25,7 @@ SMALL = ("--groups", "6", "--members", "2", "--partitions", "4", "--joins", "1",
 
 def test_a_member_answers_a_command_and_leaves(shared_cluster: LocalCluster) -> None:
     """Fails if a member does not watch its commands, or acknowledges without what the command starts."""
-    address = f"{shared_cluster.zookeeper.partition('/')[0]}/of-the-swarm"
-    with BlockingZk(shared_cluster.zookeeper.partition("/")[0]) as root:
-        root.perform(Multi((Create("/of-the-swarm"),)))
+    address = new_chroot(shared_cluster)
     make_tree(address, groups=1, topics=1, partitions=4)
     counted = Counted()
     session = SessionOfMany(address, counted)

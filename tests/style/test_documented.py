@@ -111,6 +111,7 @@ RUNS = {
     "tests.benchmarks.restarts": f"{BENCHMARKS}::test_restarts",
     "tests.benchmarks.spark_source": f"{BENCHMARKS}::test_spark_source",
     "tests.benchmarks.suspended": f"{BENCHMARKS}::test_suspended",
+    "tests.benchmarks.swarm": f"{BENCHMARKS}::test_swarm",
     "deploy/packages.py": "tests/packages/test_packages.py::test_missing_tools_are_named",
     "tests.campaign": "tests/campaign/test_campaign.py::test_a_short_campaign_breaks_no_promise",
     "tests.conformance": "tests/integration/test_conformance.py::test_a_missing_tool_is_named",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import gevent
 
-from tests.benchmarks.swarm.lab import Coordinator, SwarmLab, running, start_coordinator
+from tests.benchmarks.swarm.lab import Coordinator, SwarmLab, new_chroot, running, start_coordinator
 from tests.benchmarks.swarm.members import wait_until
 from tests.benchmarks.swarm.player import Cast, play
 from tests.benchmarks.swarm.processes import memory_mb, of_zookeeper, snapshot_mb
@@ -39,6 +39,7 @@ class Measurement:
         self._lab = lab
         self._groups, self._members = arguments.groups, arguments.members
         self._joins, self._rest_s, self._renewals_s = arguments.joins, arguments.rest, arguments.renewals
+        self._coordinators = arguments.coordinators
         self.results: dict[str, object] = {}
 
     def _note(self, name: str, found: object) -> None:
@@ -48,7 +49,8 @@ class Measurement:
     def run(self) -> None:
         """Measure everything."""
         lab = self._lab
-        lab.coordinators += [start_coordinator(lab.cluster, number, DEADLINE_S) for number in (1, 2)]
+        for number in range(1, self._coordinators + 1):
+            lab.coordinators.append(start_coordinator(lab.cluster, lab.zookeeper, number, DEADLINE_S))
         wait_until(self._has_leader, DEADLINE_S, "a leader")
         lab.wait_adopted(lab.leader, self._groups, DEADLINE_S)
         self._note("empty", self._sizes())
@@ -59,10 +61,11 @@ class Measurement:
         self._note("rest", lab.during(lambda: gevent.sleep(self._rest_s)))
         self._note("beside all", self._change_one_group())
         self._note("renewals", lab.during(self._renew))
-        former = lab.leader
-        lab.coordinators.remove(former)
-        self._note("election", lab.during(lambda: self._elect(former)))
-        self._note("adopted", self._sizes())
+        if self._coordinators > 1:
+            former = lab.leader
+            lab.coordinators.remove(former)
+            self._note("election", lab.during(lambda: self._elect(former)))
+            self._note("adopted", self._sizes())
         self._note("restart of all", lab.during(self._restart))
         self._note("rest after the restart", lab.during(lambda: gevent.sleep(self._rest_s)))
         if len(lab.players) > 1:
@@ -137,6 +140,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=50, help="of each group's topic")
     parser.add_argument("--topics", type=int, default=1_000, help="of all groups together")
     parser.add_argument("--players", type=int, default=2, help="processes that play the members")
+    parser.add_argument("--coordinators", type=int, default=2, help="with 1, there is no election to measure")
     parser.add_argument("--joins", type=int, default=20, help="of one group, alone and beside all others")
     parser.add_argument("--rest", type=float, default=60.0, help="seconds at rest")
     parser.add_argument("--renewals", type=float, default=10.0, help="seconds of lease renewals")
@@ -153,8 +157,8 @@ def main() -> None:
     topics = min(arguments.topics, arguments.groups)
     sizes = (arguments.members, arguments.partitions, topics, 1_000 * arguments.session_timeout)
     with (
-        LocalCluster(broker="none", chroot="/swarm", tick_ms=TICK_MS, zookeeper_heap_mb=HEAP_MB) as cluster,
-        running(cluster, Cast(cluster.zookeeper, range(arguments.groups), *sizes), arguments.players) as lab,
+        LocalCluster(broker="none", tick_ms=TICK_MS, zookeeper_heap_mb=HEAP_MB) as cluster,
+        running(cluster, Cast(new_chroot(cluster), range(arguments.groups), *sizes), arguments.players) as lab,
     ):
         measurement = Measurement(lab, arguments)
         measurement.run()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import gevent
 
@@ -97,6 +98,7 @@ class SwarmLab:
     """Everything that runs."""
 
     cluster: LocalCluster
+    zookeeper: str
     coordinators: list[Coordinator]
     players: list[Player]
     partitions: int  # of a group
@@ -109,6 +111,11 @@ class SwarmLab:
             if one.seen().is_leader:
                 return one
         raise LookupError("no coordinator leads")
+
+    def end_coordinators(self) -> None:
+        """Kill those that still run."""
+        for one in self.coordinators:
+            one.program.kill()
 
     def look(self) -> Answer:
         """Return what all members own together; raises RuntimeError if some member lost its session."""
@@ -187,14 +194,22 @@ def make_tree(address: str, groups: int, topics: int, partitions: int) -> None:
             zk.perform_all(many[begin : begin + NODES_AT_ONCE])
 
 
-def start_coordinator(cluster: LocalCluster, number: int, deadline_s: float) -> Coordinator:
-    """Start a coordinator and wait until it leads or stands by."""
+def new_chroot(cluster: LocalCluster) -> str:
+    """Return the address of a tree of its own in a cluster, which may serve others."""
+    servers, chroot = cluster.zookeeper.partition("/")[0], f"/swarm-{uuid4()}"
+    with BlockingZk(servers) as zk:
+        zk.perform(Multi((Create(chroot),)))
+    return servers + chroot
+
+
+def start_coordinator(cluster: LocalCluster, address: str, number: int, deadline_s: float) -> Coordinator:
+    """Start a coordinator for this tree, and wait until it shows its metrics."""
     (reserved,) = reserve_ports(1)
     port = int(reserved.getsockname()[1])
     reserved.close()
-    options = ["--zookeeper", cluster.zookeeper, "--broker-id", str(number), "--session-timeout-ms", "10000"]
+    options = ["--zookeeper", address, "--broker-id", str(number), "--session-timeout-ms", "10000"]
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "coordinator", *options, "--http", f"127.0.0.1:{port}"]
-    program = cluster.program(f"coordinator-{number}", command)
+    program = cluster.program(f"swarm-coordinator-{number}", command)
     program.spawn()
 
     def answers() -> bool:
@@ -212,11 +227,13 @@ def start_coordinator(cluster: LocalCluster, number: int, deadline_s: float) -> 
 def running(cluster: LocalCluster, cast: Cast, players: int) -> Iterator[SwarmLab]:
     """Yield a tree with so many idle players, which share the groups of `cast`, and no coordinator."""
     groups = len(cast.groups)
-    make_tree(cluster.zookeeper, groups, cast.topics, cast.partitions)
+    make_tree(cast.zookeeper, groups, cast.topics, cast.partitions)
     ranges = [range(n * groups // players, (n + 1) * groups // players) for n in range(players)]
     with ExitStack() as stack:
         started = []
         for part in ranges:
             started.append(Player(replace(cast, groups=part)))
             stack.callback(started[-1].close)
-        yield SwarmLab(cluster, [], started, cast.partitions)
+        lab = SwarmLab(cluster, cast.zookeeper, [], started, cast.partitions)
+        stack.callback(lab.end_coordinators)
+        yield lab
