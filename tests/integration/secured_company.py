@@ -280,7 +280,7 @@ def attempts(company: Company, user: str | None, zookeeper: str) -> set[tuple[st
 
 
 class Forwarder:
-    """A port in front of a server; while it is silent, it accepts connections and says nothing.
+    """A port in front of a server; while it is silent, it accepts connections and says nothing; it may be slow.
 
     It has a thread of its own, because the test's loop waits in calls of kazoo.
     """
@@ -290,6 +290,7 @@ class Forwarder:
         self._open: list[asyncio.StreamWriter] = []
         self.is_silent = False
         self.held = 0  # connections that were accepted in silence
+        self.slow_s = 0.0  # for which it keeps what it passes on
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -311,9 +312,18 @@ class Forwarder:
             from_server, to_server = await asyncio.open_connection(host, int(port))
             self._open.append(to_server)
             ways = ((reader, to_server), (from_server, writer))
-            await asyncio.wait([asyncio.ensure_future(_pass_on(*way)) for way in ways], return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                [asyncio.ensure_future(self._pass_on(*way)) for way in ways], return_when="FIRST_COMPLETED"
+            )
             to_server.transport.abort()
         writer.transport.abort()
+
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(CHUNK_BYTES):
+                await asyncio.sleep(self.slow_s)
+                target.write(data)
+                await target.drain()
 
     async def _cut(self, *, is_silent: bool) -> None:
         self.is_silent = is_silent
@@ -332,13 +342,6 @@ class Forwarder:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WITHIN_S)
         self._loop.close()
-
-
-async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(CHUNK_BYTES):
-            target.write(data)
-            await target.drain()
 
 
 def require_flow(company: Company, reader: Reader) -> None:

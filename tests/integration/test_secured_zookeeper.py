@@ -251,6 +251,7 @@ def _mirror(company: Company) -> None:
 
 # ---- secrets that change, and a server that falls silent, while everything runs
 
+SLOW_S = 0.2  # each way
 SESSION = ("--session-timeout-ms", 60_000)  # only what a change has caused may end one
 
 
@@ -310,7 +311,7 @@ def changing(shared_cluster: LocalCluster, tmp_path: Path) -> Iterator[Changing]
 
 
 @pytest.mark.long
-def test_nobody_loses_a_partition_while_secrets_change_and_a_server_is_silent(changing: Changing) -> None:
+def test_nobody_loses_a_partition_while_secrets_change_and_a_server_is_slow_or_silent(changing: Changing) -> None:
     """Coordinator, agent, gateway and its client; passwords change, and the certificate gets another authority."""
     company, pages = changing.company, changing.pages
     company.begin_agent("first", *SESSION, "--http", pages["agent"])
@@ -318,6 +319,14 @@ def test_nobody_loses_a_partition_while_secrets_change_and_a_server_is_silent(ch
     try:
         company.wait_for("first", CLIENT)
         require_flow(company, reader)
+        changing.forwarder.slow_s = SLOW_S
+        second = company.begin_agent("second", *SESSION)
+        company.wait_for("first", "second", CLIENT)
+        require_flow(company, reader)
+        company.stop(second)
+        company.wait_for("first", CLIENT)
+        assert company.departures() == ["closed"]
+        changing.forwarder.slow_s = 0.0
         before = company.owned()
         changing.change_secrets()
         changing.wait_ready(*pages)
@@ -337,7 +346,7 @@ def test_nobody_loses_a_partition_while_secrets_change_and_a_server_is_silent(ch
         with BlockingZk(over_tls(changing.server.zookeeper), PATIENT_MS, company.new_login()) as zk:
             company.zk = zk
             assert company.owned() == before
-            assert company.departures() == []
+            assert company.departures() == ["closed"]
             require_flow(company, reader)
             reader.close()
             company.wait_for("first")
