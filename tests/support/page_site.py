@@ -31,8 +31,14 @@ class Nodes:
             self.asking.answered(Replied(call_id, Refused(content or Refusal.NO_NODE)))
 
 
-def site_of(world: World, process: CoordinatorProcess, nodes: Mapping[str, bytes | Refusal] | None = None) -> Site:
+def monitor_of(process: CoordinatorProcess) -> Monitor:
+    """Return the monitor of a coordinator that is connected."""
     monitor = Monitor(process.machine, Vitals(6_000, Notifier({})))
     monitor.handling(Connected(1, 6_000))
+    return monitor
+
+
+def site_of(world: World, process: CoordinatorProcess, nodes: Mapping[str, bytes | Refusal] | None = None) -> Site:
+    monitor = monitor_of(process)
     asked = {path: node.content for path, node in world.zk.nodes.items()} if nodes is None else nodes
     return Site(monitor, Nodes(asked).asking, Foresight("z:1", None), ServiceLevels(monitor).lag_line)

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.deadlines import WITHIN_S
 from tests.support.groups import world_with
-from tests.support.page_site import site_of
+from tests.support.page_site import monitor_of, site_of
 from tests.support.world import GROUP, World
+from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.pages import asking as asking_module
 from zkrebalancer.coordinator.pages import foresight as foresight_module
 from zkrebalancer.coordinator.pages import live, overview, site
@@ -20,7 +21,7 @@ from zkrebalancer.coordinator.pages.asking import Asking, NoAnswerError
 from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.group_view import Lanes, Parts, cut, ranges, some
 from zkrebalancer.coordinator.pages.live import Streams
-from zkrebalancer.coordinator.pages.overview import Listed, Wanted
+from zkrebalancer.coordinator.pages.overview import Listed, Overview, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
 from zkrebalancer.coordinator.pages.site import Site
 from zkrebalancer.protocol import last_change, paths
@@ -32,6 +33,7 @@ from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.http_server import Answer, Stream
 
 Document = dict[str, Any]
@@ -274,10 +276,13 @@ def test_what_happened_last_is_kept_and_forgotten_with_the_leadership() -> None:
 
 
 def test_nodes_are_asked_for_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Asking.get`, keep what was asked for: after a few silent servers, no node can be read any more."""
     monkeypatch.setattr(asking_module, "ASK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(asking_module, "MAX_ASKED", 1)
     silent = Asking(lambda _call_id, _call: None)
-    with pytest.raises(NoAnswerError, match=r"not answered within 0\.01 s"):
-        silent.get("/x")
+    for _ in range(2):
+        with pytest.raises(NoAnswerError, match=r"not answered within 0\.01 s"):
+            silent.get("/x")
     monkeypatch.setattr(asking_module, "MAX_ASKED", 0)
     with pytest.raises(NoAnswerError, match="too many"):
         silent.get("/x")
@@ -353,3 +358,34 @@ def test_a_page_with_very_many_digits_is_the_first_one() -> None:
     world = world_with(GroupSettings(), "a")
     shown = site_of(world, world.leader())
     assert document(shown, "/page/groups", f"page={'9' * 5_000}")["page"] == 1
+
+
+def test_groups_are_counted_again_after_a_while_which_is_longer_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Overview._count`, stay counting, or take the shorter of both times."""
+    times_us = [0]
+    monkeypatch.setattr(clock, "steady_us", lambda: times_us[0])
+    world = world_with(GroupSettings(), "a")
+    seen = Overview(monitor_of(world.leader()))
+
+    def members_after(at_us: int) -> int:
+        times_us[0] = at_us
+        return seen.look().figures[0].members
+
+    assert members_after(2_000_000) == 1
+    world.add_agent("b")
+    world.pass_time(2_000)
+    assert members_after(2_999_999) == 1
+    figures = Monitor.figures
+
+    def slow(monitor: Monitor) -> Iterator[Figures]:
+        times_us[0] += 500_000
+        return figures(monitor)
+
+    monkeypatch.setattr(Monitor, "figures", slow)
+    assert members_after(3_000_000) == 2
+    world.add_agent("c")
+    world.pass_time(2_000)
+    assert members_after(8_400_000) == 2
+    assert members_after(8_500_000) == 3

@@ -99,3 +99,17 @@ def test_a_list_names_the_worst_verdict_of_each_group(monkeypatch: pytest.Monkey
     assert lags.read_worst(zk, {}, [report for report, _lag in reports.values()], 10) == {"a": "OK", "b": "STOP"}
     with pytest.raises(lags.TooManyGroupsError, match="at most 200 groups, there are 201"):
         lags.read_worst(zk, {}, [reports["a"][0]] * 201, 10)
+
+
+def test_the_newest_reading_before_the_window_counts_and_partitions_that_are_gone_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `LagWatch.note`, drop every reading before the window, or keep partitions that are gone."""
+    monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: {})
+    watch = LagWatch(20)
+    watch.note(*reading_of("g", 90, 100), 0)
+    watch.note(*reading_of("g", 20, 100), 19_000)
+    watch.note(*reading_of("g", 20, 100), 21_000)  # the window begins at 1 s: what was stored then is the first reading
+    assert watch.verdicts({}) == {("t", 0): Verdict.REWIND}
+    watch.note(reading_of("g", 20, 100)[0], {}, 22_000)
+    assert watch.verdicts({}) == {}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.client import MAX_CALLS, Client, KilledError
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
-from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations import move_offsets, starts_pause
 from zkrebalancer.operations.move_offsets import (
     Imported,
     OldOffsetsError,
@@ -166,3 +166,11 @@ def test_offsets_that_somebody_still_changes_do_not_go_back(path: str) -> None:
     world.zk.perform(Multi((*map(Create, missing), Create(f"{path}/c-1"))))
     with pytest.raises(OldOffsetsError if missing else OffsetsRefusedError, match="c-1"):
         import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=True)
+
+
+def test_many_offsets_go_back_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `import_into_old_consumers`, stop after the first transaction."""
+    monkeypatch.setattr(move_offsets, "MAX_WRITES_PER_TRANSACTION", 1)
+    world = without_group()
+    import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
+    assert [old_offset(world, number) for number in range(3)] == [b"10", None, b"12"]
