@@ -9,6 +9,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 import gevent
@@ -54,13 +55,18 @@ class AskedProcess:
             process.kill()
             process.wait()
             for pipe in _pipes(process):
-                pipe.close()
+                with suppress(OSError):  # it may have ended before a request was written, which closing tries again
+                    pipe.close()
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Return the process; begin it if there is none."""
         if self._process is None:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._process
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         content = msgpack.packb(request)
-        requests, answers = _pipes(self._process)
+        requests, answers = _pipes(self.begin())
         requests.write(LENGTH.pack(len(content)) + content)
         requests.flush()
         (size,) = LENGTH.unpack(_read(answers, LENGTH.size))
