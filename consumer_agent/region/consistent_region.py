@@ -83,6 +83,7 @@ class ConsistentRegion:
             self._own, hooks = own_state(consumer, recovery, named, handlers)
         config = replace(config, enable_auto_finish=False, auto_commit_interval_ms=interval_ms)
         consumer._join_region(replace(config, enable_auto_commit=recovery != PARTITION), hooks)  # noqa: SLF001
+        self._is_stopped = False
         self._progress = Progress()
         self._sink: Sink | None = None  # that of the last transaction
         self._database: Any = None  # which it was made for
@@ -91,10 +92,10 @@ class ConsistentRegion:
     # ---- reading
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return batches of records, until the consumer is closed; the next request shows that one is processed."""
+        """Return batches of records, until `stop` or `close`; the next request shows that one is processed."""
         if self._own is not None:
             yield from self._own.batches()
-        while not self._frontend.is_closed:
+        while not self._frontend.is_closed and not self._is_stopped:
             batch = self._consumer.poll(ITERATION_TIMEOUT_S)
             if batch:
                 self._batch = _joined(self._without_transaction(), _extents(batch))
@@ -162,8 +163,18 @@ class ConsistentRegion:
             raise ConsumerStateError(f"{method}: the region recovers by a sink")
         return self._own
 
+    def stop(self) -> None:
+        """Return no further batch: the iteration ends after the one in hand. Any thread and any signal handler may."""
+        self._is_stopped = True
+        if self._own is not None:
+            self._own.stop()
+
     def close(self) -> None:
-        """Close the consumer: it leaves its group, after a last checkpoint of the application's state."""
+        """Close the consumer: it leaves its group, after a last checkpoint of the application's state.
+
+        Not if the iteration was left within a batch, by `break` or by Ctrl-C: how much of that batch the state
+        reflects is not known, so it is read again, from the last checkpoint. `stop` ends an iteration between batches.
+        """
         if self._own is not None:
             self._own.close(is_clean=True)
         self._consumer.close()

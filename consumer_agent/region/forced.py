@@ -76,7 +76,7 @@ class ForcedRegion:
         self._rounds = Rounds(group, member, settings, source, handlers, session, limit)
 
     def __iter__(self) -> Iterator[list[Message]]:
-        """Return batches of messages, until closed; the next request shows that one is processed."""
+        """Return batches of messages, until `stop` or `close`; the next request shows that one is processed."""
         yield from self._rounds.batches()
 
     def checkpoint(self, timeout_s: float = DEFAULT_RESET_S) -> bytes:
@@ -91,8 +91,12 @@ class ForcedRegion:
         """Return figures of the region by name."""
         return self._rounds.metrics()
 
+    def stop(self) -> None:
+        """See `ConsistentRegion.stop`."""
+        self._rounds.stop()
+
     def close(self) -> None:
-        """Leave the group, after a last checkpoint."""
+        """Leave the group, after a last checkpoint, unless the iteration was left within a batch."""
         self._rounds.close(is_clean=True)
 
     def __enter__(self) -> Self:

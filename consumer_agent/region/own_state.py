@@ -50,6 +50,9 @@ class OwnState(Protocol):
     def metrics(self) -> dict[str, float]:
         """Return figures by name."""
 
+    def stop(self) -> None:
+        """Return no further batch."""
+
     def close(self, *, is_clean: bool) -> None:
         """Leave; not clean: nothing is stored any more."""
 

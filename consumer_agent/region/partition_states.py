@@ -36,15 +36,17 @@ class PartitionStates:
         self._batch = Batch()
         self._due_s = time.monotonic() + every_s
         self.figures = Figures()
-        self._is_closed = False
-        self._may_store = True  # False after an exception: the last batch may be processed in part
+        self._is_closed = self._is_stopped = False
+        self._is_torn = False  # a batch is in hand, or is being read: it may be processed in part, or not at all
+        self._may_store = True  # False after an exception, or a torn batch
         self.hooks = {Tell.ASSIGNED: self._assigned, Tell.REVOKE: self._revoked, Tell.LOST: self._forget}
 
     # ---- the application's calls
 
     def batches(self) -> Iterator[Batch]:
-        """Return batches, until the consumer is closed."""
-        while not self._frontend.is_closed:
+        """Return batches, until the consumer is closed, or stopped."""
+        while not self._frontend.is_closed and not self._is_stopped:
+            self._is_torn = True
             self._processed_batch()
             if time.monotonic() >= self._due_s:
                 self._store_and_commit(list(self._processed))
@@ -52,11 +54,17 @@ class PartitionStates:
             if batch:
                 self._batch = batch
                 yield batch
+            self._is_torn = False
+
+    def stop(self) -> None:
+        """Return no further batch."""
+        self._is_stopped = True
 
     def checkpoint(self, timeout_s: float) -> bytes:
         """Store the states of all partitions, commit, and return their offsets."""
         self._processed_batch()
         self._store_and_commit(list(self._processed), timeout_s)
+        self._is_torn = False
         return documents.encode_merge(Merge(1, self._processed))
 
     def reset(self, data: bytes | None, timeout_s: float) -> None:
@@ -85,10 +93,10 @@ class PartitionStates:
         return self.figures.by_name(len(self._processed), len({topic for topic, _number in self._processed}))
 
     def close(self, *, is_clean: bool) -> None:
-        """Leave the group; if clean, what was processed is stored first."""
+        """Leave the group; if clean, and not within a batch, what was processed is stored first."""
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed, is_clean = True, is_clean and not self._is_torn
         self._may_store = is_clean
         if is_clean:
             self._processed_batch()
@@ -161,3 +169,4 @@ class PartitionStates:
         self._handlers.reset(Checkpoint(offsets=offsets))
         self._processed.update(positions)
         self._consumer.seek(positions)
+        self._is_torn = False

@@ -78,16 +78,23 @@ class Rounds:
         self._registered_in = -1  # which session has the registration
         self._seen: Order | None = None  # the order that was followed last
         self._has_flowed = False  # the consumer may have joined its group
-        self._is_started = self._is_closed = False
+        self._is_started = self._is_closed = self._is_stopped = False
+        self._is_torn = False  # a batch is in hand, or is being read: it may be processed in part, or not at all
 
     # ---- the application's calls
 
     def batches(self) -> Iterator[Any]:
-        """Return batches, until closed."""
-        while not self._is_closed:
+        """Return batches, until closed or stopped."""
+        while not self._is_closed and not self._is_stopped:
+            self._is_torn = True
             batch = self._next()
             if batch:
                 yield batch
+            self._is_torn = False
+
+    def stop(self) -> None:
+        """Return no further batch."""
+        self._is_stopped = True
 
     def _next(self) -> Any:  # noqa: ANN401
         """Return a batch if records may flow, else nothing."""
@@ -156,6 +163,7 @@ class Rounds:
                 asked = self._run(self.member.request("checkpoint"))
             complete = order.complete if asked and order is not None else None
             if complete == self.member.last_checkpoint and complete > (0 if before is None else before.id):
+                self._is_torn = False
                 return self._described(complete)
             self._idle()
         raise ConsumerStateError(f"no checkpoint of the region was complete within {timeout_s:g} s")
@@ -182,6 +190,7 @@ class Rounds:
                     self.member.request("reset" if data is not None else "reset-initial", "of the application")
                 )
             elif self._phase is Phase.FLOW and self.member.done > done:
+                self._is_torn = False
                 return
             self._idle()
         raise ConsumerStateError(f"the region was not reset within {timeout_s:g} s")
@@ -213,10 +222,13 @@ class Rounds:
         return self.figures.by_name(len(held), len({topic for topic, _number in held}))
 
     def close(self, *, is_clean: bool) -> None:
-        """Leave: if clean, with a last checkpoint, so that the others need not reset."""
+        """Leave: if clean, with a last checkpoint, so that the others need not reset.
+
+        Not after the iteration was left within a batch: nobody knows how much of it the application's state reflects.
+        """
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed, is_clean = True, is_clean and not self._is_torn
         if self._is_started and is_clean and self._has_flowed:
             self.member.leave()
             self._seen = None

@@ -7,7 +7,6 @@ restores its copy of that number. The copies are files, in a folder that a resta
 import json
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import Consumer
@@ -39,7 +38,6 @@ def retire(checkpoint: Checkpoint) -> None:
             file.unlink()
 
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 client = Consumer(
     {
         "bootstrap.servers": os.environ["BOOTSTRAP"],
@@ -62,10 +60,11 @@ region = ForcedRegion(
     on_reset=restore,
     on_retire=retire,
 )
-with suppress(KeyboardInterrupt):
-    for batch in region:
-        for message in batch:
-            count = counts.setdefault(str(message.partition()), [0, 0])
-            count[0] += 1
-            count[1] += message.offset() or 0
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: region.stop())  # between two batches, so that the counts are whole
+for batch in region:
+    for message in batch:
+        count = counts.setdefault(str(message.partition()), [0, 0])
+        count[0] += 1
+        count[1] += message.offset() or 0
 region.close()  # after a last checkpoint; without it, the others would go back to the one before

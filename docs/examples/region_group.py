@@ -7,7 +7,6 @@ copies are files, in a folder that a restarted process sees again.
 import json
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 from consumer_agent import Consumer
@@ -38,7 +37,6 @@ def retire(checkpoint: Checkpoint) -> None:
             file.unlink()
 
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 consumer = Consumer(
     zookeeper=os.environ["ZOOKEEPER"],
     bootstrap=os.environ["BOOTSTRAP"],
@@ -56,10 +54,11 @@ region = ConsistentRegion(
     on_reset=restore,
     on_retire=retire,
 )
-with suppress(KeyboardInterrupt):
-    for batch in region:
-        for record in batch:
-            count = counts.setdefault(str(record.partition), [0, 0])
-            count[0] += 1
-            count[1] += record.offset
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: region.stop())  # between two batches, so that the counts are whole
+for batch in region:
+    for record in batch:
+        count = counts.setdefault(str(record.partition), [0, 0])
+        count[0] += 1
+        count[1] += record.offset
 region.close()  # after a last checkpoint; without it, the others would go back to the one before

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from consumer_agent import Consumer
+from consumer_agent.region import Checkpoint, ConsistentRegion
 from tests.integration.commands import begin, end
 from tests.integration.region_counts import Counts, RegionCounts, counts_of
 from tests.integration.scenario import Scenario
@@ -84,6 +86,37 @@ def test_a_group_recovers_from_kills_a_freeze_and_the_loss_of_its_leader(region:
     assert region.order().reset == resets  # who leaves is no loss
     region.stage.interrupt(one, signal.SIGTERM)
     assert region.counts() == region.wanted()
+
+
+@pytest.mark.parametrize("recovery", ["partition", "group"])
+def test_who_leaves_within_a_batch_stores_no_checkpoint_and_who_is_stopped_does(
+    examples: Examples, recovery: str
+) -> None:
+    """How much of the batch the state reflects is not known; `stop` ends the iteration between two batches.
+
+    Was so: a Ctrl-C while a member counted a batch made it store half of the batch's counts with all of its offsets.
+    """
+    for is_stopped in (False, True):
+        stored: list[Checkpoint] = []
+        consumer = Consumer(
+            zookeeper=examples.lab.cluster.zookeeper, bootstrap=examples.lab.cluster.bootstrap, group=examples.group
+        )
+        consumer.subscribe([examples.topic])
+        region = ConsistentRegion(
+            consumer,
+            name="counts",
+            recovery=recovery,
+            member="one",
+            every_s=3_600,
+            on_checkpoint=stored.append,
+            on_reset=lambda _checkpoint: None,
+        )
+        for _batch in region:
+            if not is_stopped:
+                break
+            region.stop()
+        region.close()
+        assert bool(stored) == is_stopped
 
 
 def test_a_classic_group_goes_back_whenever_kafka_moves_a_partition(region: Region) -> None:

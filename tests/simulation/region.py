@@ -60,7 +60,6 @@ class RegionRun:
         self.faults = sorted(self.draw.randrange(STEPS) for _ in range(faults))
         self.seen = Counter[str]()
         self.checked = 0
-        self.is_quiet = False
 
     def add(self, name: str) -> None:
         self.members.append(SimulatedMember(self.world, name, self.copies, self.log, self.settings))
@@ -76,28 +75,40 @@ class RegionRun:
             while self.faults and self.faults[0] <= number:
                 self.faults.pop(0)
                 self._fault()
-            self._step()
+            self.step()
             if number % 4 == 0 and self.draw.random() < 0.5:
                 self._produce()
-        self.is_quiet = True
+        self.complete_another()
         for number in range(QUIET_STEPS):
-            self._step()
+            self.step()
             if number % 50 == 0 and self._is_done():
                 break
         assert self._is_done(), self._why_not()
         self._check_end()
+
+    def complete_another(self) -> None:
+        """Run without faults until another checkpoint is complete, which must take a bounded time."""
+        order = self.order()
+        begun = order.id if order is not None else 0
+        for _ in range(QUIET_STEPS):
+            order = self.order()
+            if not self.running() or (order is not None and (order.complete or 0) > begun):
+                break
+            self.step()
+        else:
+            raise AssertionError(f"no checkpoint: {self._why_not()}")
 
     def step_until(self, is_so: Callable[[], bool]) -> None:
         """Run without faults until something is so."""
         for _ in range(QUIET_STEPS):
             if is_so():
                 return
-            self._step()
+            self.step()
             if self.draw.random() < 0.1:
                 self._produce()
         raise AssertionError("not reached")
 
-    def _step(self) -> None:
+    def step(self) -> None:
         kind = self.draw.random()
         actors = self.running()
         coordinators = [process for process in self.world.coordinators if process.alive]

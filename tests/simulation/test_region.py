@@ -12,8 +12,10 @@ from tests.support import examples
 from tests.support.world import GROUP
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
+from zkrebalancer.region.roles import Phase
 
 SEEDS = examples.count() // 3
+BEGINNING = range(0, 120, 4)  # steps of the world, until all members are registered and read
 BUGS = {
     "a partition that moves during a reset is not sought": (
         (Edit("Member._answer_rest", "self._source.seek(targets)", "pass"),),
@@ -37,6 +39,43 @@ def test_no_records_effect_is_lost_or_doubled() -> None:
     assert seen["checkpoints"] > SEEDS
     assert seen["records"] > 500 * SEEDS
     assert seen.keys() - {"grow", "reset-initial"} >= FAULTS.keys() - {"grow", "reset-initial"}
+
+
+def test_a_checkpoint_completes_wherever_a_member_is_cut_off_or_leaves() -> None:
+    """The reply to a member's registration, or to anything after it, is lost; some time later another one leaves."""
+    for at in BEGINNING:
+        _cut_off_and_leave(at)
+
+
+def _cut_off_and_leave(at: int) -> None:
+    run = RegionRun(at, faults=0)
+    first, second = run.members[:2]
+    for _ in range(at):
+        run.step()
+    run.step_until(lambda: first.running is not None)
+    first.step(run.draw, cut=True)
+    run.complete_another()
+    run.step_until(lambda: second.is_joined and second.running is None)
+    second.member.leave()
+    second.phase = Phase.WAIT
+    for _ in range(at):
+        run.step()
+    run.complete_another()
+    run.step_until(lambda: second.has_left)
+
+
+def test_a_registration_that_cannot_be_repeated_stops_all_checkpoints() -> None:
+    """As it was: its own registration, whose reply was lost, kept a member out for as long as its session lived."""
+    with edited((Edit("Member._create", "_is_refused(created, Refusal.NODE_EXISTS)", "False"),)):
+        assert any(_stalls(at) for at in BEGINNING)
+
+
+def _stalls(at: int) -> bool:
+    try:
+        _cut_off_and_leave(at)
+    except AssertionError as error:
+        return "no checkpoint" in str(error)
+    return False
 
 
 @pytest.mark.parametrize(("edits", "seeds"), BUGS.values(), ids=list(BUGS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
@@ -58,6 +59,7 @@ class Member:
         self._source, self._application, self._piece_bytes = source, application, piece_bytes
         self.state = RegionState.INITIALIZED
         self.zxid: int | None = None  # of the registration
+        self._mark = uuid4().hex.encode()  # its content, by which this process knows it as its own
         self.done = 0  # the last reset that this member has done
         self.is_leaving = self._has_asked_to_leave = False
         self.last_checkpoint = 0  # its last answer to a checkpoint
@@ -140,10 +142,17 @@ class Member:
         return True
 
     def _create(self) -> Steps[bool]:
+        """Make the registration; one of this process is made anew, for what was done under it is not known any more.
+
+        There is one if the reply to its creation was lost. A registration of another process has to end by itself.
+        """
         path = paths.region(self.group, "members", self.name)
-        replies = yield [Multi((Create(path, ephemeral=True),)), Get(path)]
-        if isinstance(replies[0], Done) and isinstance(replies[1], Content):
-            self.zxid = replies[1].stat.created_zxid
+        create = Create(path, self._mark, ephemeral=True)
+        created, found = yield [Multi((create,)), Get(path)]
+        if _is_refused(created, Refusal.NODE_EXISTS) and isinstance(found, Content) and found.content == self._mark:
+            created, found = yield [Multi((Delete(path, found.stat.version), create)), Get(path)]
+        if isinstance(created, Done) and isinstance(found, Content) and found.content == self._mark:
+            self.zxid = found.stat.created_zxid
         return self.zxid is not None
 
     def session_lost(self) -> None:

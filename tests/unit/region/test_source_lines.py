@@ -180,6 +180,15 @@ def test_line_3_a_name_is_registered_once(stage: Stage) -> None:
     assert not stage.run(Stage("a", zk=stage.zk).member.register())
 
 
+def test_line_3_an_own_registration_whose_reply_was_lost_is_made_anew(stage: Stage) -> None:
+    """Otherwise its name is taken for as long as its session lives, and each checkpoint waits for it in vain."""
+    first = stage.member.zxid
+    stage.member.session_lost()
+    stage.joined()
+    assert stage.member.zxid != first
+    assert stage.zk.nodes[paths.region(GROUP, "members", "a")].created_zxid == stage.member.zxid
+
+
 def test_line_4_the_initial_offset_is_created_once(stage: Stage) -> None:
     flowing(stage)
     other = Stage("b", zk=stage.zk).joined()
