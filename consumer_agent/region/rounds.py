@@ -272,7 +272,7 @@ class Rounds:
 
     def _register(self) -> None:
         session = self._session.ends
-        if self._session.is_fresh and self._run(self.member.register()):
+        if self._session.is_fresh and self._run(self.member.register(lambda: self._session.session_id)):
             self._registered_in, self._phase = session, Phase.WAIT
 
     def _run(self, steps: Steps[T]) -> T:

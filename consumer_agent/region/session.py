@@ -99,6 +99,11 @@ class RegionSession:
         """Whether the session is surely alive."""
         return now_ms() < self._fresh_until_ms
 
+    @property
+    def session_id(self) -> int | None:
+        """The id of the present session, None between two."""
+        return self._session_id
+
     def wait(self, timeout_s: float) -> None:
         """Wait for a change of the order or of the session."""
         self.changed.wait_for_change(self.changed.changes, timeout_s)

@@ -227,7 +227,7 @@ class SimulatedMember:
         if draw.random() < 0.7:
             self._read_order()
         if self.phase is Phase.OUT or self.member.zxid is None:
-            self._begin("register", self.member.register())
+            self._begin("register", self.member.register(lambda: self.session.session_id))
         elif self.source.has_lost:
             self.source.has_lost = False
             self.member.lost("partitions were lost")

@@ -6,9 +6,8 @@ an application's thread and in the simulation, which interrupts it between any t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from uuid import uuid4
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
@@ -59,7 +58,7 @@ class Member:
         self._source, self._application, self._piece_bytes = source, application, piece_bytes
         self.state = RegionState.INITIALIZED
         self.zxid: int | None = None  # of the registration
-        self._mark = uuid4().hex.encode()  # its content, by which this process knows it as its own
+        self._admitted_as: int | None = None  # the last registration under which it was admitted
         self.done = 0  # the last reset that this member has done
         self.is_leaving = self._has_asked_to_leave = False
         self.last_checkpoint = 0  # its last answer to a checkpoint
@@ -102,7 +101,7 @@ class Member:
 
     # ---- registration
 
-    def register(self) -> Steps[bool]:
+    def register(self, session_id: Callable[[], int | None]) -> Steps[bool]:
         """Make the region's nodes, compare the settings, and register; False: not now, for another has this name.
 
         Raises:
@@ -122,7 +121,7 @@ class Member:
                 return False
         if not (yield from self._compare()):
             return False
-        return (yield from self._create())
+        return (yield from self._create(session_id))
 
     def _compare(self) -> Steps[bool]:
         path = paths.region(self.group)
@@ -141,22 +140,22 @@ class Member:
         self.settings = found
         return True
 
-    def _create(self) -> Steps[bool]:
-        """Make the registration; one of this process is made anew, for what was done under it is not known any more.
+    def _create(self, session_id: Callable[[], int | None]) -> Steps[bool]:
+        """Create the registration, or take the one of this session: the reply to its creation was lost.
 
-        There is one if the reply to its creation was lost. A registration of another process has to end by itself.
+        But not one under which this member was admitted: what it has done since then is not known any more.
         """
         path = paths.region(self.group, "members", self.name)
-        create = Create(path, self._mark, ephemeral=True)
-        created, found = yield [Multi((create,)), Get(path)]
-        if _is_refused(created, Refusal.NODE_EXISTS) and isinstance(found, Content) and found.content == self._mark:
-            created, found = yield [Multi((Delete(path, found.stat.version), create)), Get(path)]
-        if isinstance(created, Done) and isinstance(found, Content) and found.content == self._mark:
+        created, found = yield [Multi((Create(path, ephemeral=True),)), Get(path)]
+        if not isinstance(found, Content) or found.stat.ephemeral_owner != session_id():
+            return False
+        is_lost_reply = _is_refused(created, Refusal.NODE_EXISTS) and found.stat.created_zxid != self._admitted_as
+        if isinstance(created, Done) or is_lost_reply:
             self.zxid = found.stat.created_zxid
         return self.zxid is not None
 
     def session_lost(self) -> None:
-        """Note that the registration is gone with its session."""
+        """Note that the registration is gone."""
         self.zxid = None
 
     # ---- orders
@@ -165,7 +164,9 @@ class Member:
         """Do what the order says; return what the member may do until the next one."""
         if self.zxid is None:
             return Phase.OUT
-        if order is None or order.members.get(self.name) != self.zxid:
+        if order is None:
+            return Phase.WAIT  # it is made, or made anew
+        if order.members.get(self.name) != self.zxid or order.id < max(self.done, self.last_checkpoint):
             return self._not_named(order)
         if not self._is_admitted and not (yield from self._be_admitted(order)):
             return Phase.WAIT
@@ -195,11 +196,10 @@ class Member:
             self._retired = order.complete
             self._application.retire(order.complete)
 
-    def _not_named(self, order: Order | None) -> Phase:
+    def _not_named(self, order: Order) -> Phase:
         if not self._is_admitted:
             return Phase.WAIT
-        complete = order.complete if order is not None else None
-        if self.is_leaving and complete is not None and complete >= self.last_checkpoint > 0:
+        if self.is_leaving and order.complete is not None and order.complete >= self.last_checkpoint > 0:
             return Phase.LEFT
         self.zxid = None
         return Phase.OUT
@@ -217,6 +217,7 @@ class Member:
             self.go(RegionState.RESET_COMPLETE)
         self.done = order.reset - 1 if order.is_resetting else order.reset
         self._is_admitted, self._is_reset_wanted, self._has_asked_to_leave = True, None, False
+        self._admitted_as = self.zxid
         return True
 
     def _restore(self, merge: Merge | None) -> None:
