@@ -109,7 +109,14 @@ def parts(volume: str) -> list[str]:
 
 
 def test_secured_servers_are_those_of_the_compose_file() -> None:
-    assert set(SECURED) == {*OURS, *(name for name in COMPOSE["services"] if name.startswith("zk"))}
+    """They have the settings of the page."""
+    servers = [name for name in COMPOSE["services"] if name.startswith("zk")]
+    assert set(SECURED) == {*OURS, *servers}
+    page = (DEPLOY.parent / "docs/how-to/secure.md").read_text()
+    (wanted,) = re.findall(r"```\n(authProvider.*?)```", page, re.DOTALL)
+    for name in servers:
+        own = SECURED[name]["environment"]["ZOO_CFG_EXTRA"]
+        assert own.split() == wanted.replace("/etc/zookeeper/", "/secrets/").split()
 
 
 # ---- Kubernetes
@@ -200,4 +207,5 @@ def test_a_workload_is_probed_protected_and_has_few_rights(name: str) -> None:
     }
     selectors = [one["spec"]["selector"]["matchLabels"] for one in MANIFESTS if one["kind"] == "PodDisruptionBudget"]
     assert labels in selectors
+    assert all(one["spec"]["maxUnavailable"] == 1 for one in MANIFESTS if one["kind"] == "PodDisruptionBudget")
     assert workload["spec"]["selector"]["matchLabels"] == labels

@@ -16,6 +16,7 @@ from zkrebalancer.cli import coordinator, group_coordinator
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
 MAX_EXPOSURE = 1.5
+DEPLOY_PAGE = (Path(__file__).parents[2] / "docs/how-to/deploy.md").read_text()
 
 
 def service(unit: Path) -> configparser.SectionProxy:
@@ -56,6 +57,7 @@ def test_a_drop_in_gives_a_secret_as_a_credential_by_a_variable_that_exists(drop
     found = service(drop_in)
     name, _, file = found["LoadCredential"].partition(":")
     assert file.startswith("/etc/zkrebalancer/")
+    assert re.sub("%N", "zkrebalancer-coordinator", file) in DEPLOY_PAGE
     variable, _, value = found["Environment"].partition("=")
     assert value == f"%d/{name}"
     known = {

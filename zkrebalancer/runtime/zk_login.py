@@ -114,12 +114,14 @@ def read_secret(name: str) -> str:
     """Return a file's text without the line break at its end; raises ConfigurationError, without the text."""
     try:
         with Path(name).open("rb") as file:
-            content = file.read(MAX_SECRET_BYTES)
+            content = file.read(MAX_SECRET_BYTES + 1)
         text = content.decode().rstrip("\r\n")
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot be read: {error.strerror}") from None
     except ValueError:  # also for a name with NUL
         raise ConfigurationError(f"{name}: is not UTF-8 text") from None
+    if len(content) > MAX_SECRET_BYTES:
+        raise ConfigurationError(f"{name}: is too large for a secret: more than {MAX_SECRET_BYTES:,} bytes")
     if not text:
         raise ConfigurationError(f"{name}: is empty")
     return text

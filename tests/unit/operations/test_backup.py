@@ -246,6 +246,10 @@ def test_a_restore_ends_if_another_process_takes_the_lead(tmp_path: Path, monkey
     [
         (lambda lines: lines[:-1], "the end is missing"),
         (lambda lines: [*lines[:3], *lines[4:]], "the file is damaged"),
+        (
+            lambda lines: [lines[0], lines[1].replace('"content":"', '"content":"AAAA'), *lines[2:]],
+            "the file is damaged",
+        ),
         (lambda lines: [*lines, lines[-1]], "there is something after the end"),
         (lambda lines: [lines[0], "x", *lines[1:]], "line 2 is not JSON"),
         (lambda lines: [lines[0], '{"path": "/brokers", "content": ""}', *lines[1:]], "line 2 is not a node below"),

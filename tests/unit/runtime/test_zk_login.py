@@ -110,7 +110,9 @@ def test_files_that_cannot_be_used(security: ZooKeeperSecurity, text: str) -> No
         Login(security)
 
 
-@pytest.mark.parametrize(("content", "text"), [(b"\n", "is empty"), (b"\xff", "is not UTF-8 text")])
+@pytest.mark.parametrize(
+    ("content", "text"), [(b"\n", "is empty"), (b"\xff", "is not UTF-8 text"), (b"x" * 10_001, "is too large")]
+)
 def test_secrets_that_cannot_be_used(tmp_path: Path, content: bytes, text: str) -> None:
     file = tmp_path / "word"
     file.write_bytes(content)
