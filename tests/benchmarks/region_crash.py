@@ -1,8 +1,9 @@
-"""`python -m tests.benchmarks.region_crash`: from the kill of a member to the first result after it.
+"""`python -m tests.benchmarks.region_crash`: from the kill of a member to the first new result of its partitions.
 
 Three members with a state of their own read six partitions; one is killed. Sessions have the same length in all ways:
-of ZooKeeper, and of Kafka for `forced`, which is the way of the source. A result is a batch of a partition that the
-killed member has read. `after_session_ms` is without the session timeout. It may be negative, because servers count
+of ZooKeeper, and of Kafka for `forced`, which is the way of the source. A result is new if no member had processed its
+record before the kill: what is only processed again does not count. `after_session_ms` is
+without the session timeout. It may be negative, because servers count
 that from the last heartbeat, up to a third of it before the kill.
 """
 
@@ -35,7 +36,7 @@ DEADLINE_S = 120.0
 
 
 def play(way: str, name: str, zookeeper: str, bootstrap: str, group: str, topic: str, timeout_ms: int) -> None:
-    """Be a member: print when which partitions were processed."""
+    """Be a member: print when which records were processed."""
     region: ConsistentRegion | ForcedRegion
     if way == "forced":
         settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": group}
@@ -65,13 +66,13 @@ def play(way: str, name: str, zookeeper: str, bootstrap: str, group: str, topic:
             on_reset=nothing,
         )
     for batch in region:
-        print(json.dumps([time.monotonic_ns() // 1_000, sorted(partitions(batch))]), flush=True)
+        print(json.dumps([time.monotonic_ns() // 1_000, list(ends(batch).items())]), flush=True)
 
 
-def partitions(batch: Any) -> set[int]:
-    """Return the numbers of the partitions of a batch."""
-    numbers = [message.partition for message in batch]
-    return {number() if callable(number) else number for number in numbers}
+def ends(batch: Any) -> dict[int, int]:
+    """Return the last offset of each partition of a batch, of either kind of consumer."""
+    places = [(message.partition, message.offset) for message in batch]
+    return {number() if callable(number) else number: at() if callable(at) else at for number, at in places}
 
 
 def nothing(_checkpoint: Checkpoint | None) -> None:
@@ -89,15 +90,25 @@ class Processes:
                 command = [sys.executable, "-m", "tests.benchmarks.region_crash", "--member", name, *arguments]
                 self.running[name] = subprocess.Popen(command, stdout=output)
 
-    def results(self, name: str, since_us: int) -> Iterator[tuple[int, list[int]]]:
+    def results(self, name: str, since_us: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """Yield when a batch was processed, and the last offset of each of its partitions."""
         for line in self.files[name].read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                at_us, numbers = json.loads(line)
+                at_us, last = json.loads(line)
                 if at_us >= since_us:
-                    yield at_us, numbers
+                    yield at_us, dict(last)
 
     def read(self, name: str, since_us: int) -> set[int]:
-        return {number for _at_us, numbers in self.results(name, since_us) for number in numbers}
+        return {number for _at_us, last in self.results(name, since_us) for number in last}
+
+    def processed(self, before_us: int) -> dict[int, int]:
+        """Return the highest offset of each partition that a member has processed before a time."""
+        found: dict[int, int] = {}
+        for name in self.files:
+            for at_us, last in self.results(name, 0):
+                if at_us < before_us:
+                    found.update({number: max(at, found.get(number, -1)) for number, at in last.items()})
+        return found
 
     def end(self) -> None:
         for process in self.running.values():
@@ -116,7 +127,7 @@ def wait_for(what: str, find: Any) -> Any:
 
 
 def crash(processes: Processes, quiet_s: float) -> float:
-    """Kill a member at rest; return the milliseconds to the first result after it."""
+    """Kill a member at rest; return the milliseconds to the first new result of a partition that it has read."""
     wait_for("all partitions", lambda: is_shared(processes))
     quiet_until_s = time.monotonic() + quiet_s
     wait_for("a quiet time", lambda: time.monotonic() >= quiet_until_s)
@@ -125,11 +136,13 @@ def crash(processes: Processes, quiet_s: float) -> float:
     processes.running["m0"].kill()
     killed_us = time.monotonic_ns() // 1_000
 
+    known = processes.processed(killed_us)
+
     def first() -> int | None:
         others = (one for name in processes.files if name != "m0" for one in processes.results(name, killed_us))
-        return min((at_us for at_us, numbers in others if lost & set(numbers)), default=None)
+        return min((at_us for at_us, last in others if any(last.get(tp, -1) > known[tp] for tp in lost)), default=None)
 
-    at_us: int = wait_for("a result after the crash", first)
+    at_us: int = wait_for("a new result after the crash", first)
     return (at_us - killed_us) / 1_000
 
 

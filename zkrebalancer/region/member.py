@@ -162,10 +162,8 @@ class Member:
 
     def advance(self, order: Order | None) -> Steps[Phase]:
         """Do what the order says; return what the member may do until the next one."""
-        if self.zxid is None:
-            return Phase.OUT
-        if order is None:
-            return Phase.WAIT  # it is made, or made anew
+        if self.zxid is None or order is None:  # that will be made, or made anew
+            return Phase.OUT if self.zxid is None else Phase.WAIT
         if order.members.get(self.name) != self.zxid or order.id < max(self.done, self.last_checkpoint):
             return self._not_named(order)
         if not self._is_admitted and not (yield from self._be_admitted(order)):
