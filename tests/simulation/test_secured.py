@@ -91,7 +91,13 @@ WITHOUT = {
 }
 
 
-@pytest.mark.parametrize("edit", WITHOUT.values(), ids=list(WITHOUT))
+QUICK = ("contributions", "initial")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [pytest.param(edit, id=name, marks=[] if name in QUICK else pytest.mark.long) for name, edit in WITHOUT.items()],
+)
 def test_a_right_that_a_region_lacks_is_found(edit: Edit) -> None:
     with edited((edit,)), pytest.raises(AssertionError):
         run_region(0)
