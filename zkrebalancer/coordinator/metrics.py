@@ -47,6 +47,19 @@ class Recorded(Observed):
             buckets=SECONDS,
             registry=registry,
         )
+        self._rounds = Counter(
+            f"{PREFIX}_region_rounds",
+            "Checkpoints and resets of regions that have ended.",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self._round = Histogram(
+            f"{PREFIX}_region_round_seconds",
+            "Time from the order of a completed checkpoint or reset to its end.",
+            ["kind"],
+            buckets=SECONDS,
+            registry=registry,
+        )
         self._lag = Histogram(
             f"{PREFIX}_loop_lag_seconds",
             "How late the loop handled an event, measured once a second.",
@@ -57,6 +70,12 @@ class Recorded(Observed):
     def lag(self, seconds: float) -> None:
         """Note how late the loop handled an event."""
         self._lag.observe(seconds)
+
+    def region_round(self, kind: str, outcome: str, elapsed_s: float) -> None:
+        """Count a checkpoint or a reset of a region."""
+        self._rounds.labels(kind, outcome).inc()
+        if outcome == "completed":
+            self._round.labels(kind).observe(elapsed_s)
 
     def rebalance(self, cause: str, cause_id: str, effect: Emit) -> None:
         """Count a rebalance that has ended; the histograms keep its cause as an exemplar."""

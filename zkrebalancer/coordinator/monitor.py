@@ -20,6 +20,11 @@ from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 BEAT_CALL = -1  # the id of the call that asks whether ZooKeeper answers; the core's ids are positive
 MAX_LOOKS = 1_000  # members and topics that are counted before other greenlets have their turn
 TURN_S = 0.001  # a pause of 0 would let other greenlets run, but read no socket
+REGION_ROUNDS = {
+    f"region_{kind}_{outcome}": (kind, outcome)
+    for kind in ("checkpoint", "reset")
+    for outcome in ("completed", "abandoned")
+}
 MAX_CAUSES = 10_000  # requested rebalances to remember
 ROLES = {ElectionState.LEADING: "leads", ElectionState.STANDBY: "is a standby"}
 
@@ -38,6 +43,9 @@ class Observed:
 
     def rebalance(self, cause: str, cause_id: str, effect: Emit) -> None:
         """Note the end of a rebalance."""
+
+    def region_round(self, kind: str, outcome: str, elapsed_s: float) -> None:
+        """Note the end of a checkpoint or a reset of a region."""
 
 
 class Monitor:
@@ -108,6 +116,9 @@ class Monitor:
         elif effect.kind == "rebalance_finished":
             self._causes.pop(cause_id, None)
             self.observed.rebalance(cause, cause_id, effect)
+        elif effect.kind in REGION_ROUNDS:
+            elapsed_us = int(str(effect.fields["elapsed_us"]))
+            self.observed.region_round(*REGION_ROUNDS[effect.kind], elapsed_us / 1e6)
         for listen in self.listeners:
             listen(effect, cause)
         return cause

@@ -113,6 +113,18 @@ def test_a_rebalance_is_counted_with_its_cause_which_is_an_exemplar_of_the_histo
     assert exemplars == {f"{prefix}_settle_seconds_bucket": expected, f"{prefix}_pause_seconds_bucket": expected}
 
 
+def test_rounds_of_regions_are_counted_and_only_completed_ones_are_measured() -> None:
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    for kind, elapsed_us in (("checkpoint_completed", 30_000), ("checkpoint_abandoned", 9), ("reset_completed", 2_000)):
+        monitor.emitted(Emit(f"region_{kind}", "g", None, None, {"round": 1, "elapsed_us": elapsed_us}))
+    assert isinstance(monitor.observed, Recorded)
+    samples = [one for metric in monitor.observed.registry.collect() for one in metric.samples]
+    counted = {tuple(one.labels.values()): one.value for one in samples if one.name.endswith("region_rounds_total")}
+    assert counted == {("checkpoint", "completed"): 1, ("checkpoint", "abandoned"): 1, ("reset", "completed"): 1}
+    spent_s = {one.labels["kind"]: one.value for one in samples if one.name.endswith("region_round_seconds_sum")}
+    assert spent_s == {"checkpoint": 0.03, "reset": 0.002}
+
+
 def test_a_coordinator_without_zookeeper_is_not_ready_and_leads_nobody() -> None:
     monitor = monitor_of(world_with(GroupSettings(), "a"))
     assert (monitor.health().faults, monitor.health().leads) == ([], True)
