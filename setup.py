@@ -11,7 +11,7 @@ DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 # From PySpark 4.2 on a Python source may bound its batches. The lower bounds of pandas and pyarrow are PySpark's; those
 # of extras are not tried by themselves.
 SPARK = ["pandas>=2.2,<3", "psutil>=5.9,<8", "pyarrow>=18,<27", "pyspark>=4.2,<5"]
-EXPERIMENTS = [*SPARK, "matplotlib>=3.8,<4"]
+EXPERIMENTS = [*SPARK, "matplotlib>=3.8,<4", "scipy>=1.15,<2"]
 DEV = [
     "confluent-kafka[avro]",  # deserializers of a schema registry
     "aiokafka",  # as a client of the gateway

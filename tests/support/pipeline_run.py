@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 SEEDS = range(60)
 PLANNED = "planned"
 INVALID = 'no event\n{"kind": "committed", "mono_us": 1}\n'  # lines of the run PLANNED
+PAIRS = range(1, 8)  # the fewest with which two rivals can be told apart
 COMPARED = (
-    *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in (1, 2, 3)),
-    *(FakeRun("kip848", 500 + 10 * seed, seed, broker="kafka-4") for seed in (1, 2, 3)),
-    *(FakeRun("classic-range", 6_000 + 10 * seed, seed) for seed in (1, 2, 3)),
-    FakeRun("classic-range", 1, 4, trusted=False),
+    *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in PAIRS),
+    *(FakeRun("kip848", 500 + 10 * seed, seed) for seed in PAIRS),
+    *(FakeRun("classic-range", 6_000 + 10 * seed, seed) for seed in PAIRS),
+    FakeRun("classic-range", 1, 8, trusted=False),
+    FakeRun("kip848", 700, 1, broker="kafka-4"),
+    FakeRun("kip848", 800, 2, broker="kafka-4", unsettled_ms=150_000),
 )
 
 Command = Callable[..., dict[str, Any]]
@@ -92,8 +95,8 @@ def made(spark: SparkSession, command: Command, tmp_path_factory: pytest.TempPat
     out.mkdir()
     compare, found = report.compare, []
 
-    def keep(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
-        found.append(compare(spark, directories, out))
+    def keep(spark: SparkSession, directories: Sequence[Path], out: Path, *, with_untrusted: bool) -> Comparison:
+        found.append(compare(spark, directories, out, with_untrusted=with_untrusted))
         return found[0]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -26,11 +26,12 @@ class FakeRun:
     partitions: int = 6
     trusted: bool = True
     broker: str = "kafka-3.9"
+    unsettled_ms: int = 0
 
     def write(self, out: Path) -> Path:
         """Write it below `out` and return its folder."""
         name = f"default-m{self.members}-p{self.partitions}-s{self.seed}"
-        folder = out / self.protocol / self.scenario / name
+        folder = out / self.broker / self.protocol / self.scenario / name
         (folder / "events").mkdir(parents=True)
         lines = sorted(self._events(), key=lambda event: event["mono_us"])
         text = "".join(json.dumps(event) + "\n" for event in lines)
@@ -45,6 +46,7 @@ class FakeRun:
                 "group": None,
                 "members_per_process": 5,
             },
+            "unsettled": {"kill-member": self.unsettled_ms} if self.unsettled_ms else {},
             "doubts": [] if self.trusted else ["the machine stalled"],
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result))

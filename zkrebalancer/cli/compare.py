@@ -20,12 +20,15 @@ from zkrebalancer.cli.extras import require
     required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
 )
+@click.option("--untrusted", "with_untrusted", is_flag=True, help="Count finished runs that are not trusted, too.")
 @options.out_option
 @options.master_option
 @options.memory_option
 @options.json_option
 @options.log_level_option
-def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str | None, as_json: bool) -> None:
+def compare(
+    *, directories: Sequence[Path], with_untrusted: bool, out: Path, master: str, memory: str | None, as_json: bool
+) -> None:
     """Compare all runs below some folders.
 
     Writes tables and one page with pictures and this project's wins and losses.
@@ -43,7 +46,7 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str 
 
     find_runs(directories)  # fails before Spark starts
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "facts"):
-        found = report.compare(spark, directories, out)
+        found = report.compare(spark, directories, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
     told = {
@@ -53,10 +56,13 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str 
             {
                 "scenario": verdict.setting.scenario,
                 "settings": verdict.setting.settings,
+                "broker": verdict.setting.broker,
                 "ours": verdict.ours,
                 "other": verdict.other,
                 "measure": verdict.measure,
                 "outcome": verdict.outcome,
+                "pairs": verdict.pairs,
+                "p": verdict.p,
                 "says": str(verdict),
             }
             for verdict in found.verdicts

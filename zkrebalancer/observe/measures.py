@@ -38,6 +38,7 @@ class Window:
     delays_us: list[int] = field(default_factory=list)
     stopped: set[tuple[TopicPartition, str]] = field(default_factory=set)
     produced: Counter[TopicPartition] = field(default_factory=Counter)  # records
+    first_us: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)  # of each partition to each member
 
 
 class _Run:
@@ -122,6 +123,8 @@ class _Run:
     def _delivered(self, event: Event) -> None:
         if self._window is not None:
             self._window.delays_us += event.get("delays_us", ())
+            came = ((event["topic"], event["partition"]), event["member"])
+            self._window.first_us.setdefault(came, event["mono_us"])
             if event["member"] not in self._owners.get((event["topic"], event["partition"]), {}):
                 self._window.unheld += event["count"]
 
@@ -132,17 +135,19 @@ class _Run:
 def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, Figure | str]]]:
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
-    The run's `settled_ms` is the median over the steps that change something, its `load_peak` the highest of all steps;
-    most other figures are sums over steps. None: not measured.
+    The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
+    highest of all steps; most other figures are sums over steps. None: not measured.
     """
     run = _Run()
     for event in events:
         run.apply(event)
     changes = [step for step in run.figures if step["name"] not in {BEFORE, REST}]
     settled = [step["settled_ms"] for step in changes if isinstance(step["settled_ms"], int | float)]
+    first = [step["first_record_ms"] for step in changes if isinstance(step["first_record_ms"], int | float)]
     figures: dict[str, Figure] = {
         "settled_ms": round(statistics.median(settled), 1) if settled else None,
         "settled_max_ms": max(settled, default=None),
+        "first_record_ms": round(statistics.median(first), 1) if first else None,
         **_delays(run.delays_us[True]),
         **{f"before_{name}": value for name, value in _delays(run.delays_us[False]).items()},
     }
@@ -188,6 +193,8 @@ def _figures(
         window.owners.get(partition) == owners.get(partition) == member != window.target
         for partition, member in window.stopped
     )
+    went = [(partition, owner) for partition, owner in owners.items() if window.owners.get(partition) != owner]
+    first_us = min((window.first_us[one] for one in went if one in window.first_us), default=None)
     spent = Counter[str]()
     for (what, process), total in totals.items():
         spent[what] += total - window.totals.get((what, process), total)
@@ -196,6 +203,7 @@ def _figures(
         "name": window.name,
         "target": window.target,
         "settled_ms": round(max(0, window.last_change_us - window.began_us) / 1_000, 1),
+        "first_record_ms": None if first_us is None else round((first_us - window.began_us) / 1_000, 1),
         "unowned_partition_ms": round(window.unowned_us / 1_000, 1),
         **_delays(window.delays_us),
         "moved": moved,

@@ -48,7 +48,7 @@ def tables(events: DataFrame, keep: Keep) -> None:
     delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
     keep(RUNS, runs(events, blocks, delivered, overlaps, rejected))
     spans = windows(events)
-    keep("steps", steps(spans, intervals, gaps))
+    keep("steps", steps(events, spans, intervals, gaps))
     keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
     keep("delay_curve", delays.delay_curve(events, blocks))
     keep("costs", costs(events, spans))

@@ -14,7 +14,7 @@ from zkrebalancer.pipeline.facts.steps import STEP
 from zkrebalancer.pipeline.report.measures import load_peaks
 
 SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps")
-STEPS = ("settled_ms", "unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
+STEPS = ("settled_ms", "first_record_ms", "unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
 
 
 def test_record_counts_equal_the_checkers(made: Made) -> None:
@@ -47,9 +47,10 @@ def test_step_measures_equal_the_plain_summarys(made: Made) -> None:
             continue
         for step in measure(history.events)[1]:
             expected[run, step["number"]] = [step[name] for name in STEPS]
-    compared = {key: [round(value, 1) for value in found[key]] for key in expected}
+    compared = {key: [None if value is None else round(value, 1) for value in found[key]] for key in expected}
     assert compared == expected
     assert len(expected) > 3
+    assert {figures[1] is None for figures in expected.values()} == {True, False}
 
 
 def test_load_peaks_equal_the_plain_summarys(spark: SparkSession, made: Made) -> None:

@@ -21,38 +21,50 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     assert (document["runs"], document["page"]) == (len(COMPARED), str(out / output.PAGE))
     assert "loses" in {verdict["outcome"] for verdict in document["verdicts"]}
 
-    runs = {(row["protocol"], row["seed"]): row for row in pd.read_parquet(out / "runs.parquet").to_dict("records")}
-    assert len(runs) == len(COMPARED) == len(pd.read_csv(out / "runs.csv"))
+    rows = pd.read_parquet(out / "runs.parquet").to_dict("records")
+    assert len(rows) == len(COMPARED) == len(pd.read_csv(out / "runs.csv"))
+    runs = {(row["protocol"], row["seed"]): row for row in rows if row["broker"] == "kafka-3.9"}
     ours = runs["central-incremental", 2]
     assert (ours["settled_ms"], ours["unowned_partition_s"], ours["lost"], ours["overlaps"]) == (2_020.0, 4.04, 0, 0)
     assert ours["delay_max_ms"] == pytest.approx(2_025, rel=0.01)
-    folder = made.runs / "central-incremental" / "crash" / "default-m3-p6-s2"
+    folder = made.runs / "kafka-3.9" / "central-incremental" / "crash" / "default-m3-p6-s2"
     told, _steps = measure(EventFiles(folder / "events", Problems()))
     assert ours["load_peak"] == told["load_peak"] == pytest.approx(4 / 3, rel=0.01), (
         "one of two members has four of six partitions"
     )
-    assert not runs["classic-range", 4]["trusted"]
+    assert not runs["classic-range", 8]["trusted"]
+    first_ms = ours["first_record_ms"]
+    assert first_ms == told["first_record_ms"] == pytest.approx(2_025, rel=0.01)
 
     rows = pd.read_csv(out / "comparison.csv").to_dict("records")
     settled = {
-        row["protocol"]: (row["n"], row["median"], row["outcome"]) for row in rows if row["measure"] == "settled_ms"
+        (row["protocol"], row["broker"]): (row["n"], row["median"], row["outcome"])
+        for row in rows
+        if row["measure"] == "settled_ms"
     }
     assert {row["measure"] for row in rows} >= {"settled_ms", "delay_max_ms", "lost", "moved_above_least", "overlaps"}
-    assert settled["kip848"] == (3, 520.0, "loses")
-    assert settled["classic-range"] == (3, 6_020.0, "wins")
+    assert settled["kip848", "kafka-3.9"] == (7, 540.0, "loses")
+    assert settled["classic-range", "kafka-3.9"] == (7, 6_040.0, "wins")
+    n, median, outcome = settled["kip848", "kafka-4"]
+    assert (n, median) == (2, pytest.approx((700 + 150_000) / 2)), "what did not settle counts with its limit"
+    assert pd.isna(outcome), "another broker is another setting"
 
     page = (out / output.PAGE).read_text()
     lost = page[page.index("Where this project loses") : page.index("How often it wins")]
-    assert "time to settled: 2,020 ms against kip848 520 ms (ours 3.88 times worse)" in lost
+    assert "time to settled: 2,040 ms against kip848 540 ms (ours 3.78 times worse)" in lost
     assert "classic-range" not in lost
-    assert '<td class="bad">520 ms<small>' in page
-    assert "<tr><td>broker</td><td>kafka-3.9</td><td>kafka-3.9</td><td>kafka-4</td></tr>" in page
-    assert "classic-range, seed 4: the machine stalled" in page
+    assert '<td class="bad">540 ms<small>' in page
+    before = page[: page.index("Where this project loses")]
+    assert (
+        "kafka-3.9: time to settled 2,040 ms for central-incremental; kip848 540 ms (ours 3.78 times worse)" in before
+    )
+    assert "<td>7</td><td>2,040 ms</td><td>2,070 ms</td><td>2,070 ms</td>" in before, "half, 95 % and the longest"
+    assert "classic-range, seed 8: the machine stalled" in page
     every = page[page.index("Default settings</h3>") : page.index("Versions</h3>")]
     protocols = ("central-incremental", "classic-range", "kip848")
     assert f"<td>member group.protocol</td>{''.join(f'<td>{one}</td>' for one in protocols)}" in every
     assert "<td>broker kind</td><td>kafka-3.9</td>" in every
-    assert page.count("<svg") == 3  # runs, delays, owners
+    assert page.count("<svg") == 7  # the primary measure; of each setting: runs, delays, owners
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
 
     curve = next(iter(found.curves.values()))
@@ -64,7 +76,7 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
 def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:
     FakeRun("kip848", 1, trusted=False).write(tmp_path / "runs")
     runs = find_runs([tmp_path / "runs"])
-    output.write(Comparison(runs, pd.DataFrame({"run": [runs[0].name]}), {}, [], {}, {}, {}), tmp_path)
+    output.write(Comparison(runs, [], pd.DataFrame({"run": [runs[0].name]}), {}, [], {}, {}, {}, {}), tmp_path)
     page = (tmp_path / output.PAGE).read_text()
     assert "0 runs of 0 protocols under 0 settings. 1 more are not trusted and left out" in page
     assert output.NOTHING_COMPARED in page
@@ -85,16 +97,16 @@ def test_each_run_counts_once(tmp_path: Path) -> None:
         find_runs([tmp_path, folder.parent])
 
 
-def test_runs_on_different_brokers_are_not_combined(tmp_path: Path) -> None:
-    for folder, broker in (("a", "kafka-3.9"), ("b", "kafka-4")):
-        FakeRun("classic-range", 1, broker=broker).write(tmp_path / folder)
-    with pytest.raises(ConfigurationError, match=r"ran on kafka-3.9 .* on kafka-4 .*: compare them separately"):
-        find_runs([tmp_path / "a", tmp_path / "b"])
-    FakeRun("kip848", 1, broker="kafka-4").write(tmp_path / "a")
-    FakeRun("classic-range", 1, seed=2, broker="kafka-4", trusted=False).write(tmp_path / "a")
-    assert len(find_runs([tmp_path / "a"])) == 3, (
-        "another protocol may have another broker, and untrusted runs do not count"
-    )
+def test_runs_with_different_processes_are_not_combined(tmp_path: Path) -> None:
+    FakeRun("classic-range", 1).write(tmp_path)
+    folder = FakeRun("classic-range", 1, seed=2).write(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    result["details"]["members_per_process"] = 1
+    (folder / "result.json").write_text(json.dumps(result))
+    with pytest.raises(ConfigurationError, match=r"had 5 members in a process, .* had 1 .*: compare them separately"):
+        find_runs([tmp_path])
+    (folder / "result.json").write_text(json.dumps(result | {"trusted": False}))
+    assert len(find_runs([tmp_path])) == 2, "runs that are not trusted do not matter"
 
 
 def test_an_invalid_result_is_an_error(tmp_path: Path) -> None:

@@ -3,14 +3,29 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.pipeline.report.folders import Setting
-from zkrebalancer.pipeline.report.sentences import Verdict, in_order, loss_lines, losses, shown, verdicts
+from zkrebalancer.pipeline.report.sentences import (
+    RunKey,
+    Verdict,
+    headline,
+    in_order,
+    loss_lines,
+    losses,
+    shown,
+    verdicts,
+)
 
-SETTING = Setting("crash", "default", 3, 6)
-FAST, SLOW = [10.0, 11.0, 12.0], [3_000.0, 3_100.0, 3_300.0]
+SETTING = Setting("crash", "default", 3, 6, "kafka-3.9")
+FAST = [10.0, 11.0, 12.0, 10.5, 11.5, 11.0, 10.8]
+SLOW = [3_000.0, 3_100.0, 3_300.0, 3_050.0, 3_150.0, 3_100.0, 3_120.0]
 
 
-def compared(ours: list[float], other: list[float]) -> Verdict:
-    (verdict,) = verdicts(SETTING, {"central-incremental": {"settled_ms": ours}, "kip848": {"settled_ms": other}})
+def by_seed(values: list[float]) -> dict[RunKey, float]:
+    return {(seed, 0): value for seed, value in enumerate(values)}
+
+
+def compared(ours: list[float], other: list[float], measure: str = "settled_ms") -> Verdict:
+    values = {"central-incremental": {measure: by_seed(ours)}, "kip848": {measure: by_seed(other)}}
+    (verdict,) = verdicts({SETTING: values})
     return verdict
 
 
@@ -19,22 +34,52 @@ def test_a_loss_as_a_sentence() -> None:
     assert losses([verdict]) == [verdict]
     assert str(verdict) == (
         "central-incremental loses in time to settled: 3,100 ms against 11 ms, 282 times more "
-        "(95% of resamples: 2,988 ms to 3,290 ms; 3 and 3 runs; chance alone separates them in 10% of comparisons)"
+        "(the other minus ours, 95%: -3,138 ms to -3,040 ms; 7 pairs, p 0.016)"
     )
 
 
 def test_losses_of_one_measure_form_one_line() -> None:
-    values = {"central-incremental": SLOW, "kip848": FAST, "classic-range": [100.0, 100.0, 100.0], "classic": [9e3] * 3}
-    found = verdicts(SETTING, {name: {"settled_ms": of_one} for name, of_one in values.items()})
+    values = {"central-incremental": SLOW, "kip848": FAST, "classic-range": [100.0] * 7, "classic": [9e3] * 7}
+    found = verdicts({SETTING: {name: {"settled_ms": by_seed(of_one)} for name, of_one in values.items()}})
     others = "classic-range 100 ms (ours 31 times worse), kip848 11 ms (ours 282 times worse)"
     assert loss_lines(found) == {SETTING: [f"time to settled: 3,100 ms against {others}"]}
+    assert headline(SETTING, "settled_ms", found) == (
+        "crash, default settings, 3 members, 6 partitions, kafka-3.9: "
+        "time to settled 3,100 ms for central-incremental; "
+        "kip848 11 ms (ours 282 times worse), classic-range 100 ms (ours 31 times worse), "
+        "classic 9,000 ms (ours 2.9 times better)."
+    )
+
+
+def test_each_kind_of_change_has_its_own_verdict() -> None:
+    verdict = compared(FAST, SLOW, "settled_ms after kill-member")
+    assert verdict.is_primary
+    assert str(verdict).startswith("central-incremental wins in time to settled after kill-member: 11 ms against")
+
+
+def test_the_more_is_compared_the_less_is_shown() -> None:
+    """In `verdicts`, leave the correction out: 7 pairs of one sign are 0.016, which four tests make 0.06."""
+    rivals = {f"rival-{number}": {"settled_ms": by_seed(SLOW)} for number in range(4)}
+    found = verdicts({SETTING: {"central-incremental": {"settled_ms": by_seed(FAST)}, **rivals}})
+    assert {verdict.outcome for verdict in found} == {"open"}
+    assert found[0].beside == "ours better, not significant"
+    of_others = {name: {"cpu_ms": of["settled_ms"]} for name, of in rivals.items()}
+    others = verdicts({SETTING: {"central-incremental": {"cpu_ms": by_seed(FAST)}, **of_others}})
+    assert {verdict.outcome for verdict in others} == {"wins"}, "a share of false discoveries is another promise"
+
+
+def test_runs_without_a_partner_do_not_count() -> None:
+    values = {"central-incremental": {"settled_ms": by_seed(FAST)}, "kip848": {"settled_ms": {(99, 0): 3.0}}}
+    (verdict,) = verdicts({SETTING: values})
+    assert (verdict.pairs, verdict.outcome) == (0, "open")
+    assert "no pair of runs with the same seed" in str(verdict)
 
 
 def test_notes_beside_values() -> None:
     assert compared(FAST, SLOW).beside == "ours 282 times better"
-    assert compared([0.0, 0.0, 0.0], SLOW).beside == "ours better"
-    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).beside == "no difference shown"
-    assert compared([5.0], FAST).beside == "too few runs"
+    assert compared([0.0] * 7, SLOW).beside == "ours better"
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).beside == "ours worse, not significant"
+    assert compared([5.0], [5.0]).beside == "equal"
 
 
 def test_a_win_as_a_sentence() -> None:
@@ -46,28 +91,33 @@ def test_a_win_as_a_sentence() -> None:
 
 
 def test_an_open_comparison_as_a_sentence() -> None:
-    verdict = compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0])
-    assert str(verdict) == "time to settled: 5 ms against 4 ms; 3 and 3 runs show no clear difference"
-    assert str(compared([5.0], FAST)) == "time to settled: 5 ms against 11 ms; 1 and 3 runs are too few to tell"
+    assert str(compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0])) == (
+        "time to settled: 5 ms against 4 ms; ours worse, not significant (the other minus ours, 95%: -1 ms to 1 ms; "
+        "3 pairs, p 1; with fewer than 6 nothing can be shown)"
+    )
 
 
 def test_a_small_difference_is_ignored() -> None:
-    verdict = compared([100.0, 100.1, 100.2], [104.0, 104.1, 104.2])
+    verdict = compared([100.0 + n / 10 for n in range(7)], [104.0 + n / 10 for n in range(7)])
     assert (verdict.outcome, losses([verdict])) == ("open", [])
+    assert verdict.beside == "ours better, but by less than 5%"
 
 
 def test_the_projects_own_modes_do_not_compete() -> None:
-    values = {"central-eager": {"settled_ms": FAST}, "central-incremental": {"settled_ms": SLOW}}
-    assert losses(verdicts(SETTING, values)) == []
+    values = {
+        name: {"settled_ms": by_seed(of)} for name, of in (("central-eager", FAST), ("central-incremental", SLOW))
+    }
+    assert losses(verdicts({SETTING: values})) == []
 
 
 def test_measures_that_are_always_zero_are_left_out() -> None:
-    values = {name: {"lost": [0.0, 0.0, 0.0]} for name in ("central-incremental", "kip848")}
-    assert verdicts(SETTING, values) == []
+    values = {name: {"lost": by_seed([0.0, 0.0, 0.0])} for name in ("central-incremental", "kip848")}
+    assert verdicts({SETTING: values}) == []
 
 
 def test_without_this_project_there_are_no_verdicts() -> None:
-    assert verdicts(SETTING, {"kip848": {"settled_ms": FAST}, "classic-range": {"settled_ms": SLOW}}) == []
+    values = {name: {"settled_ms": by_seed(FAST)} for name in ("kip848", "classic-range")}
+    assert verdicts({SETTING: values}) == []
 
 
 def test_this_project_comes_first() -> None:

@@ -42,22 +42,29 @@ def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataF
     return joined.select(F.col("run_of_row").alias("run"), *[name for name in rows.columns if name != "run"], "step")
 
 
-def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
+def steps(events: DataFrame, windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
     """Return the windows, each with its effect.
 
-    Columns: those of `windows`, settled_ms, unowned_partition_ms, moved, moved_least, stopped_needlessly. `settled_ms`
-    runs to the last start or end of an interval; the others are sums over partitions.
+    Columns: those of `windows`, settled_ms, first_record_ms, unowned_partition_ms, moved, moved_least,
+    stopped_needlessly. `settled_ms` runs to the last start or end of an interval, `first_record_ms` to the first record
+    that a partition delivered to the member that it went to, null if there is none; the others are sums over
+    partitions.
     """
     owners = owners_around(windows, intervals)
     changes = _last_changes(windows, intervals)
     figures = windows
-    for found in (changes, _unowned(windows, intervals, gaps), _moves(owners), _least_moves(owners)):
+    firsts = _first_records(events, windows, owners)
+    for found in (changes, firsts, _unowned(windows, intervals, gaps), _moves(owners), _least_moves(owners)):
         figures = figures.join(found, list(STEP), "left")
     figures = figures.join(_needless_stops(windows, intervals, owners), list(STEP), "left")
     counts = ("unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
     settled = F.greatest(F.coalesce("changed_us", "from_us") - F.col("from_us"), F.lit(0)) / 1_000
+    first_record = ((F.col("first_us") - F.col("from_us")) / 1_000).alias("first_record_ms")
     return figures.select(
-        *windows.columns, settled.alias("settled_ms"), *[F.coalesce(name, F.lit(0)).alias(name) for name in counts]
+        *windows.columns,
+        settled.alias("settled_ms"),
+        first_record,
+        *[F.coalesce(name, F.lit(0)).alias(name) for name in counts],
     )
 
 
@@ -72,6 +79,14 @@ def owners_around(windows: DataFrame, intervals: DataFrame) -> DataFrame:
 
     keys = ["step", "target", *PARTITION]
     return pairs.groupBy(*keys).agg(owner_at("from_us").alias("before"), owner_at("to_us").alias("after"))
+
+
+def _first_records(events: DataFrame, windows: DataFrame, owners: DataFrame) -> DataFrame:
+    """Return (run, step, first_us): when a record of a partition first came to the member that the step gave it to."""
+    went = owners.where(F.col("after").isNotNull() & ~F.col("before").eqNullSafe(F.col("after")))
+    delivered = with_step(events.where(F.col("kind") == "delivered"), windows)
+    came = delivered.select(*PARTITION, "step", "mono_us", F.col("member").alias("after"))
+    return came.join(went, [*PARTITION, "step", "after"]).groupBy(*STEP).agg(F.min("mono_us").alias("first_us"))
 
 
 def _moves(owners: DataFrame) -> DataFrame:

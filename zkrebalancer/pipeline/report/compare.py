@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -14,35 +14,51 @@ from pyspark.sql import functions as F  # noqa: N812
 from zkrebalancer.pipeline import batch, ingest
 from zkrebalancer.pipeline.report import measures
 from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
-from zkrebalancer.pipeline.report.sentences import MEASURES, Values, Verdict, verdicts
+from zkrebalancer.pipeline.report.sentences import (
+    AFTER,
+    FIRST_RECORD,
+    MEASURES,
+    OF_A_CHANGE,
+    PRIMARY,
+    RunKey,
+    Values,
+    Verdict,
+    verdicts,
+)
 from zkrebalancer.pipeline.report.statistics import sample
 
 FACTS = "facts"  # folder of the tables that Spark computes
 MAX_TIMELINE_PARTITIONS = 24
 COMPARED = [
-    *("scenario", "settings", "members", "partitions", "protocol", "measure", "n", "median", "low", "high"),
-    *("against", "outcome", "difference", "difference_low", "difference_high"),
+    *("scenario", "settings", "members", "partitions", "broker", "protocol", "measure", "n", "median", "low", "high"),
+    *("against", "outcome", "pairs", "p", "difference", "difference_low", "difference_high"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The contents of a report; `values`: setting -> protocol -> measure -> one value per trusted run.
+    """The contents of a report; `values`: setting -> protocol -> measure -> one value per run that counts.
 
-    `curves` and `timelines`: setting -> what to draw; `changes`: run -> (seconds after the first, name).
+    `counted`: the runs that count, which are the trusted ones unless others were asked for. `changes_ms`: setting ->
+    protocol -> the times to settled of all changes of all runs. `curves` and `timelines`: setting -> what to draw;
+    `changes`: run -> (seconds after the first, name).
     """
 
     runs: list[Run]
+    counted: list[Run]
     measures: pd.DataFrame
     values: dict[Setting, dict[str, Values]]
     verdicts: list[Verdict]
+    changes_ms: dict[Setting, dict[str, list[float]]]
     curves: dict[Setting, pd.DataFrame]
     timelines: dict[Setting, dict[str, pd.DataFrame]]
     changes: dict[str, list[tuple[float, str]]]
 
 
-def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
+def compare(spark: SparkSession, directories: Sequence[Path], out: Path, *, with_untrusted: bool = False) -> Comparison:
     """Compare all runs below `directories`, and leave the facts as Parquet in `out`.
+
+    `with_untrusted`: those that are finished, but not trusted, count too.
 
     Raises:
         ConfigurationError: there is no run, or a result cannot be read.
@@ -52,16 +68,18 @@ def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comp
     runs = find_runs(directories)
     tables = _facts(spark, directories, out)
     frame = _of_runs(runs).merge(measures.run_measures(tables).toPandas(), on="run", how="left")  # a row for each run
-    trusted = [run for run in runs if not run.doubts]
-    values = _values(frame, trusted)
-    found = [verdict for setting, by_protocol in values.items() for verdict in verdicts(setting, by_protocol)]
-    shown = _typical(frame, trusted)
+    changes = measures.changes(tables).toPandas()  # a row for each change of each run
+    counted = [run for run in runs if not run.doubts or (with_untrusted and run.is_complete)]
+    values = _values(frame, changes, counted)
+    shown = _typical(frame, counted)
     return Comparison(
         runs=runs,
+        counted=counted,
         measures=frame,
         values=values,
-        verdicts=found,
-        curves=_curves(spark, tables, trusted),
+        verdicts=verdicts(values),
+        changes_ms=_changes_ms(changes, counted),
+        curves=_curves(spark, tables, counted),
         timelines=_timelines(tables, shown),
         changes=_changes(tables["steps"], [run.name for run in shown]),
     )
@@ -82,7 +100,7 @@ def _lines(spark: SparkSession, directory: Path) -> DataFrame:
 def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     rows = [
         (run.name, run.setting.scenario, run.setting.settings, run.setting.members, run.setting.partitions,
-         run.protocol, run.broker, run.members_per_process, run.seed, not run.doubts, "; ".join(run.doubts))
+         run.protocol, run.setting.broker, run.members_per_process, run.seed, not run.doubts, "; ".join(run.doubts))
         for run in runs
     ]  # fmt: skip
     setting = ("scenario", "settings", "members", "partitions")
@@ -90,34 +108,72 @@ def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _values(frame: pd.DataFrame, trusted: Sequence[Run]) -> dict[Setting, dict[str, Values]]:
-    by_run = frame.set_index("run")[list(MEASURES)].astype(float).to_dict("index")
-    values: dict[Setting, dict[str, dict[str, list[float]]]] = {}
-    for run in trusted:
+def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, Values]]:
+    by_run = dict(zip(frame["run"], frame[list(MEASURES)].astype(float).to_dict("records"), strict=True))
+    kinds: dict[Setting, set[str]] = {}  # a kill and a return are not one thing
+    for run in counted:
+        kinds.setdefault(run.setting, set()).update(changes.loc[changes["run"] == run.name, "name"])
+    values: dict[Setting, dict[str, dict[str, dict[RunKey, float]]]] = {}
+    for run in counted:
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
-        for measure in MEASURES:
-            value = by_run[run.name][measure]
+        of_run = {measure: by_run[run.name][measure] for measure in MEASURES}
+        if kinds[run.setting]:
+            of_run |= _of_changes(run, changes[changes["run"] == run.name])
+        if len(kinds[run.setting]) > 1:
+            of_run = {measure: value for measure, value in of_run.items() if measure not in OF_A_CHANGE}
+        else:
+            of_run = {measure: value for measure, value in of_run.items() if AFTER not in measure}
+        for measure, value in of_run.items():
             if pd.notna(value):
-                of_protocol.setdefault(measure, []).append(value)
+                of_seeds = of_protocol.setdefault(measure, {})
+                again = sum(seed == run.seed for seed, _again in of_seeds)  # in another folder
+                of_seeds[run.seed, again] = value
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 
-def _typical(frame: pd.DataFrame, trusted: Sequence[Run]) -> list[Run]:
+def _of_changes(run: Run, changes: pd.DataFrame) -> dict[str, float]:
+    """Return the measures of a run for all kinds of change, and for each kind.
+
+    What did not settle counts as its limit, which is less than it would have taken.
+    """
+    of_all = [("", changes), *((f"{AFTER}{name}", rows) for name, rows in changes.groupby("name"))]
+    found = {f"{measure}{kind}": rows[measure].median() for kind, rows in of_all for measure in OF_A_CHANGE}
+    for name, limit_ms in run.unsettled.items():
+        for kind in ("", f"{AFTER}{name}"):
+            found[f"{PRIMARY}{kind}"] = limit_ms
+            if pd.isna(found[f"{FIRST_RECORD}{kind}"]):
+                found[f"{FIRST_RECORD}{kind}"] = limit_ms
+    return found
+
+
+def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, list[float]]]:
+    """Return the times to settled of all changes; those after which a group did not settle count as their limit."""
+    found: dict[Setting, dict[str, list[float]]] = {}
+    for run in counted:
+        times = [
+            run.unsettled.get(name, settled_ms)
+            for name, settled_ms in changes.loc[changes["run"] == run.name, ["name", PRIMARY]].itertuples(index=False)
+        ]
+        found.setdefault(run.setting, {}).setdefault(run.protocol, []).extend(times)
+    return found
+
+
+def _typical(frame: pd.DataFrame, counted: Sequence[Run]) -> list[Run]:
     """Return the median run by time to settled, for each setting and protocol."""
     settled = frame.set_index("run")["settled_ms"].fillna(0.0)
     groups: dict[tuple[Setting, str], list[Run]] = {}
-    for run in trusted:
+    for run in counted:
         groups.setdefault((run.setting, run.protocol), []).append(run)
     return [sorted(group, key=lambda run: settled[run.name])[len(group) // 2] for group in groups.values()]
 
 
 def _curves(
-    spark: SparkSession, tables: Mapping[str, DataFrame], trusted: Sequence[Run]
+    spark: SparkSession, tables: Mapping[str, DataFrame], counted: Sequence[Run]
 ) -> dict[Setting, pd.DataFrame]:
-    labels = {(run.setting, run.protocol): number for number, run in enumerate(trusted)}
+    labels = {(run.setting, run.protocol): number for number, run in enumerate(counted)}
     if not labels:
         return {}
-    of_runs = [(run.name, labels[run.setting, run.protocol]) for run in trusted]
+    of_runs = [(run.name, labels[run.setting, run.protocol]) for run in counted]
     table = spark.createDataFrame(of_runs, "run string, label int")
     curves = measures.delay_around_changes(tables[batch.EVENTS], tables["steps"], table).toPandas()
     found: dict[Setting, list[pd.DataFrame]] = {}
@@ -156,10 +212,10 @@ def comparison_table(found: Comparison) -> pd.DataFrame:
     for setting, by_protocol in found.values.items():
         for protocol, values in by_protocol.items():
             for measure, of_runs in values.items():
-                one, verdict = sample(of_runs), judged.get((setting, protocol, measure))
+                one, verdict = sample(list(of_runs.values())), judged.get((setting, protocol, measure))
                 difference = verdict.difference if verdict else None
-                place = (setting.scenario, setting.settings, setting.members, setting.partitions, protocol, measure)
-                judgement = (verdict.ours, verdict.outcome) if verdict else (None, None)
-                apart = (difference.median, difference.low, difference.high) if difference else (None, None, None)
-                rows.append((*place, one.count, one.median, one.low, one.high, *judgement, *apart))
+                judgement = (verdict.ours, verdict.outcome, verdict.pairs, verdict.p) if verdict else (None,) * 4
+                apart = (difference.median, difference.low, difference.high) if difference else (None,) * 3
+                summary = (one.count, one.median, one.low, one.high)
+                rows.append((*astuple(setting), protocol, measure, *summary, *judgement, *apart))
     return pd.DataFrame(rows, columns=COMPARED)

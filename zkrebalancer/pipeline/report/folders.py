@@ -18,37 +18,38 @@ _TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "pa
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The conditions under which protocols are compared: scenario, settings and size."""
+    """The conditions under which protocols are compared: scenario, settings, size and broker."""
 
     scenario: str
     settings: str
     members: int
     partitions: int
+    broker: str
 
     def __str__(self) -> str:
         """Return the setting as a heading."""
-        return f"{self.scenario}, {self.settings} settings, {self.members} members, {self.partitions} partitions"
+        size = f"{self.members} members, {self.partitions} partitions"
+        return f"{self.scenario}, {self.settings} settings, {size}, {self.broker}"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics."""
+    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics unless asked for.
+
+    `unsettled`: name of a step -> its limit in ms, for a step after which the group did not settle.
+    """
 
     name: str
     protocol: str
     setting: Setting
     seed: int
-    broker: str
     members_per_process: int
     doubts: tuple[str, ...]
     versions: str
     machine: str
+    is_complete: bool = True
+    unsettled: Mapping[str, float] = field(default_factory=dict, compare=False)
     details: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False)  # settings by part and name
-
-    @property
-    def conditions(self) -> str:
-        """The other conditions, which must be equal for all runs of a protocol in one setting."""
-        return f"on {self.broker} with {self.members_per_process} members in a process"
 
 
 def find_runs(directories: Iterable[Path]) -> list[Run]:
@@ -56,7 +57,7 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
 
     Raises:
         ConfigurationError: there is no run, a result cannot be read, two folders contain the same run, or trusted runs
-            of one protocol and setting had different brokers or members per process.
+            of one protocol and setting had different members per process.
 
     """
     runs = []
@@ -79,9 +80,9 @@ def _require_same_conditions(runs: Iterable[Run]) -> None:
     first: dict[tuple[Setting, str], Run] = {}
     for run in runs:
         other = first.setdefault((run.setting, run.protocol), run)
-        if run.conditions != other.conditions:
-            text = f"{other.name} ran {other.conditions}, {run.name} {run.conditions}"
-            raise ConfigurationError(f"{text}: compare them separately")
+        if run.members_per_process != other.members_per_process:
+            both = [f"{one.name} had {one.members_per_process} members in a process" for one in (other, run)]
+            raise ConfigurationError(f"{', '.join(both)}: compare them separately")
 
 
 def run_name(directory: Path, folder: Path) -> str:
@@ -109,11 +110,21 @@ def _read(path: Path, name: str) -> Run:
         doubts.append("it is marked as untrusted")
     if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
         doubts.append("its events are missing")
-    setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
+    setting = Setting(document["scenario"], document["settings"], document["members"], document["partitions"], broker)
     versions, machine = (_as_text(document.get(key)) for key in ("versions", "machine"))
-    conditions = (broker, members_per_process)
-    own = (name, document["protocol"], setting, document["seed"])
-    return Run(*own, *conditions, tuple(doubts), versions, machine, _flat(document["details"]))
+    return Run(
+        name,
+        document["protocol"],
+        setting,
+        document["seed"],
+        members_per_process,
+        tuple(doubts),
+        versions,
+        machine,
+        bool(document.get("complete")),
+        document.get("unsettled") or {},
+        _flat(document["details"]),
+    )
 
 
 def _flat(details: Mapping[str, Any]) -> dict[tuple[str, str], str]:

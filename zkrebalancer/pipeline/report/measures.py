@@ -25,16 +25,18 @@ SPENT = ("requests", "zookeeper_bytes", "cpu_ms")
 def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row for each run; null where nothing was measured.
 
-    During the changes: `settled_ms` (median), the sums `unowned_partition_s`, `moved`, `moved_above_least` and
-    `stopped_needlessly`, and the cost of servers, coordinators and members: `requests`, `zookeeper_bytes`, `cpu_ms`.
+    During the changes: `settled_ms` and `first_record_ms` (medians), the sums `unowned_partition_s`, `moved`,
+    `moved_above_least` and `stopped_needlessly`, and the cost of servers, coordinators and members: `requests`,
+    `zookeeper_bytes`, `cpu_ms`.
     From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`, `load_peak` (maximum over the steps).
     At rest, per second: `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`; and `rss_mb`, the sum
     of each process's peak memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
     """
     steps = tables["steps"]
-    changes = steps.where(~F.col("name").isin(BEFORE, REST))
-    of_changes = changes.groupBy("run").agg(
+    changing = steps.where(~F.col("name").isin(BEFORE, REST))
+    of_changes = changing.groupBy("run").agg(
         F.percentile("settled_ms", 0.5).alias("settled_ms"),
+        F.percentile("first_record_ms", 0.5).alias("first_record_ms"),
         (F.sum("unowned_partition_ms") / 1_000).alias("unowned_partition_s"),
         F.sum("moved").alias("moved"),
         F.sum(F.greatest(F.col("moved") - F.col("moved_least"), F.lit(0))).alias("moved_above_least"),
@@ -46,9 +48,16 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     peak = peaks.groupBy("run").agg(F.max("load_peak").alias("load_peak"))
     judged = tables["runs"].select("run", "lost", "duplicated", "out_of_order", "overlaps")
     row = judged
-    for part in (of_changes, delayed, peak, _spent(tables["costs"], changes), _at_rest(tables["costs"], steps)):
+    for part in (of_changes, delayed, peak, _spent(tables["costs"], changing), _at_rest(tables["costs"], steps)):
         row = row.join(part, "run", "left")
     return row
+
+
+def changes(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return (run, name, settled_ms, first_record_ms, unowned_partition_s), a row for each change of each run."""
+    unowned_s = (F.col("unowned_partition_ms") / 1_000).alias("unowned_partition_s")
+    rows = tables["steps"].where(~F.col("name").isin(BEFORE, REST)).orderBy("run", "step")
+    return rows.select("run", "name", "settled_ms", "first_record_ms", unowned_s)
 
 
 def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> DataFrame:

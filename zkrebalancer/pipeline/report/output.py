@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,42 +13,52 @@ from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.pictures import Palette
 from zkrebalancer.pipeline.report.sentences import (
     LOSES,
-    MEASURES,
     OPEN,
+    OURS,
     SMALL,
     WINS,
     Values,
     Verdict,
     counted,
+    described,
+    headline,
     in_order,
     loss_lines,
+    measures_of,
     shown,
 )
-from zkrebalancer.pipeline.report.statistics import CONFIDENCE, RESAMPLES, sample
+from zkrebalancer.pipeline.report.statistics import ALPHA, MIN_PAIRS, RESAMPLES, quantiles, sample
 
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
 HOW = f"""
 Lower is better for every measure. Each number is the median over runs; below it are the lowest and the highest run, and
-how this project (the first column) compares. `comparison.csv` has the intervals.
+how this project (the first column) compares. `comparison.csv` has the intervals and every p. Runs of two protocols are
+compared in pairs with the same seed, and only on the same broker.
 
-A difference counts if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of the runs (a seeded bootstrap of the difference of
-medians) lie on the same side of zero. Differences below {SMALL:.0%} are ignored. If a difference rests on few runs, the
-page says how often chance alone would separate them. With this many comparisons, some differences shown are chance.
+A difference counts if equal protocols would differ as much in less than {ALPHA:.0%} of cases (Wilcoxon's signed-rank
+test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%}. The primary
+measure, named before any run, is the *time to settled*: with {ALPHA:.0%} of such pages, any of its differences is wrong
+(Holm). Of the differences shown in other measures, {ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With
+fewer than {MIN_PAIRS} pairs nothing can be shown. Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded
+bootstrap of the median difference).
 
-*Time to settled* runs from a change to the last partition that starts or stops because of it. Sums over a run are sums
-over its changes. Costs are those of servers, coordinators and members, without the producers. Requests are those to
-ZooKeeper and the group requests to the broker. *At rest* is the time before the first change.
+*Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not
+settle counts with the time that it was given. *Time to the first record* runs to the first record that a partition
+delivers to the member that it went to. Where a scenario has several kinds of change, each is told apart. Sums over a
+run are sums over its changes. Costs are those of servers, coordinators and members, without the producers. Requests are
+those to ZooKeeper and the group requests to the broker. *At rest* is the time before the first change.
 """
 NOTHING_COMPARED = (
     "Nothing was compared: a comparison needs trusted runs of this project and of another protocol, with the same "
-    "scenario, settings and size."
+    "scenario, settings, size and broker."
 )
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_CAPTION = (
     f"Owners of each partition in the median run: one line per partition (at most {MAX_TIMELINE_PARTITIONS}), one "
     "shade per member; red: no owner."
 )
+PRIMARY_CAPTION = "The primary measure: one dot per run, with a line at the median; a logarithmic scale."
 DELAYS_CAPTION = (
     "Delays of records by the time they were sent: medians, 99th percentiles and maxima over all changes and runs."
 )
@@ -63,6 +74,7 @@ def write(found: Comparison, out: Path) -> None:
 
 def _parts(found: Comparison) -> Iterator[str]:
     palette = pictures.colours([run.protocol for run in found.runs])
+    yield from _headline(found, palette)
     yield from _summary(found)
     for setting, values in found.values.items():
         yield page.heading(str(setting))
@@ -76,13 +88,41 @@ def _parts(found: Comparison) -> Iterator[str]:
         yield page.heading(name.capitalize(), 3) + page.prose("\n\n".join(texts))
 
 
+def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
+    """Say and draw what came out in the primary measure."""
+    lines = [headline(setting, measure, of) for (setting, measure), of in _primary(found.verdicts).items()]
+    if lines:
+        yield page.prose(lines[0]) if len(lines) == 1 else page.items(lines)
+    figure = pictures.draw_primary(found.values, palette)
+    if figure is not None:
+        yield page.picture(figure, PRIMARY_CAPTION)
+        rows = [
+            [str(setting), protocol, str(len(times)), *(shown(value, "ms") for value in quantiles(times))]
+            for setting, by_protocol in found.changes_ms.items()
+            for protocol in in_order(by_protocol)
+            if (times := by_protocol[protocol])
+        ]
+        yield page.heading("Time to settled, every change of every run", 3)
+        yield page.table(["", "protocol", "changes", "half within", "95 % within", "longest"], rows)
+
+
+def _primary(found: Iterable[Verdict]) -> dict[tuple[Setting, str], list[Verdict]]:
+    primary: dict[tuple[Setting, str], list[Verdict]] = {}
+    for verdict in found:
+        if verdict.is_primary and verdict.other not in OURS:
+            primary.setdefault((verdict.setting, verdict.measure), []).append(verdict)
+    return primary
+
+
 def _summary(found: Comparison) -> Iterator[str]:
-    trusted = [run for run in found.runs if not run.doubts]
-    protocols = {run.protocol for run in trusted}
-    numbers = {"run": len(trusted), "protocol": len(protocols), "setting": len(found.values)}
+    protocols = {run.protocol for run in found.counted}
+    numbers = {"run": len(found.counted), "protocol": len(protocols), "setting": len(found.values)}
     totals = "{} of {} under {}.".format(*(counted(number, noun) for noun, number in numbers.items()))
-    if len(trusted) < len(found.runs):
-        totals += f" {len(found.runs) - len(trusted)} more are not trusted and left out; see the end."
+    doubted = sum(bool(run.doubts) for run in found.counted)
+    if doubted:
+        totals += f" {doubted} of them are not trusted, and were asked for; see the end."
+    if len(found.counted) < len(found.runs):
+        totals += f" {len(found.runs) - len(found.counted)} more are not trusted and left out; see the end."
     yield page.prose(totals)
     if not found.verdicts:
         yield page.prose(NOTHING_COMPARED)
@@ -105,7 +145,7 @@ def _summary(found: Comparison) -> Iterator[str]:
 def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
     wins = loses = better = worse = equal = 0
     for verdict in found:
-        behind = sample(verdict.our_values).median - sample(verdict.other_values).median
+        behind = verdict.medians[0] - verdict.medians[1]
         wins += verdict.outcome == WINS
         loses += verdict.outcome == LOSES
         better += verdict.outcome == OPEN and behind < 0
@@ -116,11 +156,8 @@ def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
 
 def _setting(found: Comparison, setting: Setting, values: dict[str, Values], palette: Palette) -> Iterator[str]:
     of_setting = [verdict for verdict in found.verdicts if verdict.setting == setting]
-    trusted = [run for run in found.runs if run.setting == setting and not run.doubts]
-    yield _table(values, of_setting, {run.protocol: run.broker for run in trusted})
-    separated = [verdict for verdict in of_setting if verdict.how_often_by_chance]
-    for note in sorted({f"Chance alone separates {one.runs} in {one.how_often_by_chance}." for one in separated}):
-        yield page.prose(note)
+    doubted = Counter(run.protocol for run in found.counted if run.setting == setting and run.doubts)
+    yield _table(values, of_setting, doubted)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
@@ -136,18 +173,21 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         yield page.picture(figure, TIMELINE_CAPTION)
 
 
-def _table(values: dict[str, Values], of_setting: list[Verdict], brokers: Mapping[str, str]) -> str:
+def _table(values: dict[str, Values], of_setting: list[Verdict], doubted: Mapping[str, int]) -> str:
     protocols = in_order(values)
     verdicts = {(verdict.other, verdict.measure): verdict for verdict in of_setting}
     rows: list[list[str | page.Cell]] = []
-    for measure, (name, unit) in MEASURES.items():
-        of_all = [values[protocol].get(measure, ()) for protocol in protocols]
+    for measure in measures_of({measure for of_one in values.values() for measure in of_one}):
+        name, unit = described(measure)
+        of_all = [[*values[protocol].get(measure, {}).values()] for protocol in protocols]
         if any(any(of_one) for of_one in of_all):
             beside = [verdicts.get((protocol, measure)) for protocol in protocols]
             rows.append([name, *(_cell(of_one, unit, verdict) for of_one, verdict in zip(of_all, beside, strict=True))])
     counts = [str(max((len(of_one) for of_one in values[protocol].values()), default=0)) for protocol in protocols]
-    broker = [brokers[protocol] for protocol in protocols]
-    return page.table(["", *protocols], [["broker", *broker], ["runs", *counts], *rows])
+    top = [["runs", *counts]]
+    if doubted:
+        top.append(["of which not trusted", *(str(doubted.get(protocol, 0)) for protocol in protocols)])
+    return page.table(["", *protocols], [*top, *rows])
 
 
 def _cell(values: Sequence[float], unit: str, verdict: Verdict | None) -> page.Cell:
@@ -164,7 +204,12 @@ def _untrusted(found: Comparison) -> Iterator[str]:
     doubted = [run for run in found.runs if run.doubts]
     if doubted:
         yield page.heading("Runs that are not trusted")
-        yield page.prose("They are marked in the tables, and left out of all statistics, sentences and pictures.")
+        left_out = (
+            "Left out of all statistics, sentences and pictures."
+            if len(doubted) + len(found.counted) == len(found.runs)
+            else "They were asked for, so those that finished are in all statistics, sentences and pictures."
+        )
+        yield page.prose(left_out)
         yield page.items(
             [f"{run.setting}, {run.protocol}, seed {run.seed}: {'; '.join(run.doubts)}" for run in doubted]
         )

@@ -10,10 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report.sentences import MEASURES, Values, in_order
+from zkrebalancer.pipeline.report.folders import Setting
+from zkrebalancer.pipeline.report.sentences import (
+    AFTER,
+    FIRST_RECORD,
+    PRIMARY,
+    Values,
+    described,
+    in_order,
+    measures_of,
+)
 
-DRAWN = ("settled_ms", "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "moved_above_least", "stopped_needlessly",
-         "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
+DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "moved_above_least",
+         "stopped_needlessly", "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
 COLUMNS = 3
 DASHES = ("-", "--", "-.", ":")  # to tell lines apart without colours
 UNOWNED = page.PALETTE[5]
@@ -36,7 +45,9 @@ def colours(protocols: Iterable[str]) -> Palette:
 def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
     """Draw a panel for each measure that is not 0 in all runs: one dot per run, a line at the median."""
     protocols = in_order(values)[::-1]  # the first on top
-    panels = [name for name in DRAWN if any(value for of in values.values() for value in of.get(name, ()))]
+    every = measures_of({measure for of in values.values() for measure in of})
+    drawn = [measure for measure in every if measure.partition(AFTER)[0] in DRAWN]
+    panels = [measure for measure in drawn if any(any(of[measure].values()) for of in values.values() if measure in of)]
     if not panels:
         return None
     rows = -(-len(panels) // COLUMNS)
@@ -44,12 +55,34 @@ def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
         figure = Figure(figsize=(page.WIDTH_IN, rows * (0.95 + 0.23 * len(protocols))), layout="constrained")
         axes = figure.subplots(rows, COLUMNS, squeeze=False, sharey=True)
         for axis, measure in zip(axes.flat, panels, strict=False):
-            _draw_measure(axis, {name: values[name].get(measure, ()) for name in protocols}, palette)
-            name, unit = MEASURES[measure]
+            _draw_measure(axis, {name: [*values[name].get(measure, {}).values()] for name in protocols}, palette)
+            name, unit = described(measure)
             axis.set_title(name, loc="left")
             axis.set_xlabel(unit)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
+    return figure
+
+
+def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palette) -> Figure | None:
+    """Draw the primary measure of every setting: a row for each protocol, one dot per run, a line at the median."""
+    rows = [
+        (setting, measure, {name: [*of[measure].values()] for name, of in by_protocol.items() if measure in of})
+        for setting, by_protocol in values.items()
+        for measure in measures_of({measure for of in by_protocol.values() for measure in of})
+        if measure.partition(AFTER)[0] == PRIMARY
+    ]
+    if not rows:
+        return None
+    heights = [0.6 + 0.23 * len(of) for _setting, _measure, of in rows]
+    with mpl.rc_context(page.STYLE):
+        figure = Figure(figsize=(page.WIDTH_IN, sum(heights)), layout="constrained")
+        axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
+        for axis, (setting, measure, of) in zip(axes.flat, rows, strict=True):
+            _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette)
+            axis.set_xscale("log")
+            axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
+        axes.flat[-1].set_xlabel("ms")
     return figure
 
 

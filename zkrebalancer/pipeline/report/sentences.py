@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from zkrebalancer.pipeline.report.folders import Setting
-from zkrebalancer.pipeline.report.statistics import CONFIDENCE, Difference, difference, sample
+from zkrebalancer.pipeline.report.statistics import (
+    ALPHA,
+    CONFIDENCE,
+    MIN_PAIRS,
+    Difference,
+    difference,
+    false_discoveries,
+    holm,
+    sample,
+)
 
 OURS = ("central-incremental", "central-eager")  # the first of these that was run represents this project
 SMALL = 0.05  # of the larger median; smaller differences are ignored
 WINS, LOSES, OPEN = "wins", "loses", "open"
+FIRST_RECORD = "first_record_ms"
+PRIMARY = "settled_ms"  # named before any run: what this project claims
+AFTER = " after "  # between a measure and the change that it belongs to, where a scenario has several kinds of them
 # Each measure: its name in a sentence and its unit; lower is better for all.
 MEASURES: Mapping[str, tuple[str, str]] = {
-    "settled_ms": ("time to settled", "ms"),
+    PRIMARY: ("time to settled", "ms"),
+    FIRST_RECORD: ("time to the first record", "ms"),
     "unowned_partition_s": ("partition time without a consumer", "s"),
     "delay_p50_ms": ("delay of half of the records", "ms"),
     "delay_p99_ms": ("delay of 99 % of the records", "ms"),
@@ -33,14 +46,17 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
-Values = Mapping[str, Sequence[float]]  # measure -> one value per trusted run that has it
+OF_A_CHANGE = (PRIMARY, FIRST_RECORD, "unowned_partition_s")  # these are told for each kind of change
+RunKey = tuple[int, int]  # a seed, and which of the runs with it
+Values = Mapping[str, Mapping[RunKey, float]]  # measure -> run -> value, for each run that has it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One measure of this project against that of another protocol, in one setting.
 
-    `difference`: the other's value minus ours; None if there are too few runs.
+    `difference`: the other's value minus ours over all pairs of runs; None: there is no pair. `p`: how often equal
+    protocols would differ as much, corrected for the comparisons of the whole report.
     """
 
     setting: Setting
@@ -50,83 +66,108 @@ class Verdict:
     our_values: tuple[float, ...]
     other_values: tuple[float, ...]
     difference: Difference | None
+    p: float = 1.0
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether its measure is the one that was named beforehand."""
+        return self.measure.partition(AFTER)[0] == PRIMARY
 
     @property
     def outcome(self) -> str:
         """Return WINS, LOSES or OPEN."""
-        if self.difference is None or not self.difference.is_shown or self._is_small:
+        if self.difference is None or self.p > ALPHA or self._is_small:
             return OPEN
-        return WINS if self.difference.low > 0 else LOSES
+        return WINS if self.difference.median > 0 else LOSES
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        """Our median and the other's."""
+        return sample(self.our_values).median, sample(self.other_values).median
 
     @property
     def _is_small(self) -> bool:
-        ours, other = sample(self.our_values).median, sample(self.other_values).median
-        return abs(other - ours) < SMALL * max(ours, other)
+        return abs(self.medians[1] - self.medians[0]) < SMALL * max(self.medians)
 
     @property
-    def runs(self) -> str:
-        """Return how many runs each side has, as text."""
-        return f"{len(self.our_values)} and {len(self.other_values)} runs"
+    def pairs(self) -> int:
+        """How many pairs of runs are compared."""
+        return self.difference.pairs if self.difference else 0
 
     def __str__(self) -> str:
         """Return the verdict as a sentence."""
-        ours, other = sample(self.our_values), sample(self.other_values)
-        name, unit = MEASURES[self.measure]
-        both = f"{shown(ours.median, unit)} against {shown(other.median, unit)}"
-        if self.difference is None:
-            return f"{name}: {both}; {self.runs} are too few to tell"
+        ours, other = self.medians
+        name, unit = described(self.measure)
+        both = f"{shown(ours, unit)} against {shown(other, unit)}"
         if self.outcome == OPEN:
-            return f"{name}: {both}; {self.runs} show no clear difference"
-        times = _times(ours.median, other.median)
+            return f"{name}: {both}; {self.beside} ({self._how_sure()})"
+        times = _times(ours, other)
         if times:
-            both += f", {times} {'less' if ours.median < other.median else 'more'}"
+            both += f", {times} {'less' if ours < other else 'more'}"
         return f"{self.ours} {self.outcome} in {name}: {both} ({self._how_sure()})"
 
     @property
     def beside(self) -> str:
         """Return how ours compares with the other, in a few words."""
-        if self.difference is None:
-            return "too few runs"
-        if self.outcome == OPEN:
-            return "no difference shown"
-        ours, other = sample(self.our_values).median, sample(self.other_values).median
-        times = _times(ours, other)
-        return f"ours {times and times + ' '}{'better' if self.outcome == WINS else 'worse'}"
+        ours, other = self.medians
+        if self.outcome != OPEN:
+            times = _times(ours, other)
+            return f"ours {times and times + ' '}{'better' if self.outcome == WINS else 'worse'}"
+        if ours == other:
+            return "equal"
+        word = "better" if ours < other else "worse"
+        if self.p <= ALPHA:
+            return f"ours {word}, but by less than {SMALL:.0%}"
+        return f"ours {word}, not significant"
 
     def _how_sure(self) -> str:
         if self.difference is None:
-            return ""
-        unit = MEASURES[self.measure][1]
-        low, high = sorted((abs(self.difference.low), abs(self.difference.high)))
-        sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}; {self.runs}"
-        return (
-            f"{sure}; chance alone separates them in {self.how_often_by_chance}" if self.how_often_by_chance else sure
-        )
-
-    @property
-    def how_often_by_chance(self) -> str:
-        """Return how often chance alone separates so few runs completely; empty if that is rare."""
-        by_chance = None if self.difference is None else self.difference.by_chance
-        if by_chance is None or by_chance <= 1 - CONFIDENCE:
-            return ""
-        return f"{by_chance:.0%} of comparisons"
+            return "no pair of runs with the same seed"
+        unit = described(self.measure)[1]
+        low, high = (shown(value, unit) for value in (self.difference.low, self.difference.high))
+        how = f"{self.pairs} pair{'' if self.pairs == 1 else 's'}, p {chance(self.p)}"
+        few = f"; with fewer than {MIN_PAIRS} nothing can be shown" if self.pairs < MIN_PAIRS else ""
+        return f"the other minus ours, {CONFIDENCE:.0%}: {low} to {high}; {how}{few}"
 
 
-def verdicts(setting: Setting, values: Mapping[str, Values]) -> list[Verdict]:
-    """Compare this project with every other protocol of a setting; `values`: protocol -> values.
+def verdicts(settings: Mapping[Setting, Mapping[str, Values]]) -> list[Verdict]:
+    """Compare this project with every other protocol of each setting; `settings`: setting -> protocol -> values.
 
     Measures that are 0 in every run of both protocols are left out.
     """
+    found = [verdict for setting, values in settings.items() for verdict in _of_setting(setting, values)]
+    ps = [verdict.difference.p if verdict.difference else 1.0 for verdict in found]
+    corrected = dict.fromkeys(range(len(found)), 1.0)
+    for is_primary, correct in ((True, holm), (False, false_discoveries)):
+        places = [place for place, one in enumerate(found) if one.difference and one.is_primary == is_primary]
+        corrected |= zip(places, correct([ps[place] for place in places]), strict=True)
+    return [replace(verdict, p=corrected[place]) for place, verdict in enumerate(found)]
+
+
+def _of_setting(setting: Setting, values: Mapping[str, Values]) -> Iterable[Verdict]:
     ours = next((name for name in OURS if name in values), None)
     if ours is None:
-        return []
-    found = []
+        return
     for other in sorted(values.keys() - {ours}):
-        for measure in MEASURES:
-            one, two = tuple(values[ours].get(measure, ())), tuple(values[other].get(measure, ()))
-            if one and two and any(one + two):
-                found.append(Verdict(setting, ours, other, measure, one, two, difference(one, two)))
-    return found
+        for measure in measures_of(values[ours]):
+            one, two = values[ours][measure], values[other].get(measure, {})
+            if two and any((*one.values(), *two.values())):
+                both = [seed for seed in one if seed in two]
+                apart = difference([one[seed] for seed in both], [two[seed] for seed in both])
+                yield Verdict(setting, ours, other, measure, tuple(one.values()), tuple(two.values()), apart)
+
+
+def measures_of(values: Iterable[str]) -> list[str]:
+    """Return the measures in display order: as in MEASURES, those of each kind of change where they belong."""
+    order = list(MEASURES)
+    return sorted(values, key=lambda measure: order.index(measure.partition(AFTER)[0]))
+
+
+def described(measure: str) -> tuple[str, str]:
+    """Return a measure's name in a sentence and its unit."""
+    of_what, after, change = measure.partition(AFTER)
+    name, unit = MEASURES[of_what]
+    return f"{name}{after}{change}", unit
 
 
 def in_order(protocols: Iterable[str]) -> list[str]:
@@ -146,9 +187,9 @@ def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
         lost.setdefault((verdict.setting, verdict.measure), []).append(verdict)
     lines: dict[Setting, list[str]] = {}
     for (setting, measure), of_one in lost.items():
-        name, unit = MEASURES[measure]
-        ours = shown(sample(of_one[0].our_values).median, unit)
-        others = [f"{one.other} {shown(sample(one.other_values).median, unit)} ({one.beside})" for one in of_one]
+        name, unit = described(measure)
+        ours = shown(of_one[0].medians[0], unit)
+        others = [f"{one.other} {shown(one.medians[1], unit)} ({one.beside})" for one in of_one]
         lines.setdefault(setting, []).append(f"{name}: {ours} against {', '.join(others)}")
     return lines
 
@@ -167,6 +208,19 @@ def shown(value: float, unit: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def headline(setting: Setting, measure: str, found: Iterable[Verdict]) -> str:
+    """Say how this project compares with all others in one measure of a setting, in one sentence."""
+    ordered = sorted(found, key=lambda verdict: verdict.medians[1])
+    name, unit = described(measure)
+    others = ", ".join(f"{one.other} {shown(one.medians[1], unit)} ({one.beside})" for one in ordered)
+    return f"{setting}: {name} {shown(ordered[0].medians[0], unit)} for {ordered[0].ours}; {others}."
+
+
+def chance(p: float) -> str:
+    """Return a p as text."""
+    return f"{p:.2g}" if p >= 0.001 else "below 0.001"
 
 
 def _times(ours: float, other: float) -> str:
