@@ -46,7 +46,6 @@ class FakeRun:
                 "group": None,
                 "members_per_process": 5,
             },
-            "unsettled": {"kill-member": self.unsettled_ms} if self.unsettled_ms else {},
             "doubts": [] if self.trusted else ["the machine stalled"],
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result))
@@ -62,6 +61,7 @@ class FakeRun:
     def _events(self) -> list[dict[str, Any]]:
         killed_us, over_us = KILLED_S * SECOND_US, KILLED_S * SECOND_US + self.pause_ms * 1_000
         orphans = [partition for partition in range(self.partitions) if partition % self.members == 0]
+        unsettled = {"unsettled_ms": self.unsettled_ms} if self.unsettled_ms else {}
         first = {"name": self.scenario, "protocol": self.protocol, "members": self.members, "seed": self.seed}
         events = [
             _event(0, "scenario", **first),
@@ -71,7 +71,7 @@ class FakeRun:
             _event(
                 over_us, "fetcher_started", member="m1", topic="t", partitions=orphans, positions=[0] * len(orphans)
             ),
-            _event(ENDS_S * SECOND_US, "step", name="end", target="", number=3),
+            _event(ENDS_S * SECOND_US, "step", name="end", target="", number=3, **unsettled),
         ]
         for member in range(self.members):
             own = [partition for partition in range(self.partitions) if partition % self.members == member]

@@ -33,6 +33,7 @@ MAX_REPEAT = 100
 Named = TypeVar("Named")
 COLUMNS = {  # heading -> figure
     "settled ms": "settled_ms",
+    "first record ms": "first_record_ms",
     "unowned s": "unowned_partition_ms",
     "delay p99 ms": "delay_p99_ms",
     "max": "delay_max_ms",
@@ -113,7 +114,11 @@ def list_everything(*, as_json: bool) -> None:
     show_default=True,
     help="Run everything this many times, with consecutive seeds.",
 )
-@click.option("--broker", type=click.Choice(EVERY_BROKER), help="Use this broker instead of each protocol's default.")
+@click.option(
+    "--broker",
+    type=click.Choice(EVERY_BROKER),
+    help="Use this broker instead of each protocol's default; `--protocol all` then means all that run on it.",
+)
 @click.option(
     "--members-per-process",
     type=click.IntRange(1, MAX_MEMBERS),
@@ -163,8 +168,11 @@ def run_grid(
         raise click.UsageError(
             f"--partitions {partitions} is less than --members {members}: some members would own nothing"
         )
+    chosen = _chosen(protocols, PROTOCOLS)
+    if ALL in protocols and broker is not None:
+        chosen = [protocol for protocol in chosen if broker in protocol.brokers]
     plans = Grid(
-        _chosen(protocols, PROTOCOLS),
+        chosen,
         _chosen(scenarios, SCENARIOS),
         tunings,
         members,

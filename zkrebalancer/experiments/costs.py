@@ -37,7 +37,13 @@ INTERVAL_S = 1.0
 END_DEADLINE_S = 10.0
 WORD = "mntr"
 LENGTH_PREFIX_BYTES = 4
-ROLES = {"coordinator": "coordinator", "gateway": "gateway", "members": "member", "producer": "producer"}
+ROLES = {
+    "coordinator": "coordinator",
+    "gateway": "gateway",
+    "members": "member",
+    "producer": "producer",
+    "pulse": "producer",  # neither is the protocol's
+}
 MACHINE_STATES = 8  # user, nice, system, idle, iowait, irq, softirq, steal; later fields are part of user
 HAS_CHILDREN = "coordinator"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Protocol as Shape
 
 from zkrebalancer.experiments.protocols import Protocol, Tuning
@@ -28,7 +29,9 @@ class Grid:
     members_per_process: int
 
     def plans(self) -> list[Plan]:
-        """Return the runs, all protocols of a scenario in sequence, so that they meet the same conditions.
+        """Return the runs: all protocols of a scenario and seed in sequence, so that they meet the same conditions.
+
+        The seed draws their order, so that none always runs first or after the same other one.
 
         Raises:
             ConfigurationError: a protocol does not run on the broker.
@@ -39,8 +42,11 @@ class Grid:
             for seed in self.seeds
             for scenario in self.scenarios
             for tuning in self.tunings
-            for protocol in self.protocols
+            for protocol in self._drawn(f"{seed} {scenario.name} {tuning}")
         ]
+
+    def _drawn(self, seed: str) -> list[Protocol]:
+        return Random(seed).sample(self.protocols, len(self.protocols))  # noqa: S311  # the same grid, the same order
 
     def _cast(self, seed: int) -> Cast:
         return Cast(self.members, self.partitions, seed)

@@ -201,6 +201,11 @@ class Lab:
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
         return self._spawn(name, command, {**options, "--name": name, "--skew": skew, "--seed": seed}, None)
 
+    def start_pulse(self) -> Program:
+        """Start the process that notices when the machine stands still."""
+        command = [sys.executable, "-m", "zkrebalancer.experiments.pulse"]
+        return self._spawn("pulse", command, {"--events": self.events, "--name": "pulse"}, None)
+
     def _spawn(
         self,
         name: str,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import gevent
 
 from zkrebalancer.experiments.costs import Costs
-from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab
+from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
 from zkrebalancer.experiments.scenarios.model import (
@@ -70,6 +70,7 @@ class Play:
     producers: list[str] = field(default_factory=list)
     _steps_begun: int = 0
     _gateway_port: int = 0
+    _unsettled_ms: int | None = None  # the limit of the last step, if the group did not settle
 
     @property
     def settings(self) -> Settings:
@@ -79,6 +80,7 @@ class Play:
     def open(self) -> None:
         """Start everything and wait until the members own all partitions; raises NotReachedError."""
         self.report("coordinators, topic and producer start")
+        self.lab.wait_events_of(self.lab.start_pulse())
         if self.protocol.is_central:
             self._start_coordinators()
         if self.protocol.has_gateway:
@@ -95,11 +97,10 @@ class Play:
             self._perform(Join(member))
         self._wait_at_rest(Step("start"))
 
-    def perform(self, step: Step) -> None:
-        """Begin a measured window, perform the step and wait for its effect.
+    def perform(self, step: Step) -> bool:
+        """Begin a measured window, perform the step and wait for its effect; return whether the group settled in time.
 
         Raises:
-            NotReachedError: the group was not at rest by the step's deadline.
             LocalClusterError: a process ended unexpectedly.
 
         """
@@ -109,11 +110,15 @@ class Play:
         self._note_step(step.name, step.target)
         for action in step.actions:
             self._perform(action)
-        self._wait_at_rest(step)
+        try:
+            self._wait_at_rest(step)
+        except NotReachedError:
+            self._unsettled_ms = round(step.deadline_s * 1_000)
+        return self._unsettled_ms is None
 
-    def rest_before(self) -> None:
-        """Measure the group at rest, as the baseline of the steps."""
-        self.perform(Step(BEFORE, at_least_s=self.scenario.before_s))
+    def rest_before(self) -> bool:
+        """Measure the group at rest, as the baseline of the steps; return whether it stayed so."""
+        return self.perform(Step(BEFORE, at_least_s=self.scenario.before_s))
 
     def close(self) -> None:
         """End the last window, let the members read the remaining records, and stop everything.
@@ -133,6 +138,7 @@ class Play:
             self.lab.stop(*(name for name in running if self.lab.programs[name].is_running))
         if self.protocol.has_gateway:
             self.lab.stop(GATEWAY)
+        self.lab.stop("pulse")
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -251,7 +257,8 @@ class Play:
         number = self._steps_begun
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
         self.costs.measure()
-        self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
+        before = {} if self._unsettled_ms is None else {"unsettled_ms": self._unsettled_ms}
+        self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number, **before)
         self.report(f"{name} {target}".strip())
 
     def _wait_at_rest(self, step: Step) -> None:

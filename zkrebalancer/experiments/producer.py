@@ -8,7 +8,6 @@ the measured code. A record's value is its number within its partition and the t
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle
@@ -19,6 +18,7 @@ import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from zkrebalancer.cli.main import run
+from zkrebalancer.experiments.ending import block_sigterm, is_told_to_end
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -186,12 +186,12 @@ def produce(
     *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float, seed: int
 ) -> None:
     """Produce until SIGTERM; write an event when a round is late or the client cannot accept all records."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by threads started from here on
+    block_sigterm()
     event_log = EventLog(events, name)
     producer = NumberedProducer(bootstrap, partitions, event_log, skew, seed)
     began = last = time.monotonic()
     sent = 0
-    while signal.sigtimedwait({signal.SIGTERM}, TICK_S) is None:
+    while not is_told_to_end(TICK_S):
         now = time.monotonic()
         due = int((now - began) * rate)
         left_out = due - sent - producer.produce(due - sent)

@@ -28,7 +28,7 @@ from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import GROUP, RECORDS_PER_PARTITION_S, Play
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Tuning
 from zkrebalancer.experiments.scenarios.model import Cast, Scenario
-from zkrebalancer.experiments.trust import Heartbeat, find_doubts
+from zkrebalancer.experiments.trust import find_doubts
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
@@ -159,22 +159,20 @@ class Run:
         with (
             Lab(cluster, events, COORDINATOR_SESSION_TIMEOUT_MS) as lab,
             Watch(events) as watch,
-            Heartbeat(log),
             Costs(log, cluster, lambda: roles(lab.programs)) as costs,
         ):
             about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
             play = Play(lab, watch, *about, processes, command, costs, self.report)
             play.open()
-            try:
-                play.rest_before()
-                for step in steps:
-                    play.perform(step)
-            except NotReachedError as error:
-                self.doubts.append(str(error))  # the remaining steps are skipped, but all records are still read
+            if not play.rest_before():
+                self.doubts.append("the group did not stay at rest before the first step")
+            elif all(play.perform(step) for step in steps):
+                self._result["settled"] = True  # or else the remaining steps are skipped, and this is the outcome
             try:
                 play.close()
             except NotReachedError as error:
-                self.doubts.append(str(error))
+                if self._result["settled"]:
+                    self.doubts.append(str(error))
         log.close()
 
     def _member_command(self) -> list[str]:
@@ -203,6 +201,7 @@ class Run:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "elapsed_s": 0.0,
             "complete": False,
+            "settled": False,
             "trusted": False,
             "doubts": [],
             "steps": [],
@@ -239,7 +238,7 @@ class Run:
             unread = Problems()
             figures, steps = measure(EventFiles(directory, unread))
             self.doubts += [f"an event cannot be read: {line}" for line in unread.lines()[:1]]
-            self.doubts += find_doubts(EventFiles(directory, Problems()))
+            self.doubts += find_doubts(EventFiles(directory, Problems()), steps)
         except NoEventsError:
             return
         for name in ("lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps"):

@@ -1,57 +1,58 @@
-"""Whether a run can be trusted: not if the machine stalled, other programs used it, or records were sent late."""
+"""Whether a run can be trusted: not if the machine stood still, other programs used it, or records were sent late."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from zkrebalancer.experiments.repeating import Repeating
-from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.measures import BEFORE, END, REST
 from zkrebalancer.observe.reading import Event
 
-BEAT_S = 0.05
-STALL_S = 0.25  # longer pauses become events
-DOUBTFUL_SHARE = 0.2  # of the processors, used by other programs
-DOUBTFUL_GAP_MS = 500  # the measured times are of the same order
+DOUBTFUL_OTHERS = 0.2  # share of the processors, used by other programs
+DOUBTFUL_GAP_MS = 500  # at any measured time: delays of records are of this order
+DOUBTFUL_PAUSE = 0.1  # share of the time in which a group settled
 
 
-class Heartbeat(Repeating):
-    """A thread that wakes up periodically and writes an event when it woke up late; a context manager."""
+def find_doubts(events: Iterable[Event], steps: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return why the figures between the first and the last step are doubtful, one line for each reason.
 
-    def __init__(self, log: EventLog) -> None:
-        """Write to `log`."""
-        super().__init__(self._beat, BEAT_S)
-        self._log = log
-        self._last_s = time.monotonic()
-
-    def _beat(self) -> None:
-        gap_s = time.monotonic() - self._last_s
-        self._last_s += gap_s
-        if gap_s > STALL_S:
-            self._log.write("stalled", role="machine", gap_ms=round(gap_s * 1_000), left_out_count=0)
-
-
-def find_doubts(events: Iterable[Event]) -> list[str]:
-    """Return why the figures between the first and the last step are doubtful, one line for each reason."""
+    `steps`: the figures of each step, as `observe.measures` returns them.
+    """
+    settled_ms = {
+        step["number"]: ms
+        for step in steps
+        if step["name"] not in {BEFORE, REST} and isinstance(ms := step["settled_ms"], int | float)
+    }
     late: dict[str, list[int]] = {}
+    pauses: dict[int, int] = {}  # step -> the longest pause while its group settled
     left_out_count = 0
-    is_measured = False
+    step: Event | None = None
     loads = list[Event]()
     for event in events:
         if event["kind"] == "step":
-            is_measured = event["name"] != "end"
-        elif event["kind"] == "busy" and is_measured:
+            step = event if event["name"] != END else None
+        elif step is None:
+            continue
+        elif event["kind"] == "busy":
             loads = [*loads[:1], event]
-        elif event["kind"] == "stalled" and is_measured:
+        elif event["kind"] == "stalled":
             left_out_count += event.get("left_out_count", 0)
             if event["gap_ms"] >= DOUBTFUL_GAP_MS:
                 late.setdefault(event["role"], []).append(event["gap_ms"])
+            began_ms = (event["mono_us"] - step["mono_us"]) / 1_000 - event["gap_ms"]
+            is_settling = step["number"] in settled_ms and began_ms < settled_ms[step["number"]]
+            if event["role"] == "machine" and is_settling:
+                pauses[step["number"]] = max(event["gap_ms"], pauses.get(step["number"], 0))
     doubts = [
         f"the {role} stalled {len(gaps)} times for at least {DOUBTFUL_GAP_MS} ms, up to {max(gaps)} ms"
         for role, gaps in late.items()
     ]
+    doubts += [
+        f"the machine stood still for {gap_ms} ms while step {number} settled in {settled_ms[number]:g} ms"
+        for number, gap_ms in pauses.items()
+        if gap_ms > DOUBTFUL_PAUSE * settled_ms[number]
+    ]
     others = _share_of_others(*loads) if len(loads) > 1 else 0.0
-    if others > DOUBTFUL_SHARE:
+    if others > DOUBTFUL_OTHERS:
         doubts.append(f"other programs used {others:.0%} of the machine's processors")
     if left_out_count:
         doubts.append(f"the producer could not send {left_out_count} records that were due")

@@ -33,6 +33,7 @@ class Window:
     owners: dict[TopicPartition, str]  # at its beginning
     totals: dict[tuple[str, str], int]  # counters at its beginning, by (what, process)
     last_change_us: int = 0
+    unsettled_ms: int | None = None  # the time that the group was given, if it did not settle
     unowned_us: int = 0  # summed over partitions
     unheld: int = 0  # records delivered to members that did not own the partition
     delays_us: list[int] = field(default_factory=list)
@@ -85,6 +86,7 @@ class _Run:
             for partition, since_us in self._free_since_us.items():
                 self._window.unowned_us += now_us - max(since_us, self._window.began_us)
                 self._free_since_us[partition] = now_us
+            self._window.unsettled_ms = event.get("unsettled_ms")
             self.figures.append(_figures(self._window, self.owners(), self._totals))
             self.delays_us[self._window.name != BEFORE] += self._window.delays_us
         is_over = event["name"] == END
@@ -136,7 +138,8 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
-    highest of all steps; most other figures are sums over steps. None: not measured.
+    highest of all steps; most other figures are sums over steps. A step after which the group did not settle counts
+    with the time that it was given. None: not measured.
     """
     run = _Run()
     for event in events:
@@ -195,6 +198,8 @@ def _figures(
     )
     went = [(partition, owner) for partition, owner in owners.items() if window.owners.get(partition) != owner]
     first_us = min((window.first_us[one] for one in went if one in window.first_us), default=None)
+    first_ms = window.unsettled_ms if first_us is None else round((first_us - window.began_us) / 1_000, 1)
+    settled_ms = round(max(0, window.last_change_us - window.began_us) / 1_000, 1)
     spent = Counter[str]()
     for (what, process), total in totals.items():
         spent[what] += total - window.totals.get((what, process), total)
@@ -202,8 +207,8 @@ def _figures(
         "number": window.number,
         "name": window.name,
         "target": window.target,
-        "settled_ms": round(max(0, window.last_change_us - window.began_us) / 1_000, 1),
-        "first_record_ms": None if first_us is None else round((first_us - window.began_us) / 1_000, 1),
+        "settled_ms": settled_ms if window.unsettled_ms is None else window.unsettled_ms,
+        "first_record_ms": first_ms,
         "unowned_partition_ms": round(window.unowned_us / 1_000, 1),
         **_delays(window.delays_us),
         "moved": moved,

@@ -35,7 +35,8 @@ COMMON = StructType(
 _TEXTS = "trigger mode command_id option reason outcome name target protocol versions settings machine role"
 _LONGS = (
     "member_count partition_count moved_count plan_us settled_us pause_us_max epoch brokerid members seed number "
-    "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors dropped_count"
+    "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors dropped_count "
+    "unsettled_ms"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),

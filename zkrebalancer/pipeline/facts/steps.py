@@ -16,7 +16,10 @@ STEP = ("run", "step")
 
 
 def windows(events: DataFrame) -> DataFrame:
-    """Return (run, step, name, target, cause_id, from_us, to_us); `step` is a number, the last window is open."""
+    """Return (run, step, name, target, cause_id, from_us, to_us, unsettled_ms); `step` is a number.
+
+    The last window is open.
+    """
     by_run = Window.partitionBy("run").orderBy(*ORDER)
     return (
         events.where(F.col("kind") == "step")
@@ -28,6 +31,7 @@ def windows(events: DataFrame) -> DataFrame:
             "cause_id",
             F.col("mono_us").alias("from_us"),
             F.lead("mono_us").over(by_run).alias("to_us"),
+            F.lead("unsettled_ms").over(by_run).alias("unsettled_ms"),
         )
         .where(F.col("name") != END)
     )
@@ -48,7 +52,7 @@ def steps(events: DataFrame, windows: DataFrame, intervals: DataFrame, gaps: Dat
     Columns: those of `windows`, settled_ms, first_record_ms, unowned_partition_ms, moved, moved_least,
     stopped_needlessly. `settled_ms` runs to the last start or end of an interval, `first_record_ms` to the first record
     that a partition delivered to the member that it went to, null if there is none; the others are sums over
-    partitions.
+    partitions. `unsettled_ms` is the time that the group was given, if it did not settle; then it counts as both times.
     """
     owners = owners_around(windows, intervals)
     changes = _last_changes(windows, intervals)
@@ -59,11 +63,11 @@ def steps(events: DataFrame, windows: DataFrame, intervals: DataFrame, gaps: Dat
     figures = figures.join(_needless_stops(windows, intervals, owners), list(STEP), "left")
     counts = ("unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
     settled = F.greatest(F.coalesce("changed_us", "from_us") - F.col("from_us"), F.lit(0)) / 1_000
-    first_record = ((F.col("first_us") - F.col("from_us")) / 1_000).alias("first_record_ms")
+    first_record = (F.col("first_us") - F.col("from_us")) / 1_000
     return figures.select(
         *windows.columns,
-        settled.alias("settled_ms"),
-        first_record,
+        F.coalesce("unsettled_ms", settled).alias("settled_ms"),
+        F.coalesce(first_record, "unsettled_ms").alias("first_record_ms"),
         *[F.coalesce(name, F.lit(0)).alias(name) for name in counts],
     )
 

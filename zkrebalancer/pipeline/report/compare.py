@@ -16,7 +16,6 @@ from zkrebalancer.pipeline.report import measures
 from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
 from zkrebalancer.pipeline.report.sentences import (
     AFTER,
-    FIRST_RECORD,
     MEASURES,
     OF_A_CHANGE,
     PRIMARY,
@@ -118,7 +117,7 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
         of_run = {measure: by_run[run.name][measure] for measure in MEASURES}
         if kinds[run.setting]:
-            of_run |= _of_changes(run, changes[changes["run"] == run.name])
+            of_run |= _of_changes(changes[changes["run"] == run.name])
         if len(kinds[run.setting]) > 1:
             of_run = {measure: value for measure, value in of_run.items() if measure not in OF_A_CHANGE}
         else:
@@ -131,29 +130,17 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 
-def _of_changes(run: Run, changes: pd.DataFrame) -> dict[str, float]:
-    """Return the measures of a run for all kinds of change, and for each kind.
-
-    What did not settle counts as its limit, which is less than it would have taken.
-    """
+def _of_changes(changes: pd.DataFrame) -> dict[str, float]:
+    """Return the measures of a run for all kinds of change, and for each kind."""
     of_all = [("", changes), *((f"{AFTER}{name}", rows) for name, rows in changes.groupby("name"))]
-    found = {f"{measure}{kind}": rows[measure].median() for kind, rows in of_all for measure in OF_A_CHANGE}
-    for name, limit_ms in run.unsettled.items():
-        for kind in ("", f"{AFTER}{name}"):
-            found[f"{PRIMARY}{kind}"] = limit_ms
-            if pd.isna(found[f"{FIRST_RECORD}{kind}"]):
-                found[f"{FIRST_RECORD}{kind}"] = limit_ms
-    return found
+    return {f"{measure}{kind}": rows[measure].median() for kind, rows in of_all for measure in OF_A_CHANGE}
 
 
 def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, list[float]]]:
-    """Return the times to settled of all changes; those after which a group did not settle count as their limit."""
+    """Return the times to settled of all changes."""
     found: dict[Setting, dict[str, list[float]]] = {}
     for run in counted:
-        times = [
-            run.unsettled.get(name, settled_ms)
-            for name, settled_ms in changes.loc[changes["run"] == run.name, ["name", PRIMARY]].itertuples(index=False)
-        ]
+        times = changes.loc[changes["run"] == run.name, PRIMARY].tolist()
         found.setdefault(run.setting, {}).setdefault(run.protocol, []).extend(times)
     return found
 

@@ -34,10 +34,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics unless asked for.
-
-    `unsettled`: name of a step -> its limit in ms, for a step after which the group did not settle.
-    """
+    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics unless asked for."""
 
     name: str
     protocol: str
@@ -48,7 +45,6 @@ class Run:
     versions: str
     machine: str
     is_complete: bool = True
-    unsettled: Mapping[str, float] = field(default_factory=dict, compare=False)
     details: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False)  # settings by part and name
 
 
@@ -122,7 +118,6 @@ def _read(path: Path, name: str) -> Run:
         versions,
         machine,
         bool(document.get("complete")),
-        document.get("unsettled") or {},
         _flat(document["details"]),
     )
 
