@@ -10,6 +10,8 @@ MINUTES ?= 5
 FUZZ_SECONDS ?= 120
 OUT ?= experiments
 SCENARIOS ?= scale-out crash
+REPEAT ?= 10
+BROKER ?= kafka-4
 DOCS_STAMP := $(VENV)/.docs-installed
 
 .PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-scale bench-spark-source simulate mutations mutation-score interruptions model campaign exactly-once conformance fuzz experiments packages clean
@@ -120,15 +122,15 @@ fuzz: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-# The same scenarios with every protocol, on real servers: 15 minutes; LARGE=1 takes a night. Can be resumed.
+# The same scenarios with every protocol, on the same broker: an hour; LARGE=1 takes some nights. Can be resumed.
 ifdef LARGE
-GRID := --scenario all --settings default --settings tuned --members 20 --partitions 240 --repeat 3
+GRID := --scenario all --settings default --settings tuned --members 20 --partitions 240 --repeat $(REPEAT)
 else
-GRID := $(SCENARIOS:%=--scenario %) --settings tuned --members 10 --partitions 120 --repeat 3
+GRID := $(SCENARIOS:%=--scenario %) --settings tuned --members 10 --partitions 120 --repeat $(REPEAT)
 endif
 
 experiments: setup
-	$(BIN)/zkrebalancer experiment run --protocol all $(GRID) --out $(OUT)
+	$(BIN)/zkrebalancer experiment run --protocol all --broker $(BROKER) $(GRID) --out $(OUT)
 	$(BIN)/zkrebalancer experiment compare $(OUT) --out $(OUT)/report
 
 # Wheel, Debian package and, if a Docker engine answers, the image (BASE=...: its base), in dist/.
