@@ -117,7 +117,7 @@ class Measurement:
 
     def _counts(self, members: int) -> Callable[[], bool]:
         def is_so() -> bool:
-            gevent.sleep(DEATH_LOOK_S)  # metrics cost the coordinator as much as a rebalance
+            gevent.sleep(DEATH_LOOK_S)  # for metrics, the coordinator counts in every group
             try:
                 return self._lab.leader.seen().members == members
             except OSError:  # its loop was too busy to answer before its own limit for slow clients

@@ -140,7 +140,7 @@ class SwarmLab:
     def wait_adopted(self, coordinator: Coordinator, groups: int, deadline_s: float) -> None:
         """Wait until ZooKeeper is quiet, and a coordinator has then read all groups and rests.
 
-        Metrics of ten thousand groups cost the coordinator as much as a rebalance: they are asked for only then.
+        For its metrics the coordinator counts in every group: they are asked for only then.
         """
 
         def is_so() -> bool:
