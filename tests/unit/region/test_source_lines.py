@@ -193,6 +193,24 @@ def test_line_3_an_own_registration_whose_reply_was_lost_is_taken_until_it_was_a
     assert not stage.register()  # what it has done since then is in no state that it will restore
 
 
+def test_line_3_an_order_that_begins_anew_is_not_followed(stage: Stage) -> None:
+    """Its numbers of checkpoints would be those of other copies."""
+    assert stage.advance(stage.order(4, open=Round(4, CHECKPOINT, ("a",)))) is Phase.FLOW
+    assert stage.advance(stage.order(1)) is Phase.OUT
+
+
+def test_line_9_an_answer_of_a_consumer_that_is_gone_is_not_stored(stage: Stage) -> None:
+    flowing(stage)
+    stage.source.consumer = "a-1"
+    order = stage.order(2, open=Round(2, CHECKPOINT, ("a",)))
+    assert stage.advance(order) is Phase.WAIT
+    assert stage.answers(2) == {}
+    for path in (paths.group(GROUP), paths.owners(GROUP), paths.owners(GROUP, "a-1")):
+        stage.write(Create(path))
+    assert stage.advance(order) is Phase.FLOW
+    assert stage.answers(2)
+
+
 def test_line_4_the_initial_offset_is_created_once(stage: Stage) -> None:
     flowing(stage)
     other = Stage("b", zk=stage.zk).joined()
