@@ -109,14 +109,19 @@ def import_offsets(
 
 
 def import_into_kafka(
-    kafka: StoredInKafka, offsets: Mapping[TopicPartition, int], dry_run: bool
+    zk: BlockingZk, kafka: StoredInKafka, group: str, offsets: Mapping[TopicPartition, int], dry_run: bool
 ) -> dict[TopicPartition, Imported]:
     """Store these offsets in Kafka; others stay. Returns the changes, sorted.
 
+    Kafka sees no members of a group whose consumers commit there without a subscription; ZooKeeper has their names.
+
     Raises:
+        OffsetsRefusedError: the group has consumers here.
+        ZooKeeperRefusedError: the group's consumers may not be listed.
         KafkaOffsetsError: Kafka does not answer, or rejects an offset, for example because the group has members.
 
     """
+    refuse_consumers(zk, group)
     changes = _changes(kafka.read(), offsets)
     if not dry_run and offsets:
         kafka.write(offsets)

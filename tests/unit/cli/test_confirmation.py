@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import click.testing
 import pytest
@@ -79,6 +80,22 @@ def test_offsets_that_members_still_change_are_not_moved_to_kafka(monkeypatch: p
     on(monkeypatch, world)
     kafka = ("--to", "kafka", "--bootstrap", "127.0.0.1:1")
     assert isinstance(run("offsets", "import", GROUP, "--from", "zookeeper", *kafka).exception, OffsetsRefusedError)
+
+
+def test_no_file_replaces_offsets_in_kafka_that_members_still_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In `import_into_kafka`, refuse nobody: members that commit to Kafka overwrite what was imported."""
+    world = world_with()
+    world.add_agent("a")
+    world.pass_time(1_000)
+    on(monkeypatch, world)
+    file = tmp_path / "offsets.csv"
+    file.write_text("t,0,7\n")
+    kafka = ("--to", "kafka", "--bootstrap", "127.0.0.1:1", "--yes")
+    refused = run("offsets", "import", GROUP, str(file), *kafka).exception
+    assert isinstance(refused, OffsetsRefusedError), refused
+    assert "has consumers" in str(refused)
 
 
 def test_a_long_change_is_cut_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def reading_of(name: str, offset: int, end: int) -> tuple[GroupReport, dict[Topi
 
 def test_verdicts_follow_from_readings_in_the_window_and_from_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `LagWatch.note`, keep readings for ever; in `LagWatch.verdicts`, do not look for records."""
-    found: dict[TopicPartition, int | None] = {("t", 0): 1}
+    found: dict[TopicPartition, int | None] = {("t", 0): -60_000}
     monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: found)
     watch = LagWatch(20)
     watch.note(*reading_of("g", 90, 100), 0)
@@ -87,6 +87,30 @@ def test_verdicts_follow_from_readings_in_the_window_and_from_records(monkeypatc
     assert watch.verdicts({}) == {("t", 0): Verdict.STOP}
     found["t", 0] = None
     assert watch.verdicts({}) == {("t", 0): Verdict.OK}
+
+
+@pytest.mark.parametrize(
+    ("what", "first_ms", "is_owned", "expected"),
+    [
+        ("a record after a marker, just now", 99_900, True, Verdict.OK),
+        ("the same, while nobody owns it for a moment", 99_900, False, Verdict.OK),
+        ("almost as old as the window", 80_001, True, Verdict.OK),
+        ("as old as the window", 80_000, True, Verdict.STALL),
+        ("as old as the window, and nobody owns it", 80_000, False, Verdict.STOP),
+        ("written after the reading", 100_500, True, Verdict.OK),
+        ("a producer's clock that is far ahead", 900_000, True, Verdict.STALL),
+    ],
+)
+def test_a_record_has_the_window_to_be_read(
+    monkeypatch: pytest.MonkeyPatch, what: str, first_ms: int, is_owned: bool, expected: Verdict
+) -> None:
+    """In `LagWatch.verdicts`, ignore the age of the first unread record: a marker before it looks like a stall."""
+    monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: {("t", 0): first_ms})
+    monkeypatch.setattr(GroupReport, "owned", lambda _self: {("t", 0): "c"} if is_owned else {})
+    watch = LagWatch(20)
+    for at_ms, end in ((80_000, 6), (90_000, 6), (100_000, 8)):
+        watch.note(*reading_of("g", 5, end), at_ms)
+    assert watch.verdicts({}) == {("t", 0): expected}, what
 
 
 def test_a_list_names_the_worst_verdict_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:

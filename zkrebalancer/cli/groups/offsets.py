@@ -168,7 +168,9 @@ def import_offsets(
 
     def store(dry_run: bool) -> dict[TopicPartition, Imported]:
         if target == KAFKA_STORE:
-            return move_offsets.import_into_kafka(_stored_in_kafka(kafka, group), offsets, dry_run)
+            in_kafka = _stored_in_kafka(kafka, group)
+            with BlockingZk(zookeeper) as zk:
+                return move_offsets.import_into_kafka(zk, in_kafka, group, offsets, dry_run)
         put = move_offsets.import_into_old_consumers if target == OLD else move_offsets.import_offsets
         with BlockingZk(zookeeper) as zk:
             return put(zk, group, offsets, dry_run)
