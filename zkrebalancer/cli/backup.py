@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.interrupts import interrupts_end_here
 from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations import backup_file
@@ -32,7 +33,7 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
     """
     backup_file.require_new(file)  # fails before anything connects
     began_s = time.monotonic()
-    with BlockingZk(zookeeper) as zk, node_bar() as progress:
+    with interrupts_end_here(), BlockingZk(zookeeper) as zk, node_bar() as progress:
         nodes = operation.back_up(zk, file, clock.epoch_ms(), progress)
     facts = {"file": str(file), "nodes": nodes, "bytes": file.stat().st_size}
     if as_json:
@@ -59,7 +60,7 @@ def restore(file: Path, overwrite: bool, adopt_topics: bool, zookeeper: str, as_
       zkrebalancer restore groups.backup --zookeeper localhost:2182/kafka
     """
     began_s = time.monotonic()
-    with BlockingZk(zookeeper) as zk, node_bar() as progress:
+    with interrupts_end_here(), BlockingZk(zookeeper) as zk, node_bar() as progress:
         done = operation.restore(zk, file, overwrite=overwrite, adopt_topics=adopt_topics, progress=progress)
     facts = {"file": str(file), "created": done.created, "replaced": done.replaced, "unchanged": done.unchanged}
     if as_json:

@@ -1,4 +1,4 @@
-"""Ends commands that run servers cleanly at Ctrl-C, whichever greenlet is running."""
+"""Ends commands cleanly at Ctrl-C or SIGTERM that leave servers, files or a lead behind, whichever greenlet runs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ An expected error becomes one line on stderr and an exit code; only a bug shows 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -78,6 +80,18 @@ def main() -> NoReturn:
 
 def run(command: click.Command) -> NoReturn:
     """Run a click command; exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 130 interrupted."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # it is ignored, as in a shell's background
+        _run(command)
+        sys.exit(0)
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        _run(command)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(0)
+
+
+def _run(command: click.Command) -> None:
     try:
         command.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -91,7 +105,19 @@ def run(command: click.Command) -> NoReturn:
         _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", INTERRUPTED)
-    sys.exit(0)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt in the command, not in whichever greenlet runs: its connection would die of it."""
+    if "gevent" in sys.modules:
+        import gevent  # noqa: PLC0415  # only commands that use it pay
+
+        hub = gevent.get_hub()
+        main = hub.parent
+        if main is not None and gevent.getcurrent() is not main:
+            hub.loop.run_callback(main.throw, KeyboardInterrupt)
+            return
+    raise KeyboardInterrupt
 
 
 def _fail(line: str, code: int) -> NoReturn:

@@ -139,14 +139,16 @@ class _Holder:
     def __enter__(self) -> Self:
         create_missing(self.zk, paths.CONSUMERS, paths.GROUPS)
         address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
-        node = Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address), ephemeral=True)
-        if isinstance(self.zk.perform(Multi((node,)), {Refusal.NODE_EXISTS}), Refused):
+        content = cluster_nodes.encode_coordinator(address)
+        # A leader writes its node once: a version above 0 tells that this node is still ours.
+        taken = Multi((Create(paths.COORDINATOR, content, ephemeral=True), SetContent(paths.COORDINATOR, content, 0)))
+        if isinstance(self.zk.perform(taken, {Refusal.NODE_EXISTS}), Refused):
             raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
-        self.fence = Check(paths.COORDINATOR, 0)
+        self.fence = Check(paths.COORDINATOR, 1)
         return self
 
     def __exit__(self, *_of_an_error: object) -> None:
-        self.zk.perform(Multi((Delete(paths.COORDINATOR),)), ABSENT)
+        self.zk.perform(Multi((self.fence, Delete(paths.COORDINATOR))), CHANGED)
 
     def write(self, operations: list[Operation]) -> None:
         """Perform operations in transactions that fail once another one holds the node."""
@@ -155,7 +157,7 @@ class _Holder:
             reply = self.zk.perform(Multi((self.fence, *operations[:count])), CHANGED)
             if isinstance(reply, Refused):
                 what = (
-                    "the leader's node was deleted"
+                    "the leader's node was deleted or is another's"
                     if not reply.index
                     else f"{operations[reply.index - 1].path} changed"
                 )

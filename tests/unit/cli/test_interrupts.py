@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import gevent
 import pytest
@@ -24,6 +26,41 @@ def test_an_interrupt_ends_the_command_in_any_greenlet() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_end_here():
         interrupt_another_greenlet()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+INTERRUPTED_ELSEWHERE = """
+import signal
+import click, gevent
+from gevent.event import Event
+from zkrebalancer.cli.main import run
+
+interrupted = Event()
+
+def connection():
+    signal.raise_signal(signal.SIGINT)
+    interrupted.set()
+
+@click.command()
+def command():
+    gevent.spawn(connection)
+    try:
+        gevent.sleep(60)
+    finally:
+        print("the connection lives:", interrupted.wait(10))
+
+run(command)
+"""
+
+
+def test_an_interrupt_ends_the_command_and_not_its_connection() -> None:
+    """In `main.run`, leave SIGINT to Python: it raises in the connection's greenlet, and the clean-up waits for it."""
+    command = [sys.executable, "-c", INTERRUPTED_ELSEWHERE]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+    assert (found.returncode, found.stdout, found.stderr) == (
+        130,
+        "the connection lives: True\n",
+        "\nError: interrupted\n",
+    )
 
 
 @pytest.mark.parametrize("failure", [RebalancerError("kafka does not end"), OSError("disk full")])

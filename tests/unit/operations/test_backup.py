@@ -230,15 +230,21 @@ def test_a_restore_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: 
         assert {path: node.content for path, node in world.zk.nodes.items()} == expected
 
 
-def test_a_restore_ends_if_another_process_takes_the_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_led", [False, True])
+def test_a_restore_ends_if_another_process_takes_the_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_led: bool
+) -> None:
+    """In `_Holder`, take any node for its own: it would write beside a leader, and delete the leader's node."""
     monkeypatch.setattr(operation, "MAX_READS", 3)
     world = empty_world()
+    leader = (Create(paths.COORDINATOR, b"the leader", ephemeral=True),) if is_led else ()
 
     def lose(_count: int, _total: int | None) -> None:
-        world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
+        world.zk.perform(Multi((Delete(paths.COORDINATOR), *leader)))
 
-    with pytest.raises(RestoreLostError, match="the leader's node was deleted meanwhile"):
+    with pytest.raises(RestoreLostError, match="the leader's node was deleted or is another's meanwhile"):
         restored(world, backed_up(tmp_path), progress=lose)
+    assert (paths.COORDINATOR in world.zk.nodes) == is_led
 
 
 @pytest.mark.parametrize(
