@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from zkrebalancer.observe import inspection
+from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.configure import read_settings
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.obstacles import UNAPPROVED
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
+
+Altered = Callable[[GroupReport], GroupSettings]
 
 
 class NothingWaitsError(RebalancerError):
     """No plan of the group waits for an operator."""
 
 
-def waiting_moves(zk: BlockingZk, group: str) -> int:
-    """Return how many partitions the leader's plan would move that waits.
+class ChangedMeanwhileError(RebalancerError):
+    """The plan that waited is not the next one any more."""
+
+
+def approving(zk: BlockingZk, group: str) -> tuple[int, Altered]:
+    """Return how many partitions the plan would move that waits at the leader, and the change that approves it.
+
+    The change raises ChangedMeanwhileError if the group has had another plan since this one was made.
 
     Raises:
         InvalidNameError, UnknownGroupError: the name is illegal, or the group does not exist.
@@ -23,10 +36,23 @@ def waiting_moves(zk: BlockingZk, group: str) -> int:
 
     """
     read_settings(zk, group)
-    for each in inspection.read_published(zk).obstacles:
-        if each.group == group and each.kind == UNAPPROVED and each.moves is not None:
-            return each.moves
+    found = inspection.read_published(zk)
+    for each in found.obstacles:
+        if each.group == group and each.kind == UNAPPROVED and each.moves is not None and each.generation is not None:
+            return each.moves, _approved(each.moves, each.generation)
+    more = f"; {found.more} more reasons of groups are not published" if found.more else ""
     raise NothingWaitsError(
         f"group {group}: no plan waits for approval; `groups describe {group} --state` shows one, a second after it was"
-        " made"
+        f" made{more}"
     )
+
+
+def _approved(moves: int, generation: int) -> Altered:
+    def altered(report: GroupReport) -> GroupSettings:
+        if report.generation != generation:
+            raise ChangedMeanwhileError(
+                f"group {report.name} has had another plan since the one that waited; repeat this in a second"
+            )
+        return replace(report.settings, approved_moves=moves, approved_generation=generation)
+
+    return altered

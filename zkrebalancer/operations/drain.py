@@ -5,6 +5,7 @@ The coordinator gives what drained members have to others. The settings outlive 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
+_NAME_OF_A_PROCESS = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")  # `<client id>-<uuid>`
 Altered = Callable[[GroupReport], GroupSettings]
 
 
@@ -30,7 +32,7 @@ def draining(members: Sequence[str]) -> Altered:
         for name in members:
             if name not in known:
                 raise NoSuchConsumerError(f"group {report.name} has no member {name:.80}; it has {_some(known)}")
-        kept = known.intersection(report.settings.drained_members)  # names of members that are gone would stay for ever
+        kept = {name for name in report.settings.drained_members if name in known or not _is_of_a_process(name)}
         return replace(report.settings, drained_members=_sorted(kept.union(members)))
 
     return altered
@@ -100,6 +102,11 @@ def _names(report: GroupReport) -> set[str]:
     known = [member.registration for member in report.members if member.registration]
     instances = {registration.instance_id for registration in known if registration.instance_id}
     return {member.consumer for member in report.members} | instances | report.view.statics.keys()
+
+
+def _is_of_a_process(name: str) -> bool:
+    """Whether it names one registration, and so never comes back, unlike an instance id."""
+    return _NAME_OF_A_PROCESS.search(name) is not None
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ MAX_REASON = 300  # characters
 class PublishedObstacle:
     """One reason. `group`: None for all groups; `path` and `right`: those of a call that ZooKeeper refuses.
 
-    `moves`: of a plan that waits for an operator.
+    `moves`, `generation`: of a plan that waits for an operator, and the group's when it was made.
     """
 
     group: str | None
@@ -27,6 +27,7 @@ class PublishedObstacle:
     path: str | None = None
     right: str | None = None
     moves: int | None = None
+    generation: int | None = None
 
 
 def encode(epoch: int, obstacles: Sequence[PublishedObstacle], more: int = 0) -> bytes:
@@ -58,6 +59,7 @@ def decode(content: bytes) -> tuple[int, list[PublishedObstacle], int]:
             path=fields.optional_text(what, each, "path"),
             right=fields.optional_text(what, each, "right"),
             moves=fields.optional_integer(what, each, "moves", minimum=0, maximum=2**63 - 1),
+            generation=fields.optional_integer(what, each, "generation", minimum=-1, maximum=2**63 - 1),
         )
         for each in found
     ]

@@ -60,7 +60,7 @@ PAUSE = Expiring(
     _pause,
     _pause_left_us,
     settings.resumed,
-    f"starts were paused by a reset that has made no progress for {PAUSE_LIMIT_US // 10**6} s",
+    f"starts were paused by an operation that has made no progress for {PAUSE_LIMIT_US // 10**6} s",
 )
 
 

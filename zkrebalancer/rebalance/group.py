@@ -54,10 +54,9 @@ class Group:
         scheduler = leadership.scheduler.part(name, group=name)
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
-        self.name, self.view = name, view
+        self.name, self.view, self._leadership = name, view, leadership
         self._scheduler, self._subscriptions = scheduler, subscriptions
         self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
-        self._leadership = leadership
         self.story = Story(name)
         self._causes = Causes(scheduler, view)
         self._being_planned: Request | None = None
@@ -332,7 +331,7 @@ class Group:
         self._end_plan("superseded")
         generation = self._last_generation + 1
         deviations = self.planning.deviations(transition, self._moving.outstanding)
-        self._scheduler.note_unapproved(self.planning.unapproved_moves, self.view.settings.approve_moves_above)
+        self._scheduler.note_unapproved(self.planning.waiting, self.view.settings.approve_moves_above)
         wanted = request.cause, request.requested_us, generation
         plan = make_plan(self.view, self._vacancies, transition, deviations, *wanted)
         if plan is None:
@@ -369,6 +368,7 @@ class Group:
             if plan.transition.withholds or self.planning.gives_back:
                 self.request("released")  # the next plan assigns what this one only revoked, or only gave back
         if self.state is GroupState.MOVING:
+            self._scheduler.note_unapproved(self.planning.waiting, self.view.settings.approve_moves_above)
             self._rest("all commands acknowledged")
 
     def _fail(self, reason: str) -> None:

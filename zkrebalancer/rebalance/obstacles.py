@@ -23,7 +23,7 @@ from zkrebalancer.protocol.obstacles import (
     encode,
 )
 from zkrebalancer.rebalance.quarantine import Quarantine
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.scheduler import Scheduler, Waiting
 
 OWNER = "/obstacles"  # no group has such a name
 PUBLISH_INTERVAL_US = 1_000_000
@@ -85,15 +85,22 @@ class Obstacles:
     def _now(self) -> Published:
         """Return the obstacles to show, and the number of all others.
 
-        Those shown before stay as long as they apply, so that neither work nor changes grow with their total number.
+        Plans that wait for an operator come first. Others that were shown before stay as long as they apply, so that
+        neither work nor changes grow with their total number.
         """
         sources: dict[str, Mapping[Any, Any]] = {
+            UNAPPROVED: self._scheduler.unapproved,  # first, as `groups resume` reads them here
             QUARANTINED: self._quarantine.out,
             REFUSED: self._scheduler.refusals.known,
-            UNAPPROVED: self._scheduler.unapproved,
             BACKING_OFF: self._scheduler.backing_off,
         }
         shown = [(kind, name) for kind, name in self._shown if name in sources[kind]]
+        waiting = {name for kind, name in shown if kind == UNAPPROVED}
+        missing = min(len(sources[UNAPPROVED]), MAX_OBSTACLES) - len(waiting)
+        too_many = max(0, missing + len(shown) - MAX_OBSTACLES)
+        others = [each for each in shown if each[0] != UNAPPROVED]
+        gone = set(others[len(others) - too_many :])
+        shown = [each for each in shown if each not in gone]
         for kind, source in sources.items():
             known = {name for other, name in shown if other == kind}
             first = islice(source, MAX_OBSTACLES)  # enough: those already shown take up room as well
@@ -128,12 +135,18 @@ class Obstacles:
 
 def _obstacle(kind: str, name: Any, what: Any) -> PublishedObstacle:  # noqa: ANN401  # of three dictionaries
     if kind == UNAPPROVED:
-        return PublishedObstacle(name, kind, f"it would move {what} partitions", moves=what)
+        return unapproved(name, what)
     if kind != REFUSED:
         return PublishedObstacle(name, kind, what[:MAX_REASON])
     (path, right), (refusal, _at_us) = name, what
     missing = right if refusal is Refusal.NO_AUTH else None
     return PublishedObstacle(_group_of(path), REFUSED, refusal.value, path, missing)
+
+
+def unapproved(group: str, waiting: Waiting) -> PublishedObstacle:
+    """Return why a group waits for an operator."""
+    reason = f"it would move {waiting.moves} partitions"
+    return PublishedObstacle(group, UNAPPROVED, reason, moves=waiting.moves, generation=waiting.generation)
 
 
 def _group_of(path: str) -> str | None:

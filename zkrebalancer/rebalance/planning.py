@@ -26,6 +26,7 @@ from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.plan import Deviations, Share
+from zkrebalancer.rebalance.scheduler import Waiting
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
@@ -266,6 +267,12 @@ class Planning:
                 self._warn(f"consumer {member.consumer} gets nothing: {error}")
             member.pattern_refused = True
             return {}
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """The plan that an operator decides, if there is one."""
+        moves = self.unapproved_moves
+        return None if moves is None else Waiting(moves, self._view.generation)
 
     # The answer ---------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,14 @@ class Awaited:
     whatever_comes: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A plan that an operator decides: how many partitions it would move, in a group of this generation."""
+
+    moves: int
+    generation: int
+
+
 class Scheduler:
     """Collects effects, and keeps awaited replies and timers. One per coordinator."""
 
@@ -66,9 +74,7 @@ class Scheduler:
         self.refusals = Refusals()
         self.complaints = Complaints()
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
-        self.unapproved: dict[
-            str, int
-        ] = {}  # group -> how many partitions its plan would move, which an operator decides
+        self.unapproved: dict[str, Waiting] = {}  # group -> its plan, which an operator decides
         self.is_news = False  # whether `refusals`, `backing_off` or `unapproved` have changed
         self._last_call_id = 0
         self.id_seed = ""
@@ -308,11 +314,13 @@ class PartScheduler:
         """Note why the group backs off; None: it does not."""
         self._note(self._scheduler.backing_off, reason)
 
-    def note_unapproved(self, moves: int | None, limit: int | None = None) -> None:
-        """Note how many moves wait for an operator, as they are more than `limit`; None: none. Log what is news."""
-        if self._note(self._scheduler.unapproved, moves) and moves is not None:
+    def note_unapproved(self, waiting: Waiting | None, limit: int | None = None) -> None:
+        """Note the plan that waits for an operator, as it moves more than `limit`; None: none. Log what is news."""
+        known = self._scheduler.unapproved.get(self._owner)
+        is_news = known is None or waiting is None or known.moves != waiting.moves
+        if self._note(self._scheduler.unapproved, waiting) and waiting is not None and is_news:
             self.warn(
-                f"a plan would move {moves} partitions, more than {limit} (approve_moves_above):"
+                f"a plan would move {waiting.moves} partitions, more than {limit} (approve_moves_above):"
                 f" it waits for `zkrebalancer groups resume {self._owner}`"
             )
 

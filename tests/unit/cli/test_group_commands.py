@@ -7,6 +7,7 @@ import json
 import platform
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol import obstacles, paths, settings
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.settings import GroupSettings
 
 
@@ -224,7 +226,10 @@ def test_members_are_drained_by_name_or_instance_and_names_of_the_gone_are_forgo
     world.pass_time(1_000)
     assert "has no member c-1; it has a-1, b-1, pod-1" in str(commands.run("drain", GROUP, "c-1").exception)
     assert commands.json("drain", GROUP, "b-1")["settings"]["drained_members"] == ["b-1"]
+    assert commands.json("undrain", GROUP)["settings"]["drained_members"] == []
     world.kill_agent(world.agents["b"])
+    ended = "b-0b0d7d4e-7b0c-4c5a-9d3e-2f1a0c9b8d7e"  # a name as agents make them
+    world.configure(settings.encode(GroupSettings(drained_members=(ended,))))
     world.pass_time(20_000)
     shown = commands.json("drain", GROUP, "pod-1")
     assert shown["settings"]["drained_members"] == ["pod-1"]
@@ -233,6 +238,15 @@ def test_members_are_drained_by_name_or_instance_and_names_of_the_gone_are_forgo
     assert "keeps it there: a-1 is drained, but no other member reads the topic" in explained.stdout
     assert "does not drain b-1; it drains pod-1" in str(commands.run("undrain", GROUP, "b-1").exception)
     assert commands.run("undrain", GROUP, "--yes").stdout.splitlines()[-1] == "g is not draining them"
+
+
+def test_a_static_member_that_is_gone_for_long_stays_drained(commands: Commands) -> None:
+    """In `drain.draining`, keep only members that are known."""
+    world = commands.world
+    world.add_agent("a")
+    world.configure(settings.encode(GroupSettings(drained_members=("pod-1",))))
+    world.pass_time(1_000)
+    assert commands.json("drain", GROUP, "a-1")["settings"]["drained_members"] == ["a-1", "pod-1"]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +303,17 @@ def test_a_plan_that_waits_is_shown_and_approved(commands: Commands) -> None:
     assert "unapproved: a plan waits for `groups resume`: it would move 2 partitions" in state
     note = "2 partitions would leave their members, more than approve_moves_above (1)"
     assert note in commands.json("plan", GROUP)["notes"][0]
+
+    stale = obstacles.encode(1, [PublishedObstacle(GROUP, obstacles.UNAPPROVED, "", moves=2, generation=0)])
+    nodes, path = world.zk.nodes, paths.COORDINATOR_OBSTACLES
+    present = nodes[path]
+    nodes[path] = replace(present, content=stale)
+    refused = commands.run("resume", GROUP, "--yes")
+    assert "has had another plan since" in str(refused.exception), "in `approval`, compare no generation"
+    nodes[path] = replace(present, content=obstacles.encode(1, [], 7))
+    refused = commands.run("resume", GROUP, "--yes")
+    assert "7 more reasons of groups are not published" in str(refused.exception)
+    nodes[path] = present
 
     foreseen = commands.json("resume", GROUP, "--dry-run")
     assert (foreseen["applied"], len(foreseen["plan"]["moves"]), foreseen["plan"]["notes"]) == (False, 2, [])

@@ -8,6 +8,7 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from tests.support.deadlines import WITHIN_S
 from tests.support.groups import world_with
@@ -256,6 +257,27 @@ def test_a_followed_group_is_described_again_only_after_a_change(monkeypatch: py
     assert made == [GROUP, GROUP]
 
 
+def test_a_followed_group_is_described_again_when_its_lag_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Site._key`, leave the lag out."""
+    monkeypatch.setattr(site, "SETTLING_US", 0)
+    _world, shown = joined_later()
+    lines = ["slo.lag_s=30: 1 s"]
+    monkeypatch.setattr(shown, "_lag_line", lambda _group: lines[-1])
+    make = shown._group({"name": GROUP})
+    assert json.loads(make())["levels"] == ["slo.lag_s=30: 1 s"]
+    lines.append("slo.lag_s=30: 2 s")
+    assert json.loads(make())["levels"] == ["slo.lag_s=30: 2 s"]
+
+
+def test_a_plan_that_waits_for_an_operator_is_an_obstacle_on_the_page() -> None:
+    """In `group_view._published`, leave it out."""
+    world = world_with(GroupSettings(approve_moves_above=0), "a")
+    world.add_agent("b")
+    world.pass_time(3_000)
+    found = document(site_of(world, world.leader()), "/page/group", f"name={GROUP}")
+    assert (found["state"], [each["kind"] for each in found["obstacles"]]) == ("unapproved", ["unapproved"])
+
+
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +380,23 @@ def test_a_page_with_very_many_digits_is_the_first_one() -> None:
     world = world_with(GroupSettings(), "a")
     shown = site_of(world, world.leader())
     assert document(shown, "/page/groups", f"page={'9' * 5_000}")["page"] == 1
+
+
+def test_a_reader_does_not_wait_for_ever_for_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Overview.look`, wait without a limit."""
+    monkeypatch.setattr(overview, "COUNT_WAIT_S", 0.01)
+    world = world_with(GroupSettings(), "a")
+    stuck = Event()
+
+    def never(_monitor: Monitor) -> Iterator[Figures]:
+        stuck.wait(WITHIN_S)
+        yield from ()
+
+    monkeypatch.setattr(Monitor, "figures", never)
+    seen = Overview(monitor_of(world.leader()))
+    with gevent.Timeout(WITHIN_S / 2):
+        assert seen.look() == Listed()
+    stuck.set()
 
 
 def test_groups_are_counted_again_after_a_while_which_is_longer_if_it_takes_long(

@@ -14,6 +14,7 @@ from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.obstacles import Published
 from zkrebalancer.rebalance.refusals import REFUSED_US
+from zkrebalancer.rebalance.scheduler import Waiting
 
 UNKNOWN = settings.encode(GroupSettings(strategy="unknown"))
 
@@ -130,6 +131,24 @@ def test_no_more_are_published_than_fit() -> None:
     assert len(after) == obstacles.MAX_OBSTACLES
     assert before & machine.scheduler.backing_off.keys() <= after
     assert b'"more":475' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
+
+
+def test_plans_that_wait_are_published_before_all_others() -> None:
+    """In `Obstacles._now`, let what was shown before stay: `groups resume` says that no plan waits."""
+    world = world_with(GroupSettings(), "a")
+    machine = world.leader().machine
+    for number in range(150):
+        machine.scheduler.part(f"g{number}").note_backing_off("reason")
+    world.tick()
+    world.pass_time(3_000)
+    for number in range(3):
+        machine.scheduler.part(f"w{number}").note_unapproved(Waiting(5, 1), 1)
+    world.tick()
+    world.pass_time(3_000)
+    found = published(world)
+    assert [each.group for each in found if each.kind == obstacles.UNAPPROVED] == ["w0", "w1", "w2"]
+    assert len(found) == obstacles.MAX_OBSTACLES
+    assert b'"more":53' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
 
 
 def test_what_comes_later_fills_the_room_that_is_left() -> None:

@@ -91,11 +91,11 @@ def resume(group: str, asked: Asked, zookeeper: str) -> None:
       zkrebalancer groups resume payments --dry-run --zookeeper localhost:2181/kafka
     """
     with BlockingZk(zookeeper) as zk:
-        moves = approval.waiting_moves(zk, group)
+        moves, altered = approval.approving(zk, group)
     apply_settings(
         zookeeper,
         group,
-        lambda report: replace(report.settings, approved_moves=moves, approved_generation=report.generation),
+        altered,
         f"resumed: {moves} moves are approved",
         asked,
     )

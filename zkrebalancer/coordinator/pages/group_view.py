@@ -19,6 +19,7 @@ from zkrebalancer.protocol.obstacles import BACKING_OFF, QUARANTINED, REFUSED, P
 from zkrebalancer.rebalance.census import Figures, count
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.obstacles import unapproved
 from zkrebalancer.rebalance.turnover import OwnerChange
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -73,6 +74,8 @@ def _published(coordinator: Coordinator, group: str) -> Iterator[PublishedObstac
     scheduler = coordinator.scheduler
     if group in scheduler.backing_off:
         yield PublishedObstacle(group, BACKING_OFF, scheduler.backing_off[group])
+    if group in scheduler.unapproved:
+        yield unapproved(group, scheduler.unapproved[group])
     if group in coordinator.quarantine.out:
         yield PublishedObstacle(group, QUARANTINED, coordinator.quarantine.out[group])
     for (path, right), (refusal, _at_us) in islice(scheduler.refusals.known.items(), MAX_REFUSALS):

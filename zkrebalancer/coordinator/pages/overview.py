@@ -18,6 +18,7 @@ from zkrebalancer.runtime import clock
 GROUPS_PER_PAGE = 50
 SNAPSHOT_INTERVAL_S = 1.0
 MAX_SHARE_OF_TIME = 10  # after a slow count, the pause is at least this many times as long
+COUNT_WAIT_S = 10.0  # then a reader gets what was counted last; the count goes on
 MAX_SEARCH = 200  # characters
 LOUD = frozenset(GroupState) - {GroupState.IDLE, GroupState.FROZEN}
 
@@ -50,13 +51,13 @@ class Overview:
         self._next_us = 0  # when they are counted again, at the earliest
 
     def look(self) -> Listed:
-        """Return all groups as they were counted last, or count them; blocks this greenlet only."""
+        """Return all groups as they were counted last, or count them; blocks this greenlet only, for COUNT_WAIT_S."""
         if clock.steady_us() < self._next_us:
             return self._listed
         if self._counting is None:
             self._counting = Event()
             gevent.spawn(self._count, self._counting)
-        self._counting.wait()
+        self._counting.wait(COUNT_WAIT_S)
         return self._listed
 
     def _count(self, counting: Event) -> None:

@@ -191,8 +191,9 @@ class Site:
         group = coordinator.groups.get(name)
         if group is None:
             return None
-        refusals = len(coordinator.scheduler.refusals.known)
-        return group.state, group.story.since_us, self._recent.versions.get(name), len(group.view.members), refusals
+        refusals, version = len(coordinator.scheduler.refusals.known), self._recent.versions.get(name)
+        members = len(group.view.members)
+        return group.state, group.story.since_us, version, members, refusals, self._lag_line(name)
 
     def _group_document(self, name: str, role: Document, parts: Parts) -> bytes:
         coordinator = self._monitor.coordinator
