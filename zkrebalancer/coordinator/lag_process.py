@@ -22,7 +22,10 @@ def main() -> None:
 
 
 def lag(zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Return `lag_s`: how long the oldest unread record waits, None if that is unknown; or why it cannot be read."""
+    """Return `lag_s`: how long the oldest unread record waits, None if a partition is unknown; or why it is not read.
+
+    `at_least_s`: the same of the partitions that are known, None without one.
+    """
     try:
         with BlockingZk(zookeeper) as zk:
             report = inspection.read_group(zk, group)
@@ -31,7 +34,10 @@ def lag(zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
         times = group_lag.read_lag_times(known, kafka, int(time.time() * 1_000))
     except RebalancerError as error:
         return {"error": str(error)}
-    return {"lag_s": max((seconds for seconds in times.values() if seconds is not None), default=None)}
+    empty = {partition for partition, its in known.items() if its.stored is None and its.log_end_offset == 0}
+    waits = [0.0 if partition in empty else seconds for partition, seconds in times.items()]
+    at_least_s = max((seconds for seconds in waits if seconds is not None), default=None)
+    return {"lag_s": None if None in waits else at_least_s, "at_least_s": at_least_s}
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import gevent
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from zkrebalancer.coordinator.monitor import TURN_S, Monitor, Observed
+from zkrebalancer.coordinator.monitor import REGION_ROUNDS, TURN_S, Monitor, Observed
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.rebalance.states import GroupState
@@ -18,6 +19,14 @@ from zkrebalancer.runtime.http_server import LAG_SECONDS
 
 PREFIX = "zkrebalancer_coordinator"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+CAUSES = (
+    *("leader-elected", "group-created", "member-joined", "member-left", "member-evicted", "lease-over"),
+    *("member-refused", "subscription-changed", "topic-created", "topic-deleted", "partitions-added"),
+    *("topic-recreated", "topic-renamed", "settings-changed", "loads-known", "operator-request"),
+    *("ownership-changed", "static-grace-over", "reconciliation", "reconnected", "outdated", "retry", "released"),
+    "unknown",  # its request was another leader's
+)
+OUTCOMES = ("finished", "superseded", "failed")
 MAX_ADDED = 200  # groups whose metrics are made before other greenlets have their turn
 
 
@@ -35,6 +44,8 @@ class Recorded(Observed):
             ["cause", "outcome"],
             registry=registry,
         )
+        for labels in product(CAUSES, OUTCOMES):  # a counter that begins at 1 has not grown, for Prometheus
+            self._rebalances.labels(*labels)
         self._settle = Histogram(
             f"{PREFIX}_rebalance_settle_seconds",
             "Time from the request of a finished rebalance to its last acknowledgement.",
@@ -53,6 +64,8 @@ class Recorded(Observed):
             ["kind", "outcome"],
             registry=registry,
         )
+        for labels in REGION_ROUNDS.values():
+            self._rounds.labels(*labels)
         self._round = Histogram(
             f"{PREFIX}_region_round_seconds",
             "Time from the order of a completed checkpoint or reset to its end.",

@@ -79,7 +79,9 @@ class ServiceLevels(Collector):
                 continue
             answer = read(group)
             self._complain(group, answer.get("error"))
-            lag_s, at_us = answer.get("lag_s"), now_us()
+            lag_s, at_least_s, at_us = answer.get("lag_s"), answer.get("at_least_s"), now_us()
+            if lag_s is None and at_least_s is not None and at_least_s > limit_s:
+                lag_s = at_least_s  # it is above, whatever the partitions do that are not known
             if lag_s is not None and burned.read_us:
                 elapsed_s = (at_us - burned.read_us) / 1e6
                 burned.known_s += elapsed_s
@@ -101,8 +103,11 @@ class ServiceLevels(Collector):
         lag = GaugeMetricFamily(
             f"{PREFIX}_group_lag_seconds", "How long the oldest unread record of the group waits.", labels=names
         )
-        for group, burned in list(self._groups.items()):
-            if burned.pauses:
+        named = [name for name in list(self._monitor.coordinator.groups) if self._limit(name, PAUSE_MS) is not None]
+        # A counter that begins above 0 has not grown, for Prometheus.
+        groups = dict.fromkeys(named[:MAX_GROUPS], Burned()) | self._groups
+        for group, burned in groups.items():
+            if burned.pauses or self._limit(group, PAUSE_MS) is not None:
                 pauses.add_metric([group], burned.pauses)
                 long.add_metric([group], burned.long_pauses)
             if burned.read_us or burned.known_s:

@@ -14,6 +14,7 @@ from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.runtime.http_server import LAG_SECONDS
 
 PREFIX = "zkrebalancer_gateway"
+PARTS = ("upstream", "zookeeper", "group")  # shown from 0 on: a counter that begins at 1 has not grown, for Prometheus
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Metrics:
     sessions: int = 0
     session_losses: int = 0
     requests: Counter[str] = field(default_factory=Counter)  # name of a request that is answered here -> number
-    errors: Counter[str] = field(default_factory=Counter)  # what failed: "upstream", "zookeeper", "group" -> number
+    errors: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PARTS, 0)))  # what failed -> number
     observe_lag: Callable[[float], object] = lambda _seconds: None
 
 

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.coordinator import monitor as monitor_module
-from zkrebalancer.coordinator.metrics import Present, Recorded
+from zkrebalancer.coordinator.metrics import CAUSES, Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
@@ -27,6 +27,7 @@ from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+EVENTS = PAGE.with_name("events.md")
 
 
 def monitor_of(world: World) -> Monitor:
@@ -106,11 +107,27 @@ def test_a_rebalance_is_counted_with_its_cause_which_is_an_exemplar_of_the_histo
     assert isinstance(monitor.observed, Recorded)
     samples = [one for metric in monitor.observed.registry.collect() for one in metric.samples]
     counted = {tuple(one.labels.values()): one.value for one in samples if one.name.endswith("rebalances_total")}
+    counted = {labels: number for labels, number in counted.items() if number}
     assert counted == {("member-joined", "finished"): 1, ("unknown", "superseded"): 1}
     exemplars = {one.name: one.exemplar.labels for one in samples if one.exemplar is not None}
     expected = {"cause": "member-joined", "cause_id": "id-1"}
     prefix = "zkrebalancer_coordinator_rebalance"
     assert exemplars == {f"{prefix}_settle_seconds_bucket": expected, f"{prefix}_pause_seconds_bucket": expected}
+
+
+def test_counters_of_events_begin_at_zero_because_a_first_value_of_one_is_no_growth() -> None:
+    """In `Recorded`, `Metrics`, leave out the zeros: Prometheus' `increase` misses the first failure."""
+    triggers = EVENTS.read_text().partition("\nTriggers: ")[2].partition("\n\n")[0]
+    assert {*re.findall(r"`([\w-]+)`", triggers), "unknown"} == {*CAUSES}
+    at_first = [*Recorded().registry.collect(), *shown_by_a_gateway()]
+    zeros: dict[str, set[tuple[str, ...]]] = {}
+    for sample in (one for metric in at_first for one in metric.samples if one.name.endswith("_total")):
+        if sample.value == 0:
+            zeros.setdefault(sample.name, set()).add(tuple(sample.labels.values()))
+    outcomes = {(cause, outcome) for cause in CAUSES for outcome in ("finished", "superseded", "failed")}
+    assert zeros["zkrebalancer_coordinator_rebalances_total"] == outcomes
+    assert len(zeros["zkrebalancer_coordinator_region_rounds_total"]) == 2 * 2
+    assert zeros["zkrebalancer_gateway_errors_total"] == {("upstream",), ("zookeeper",), ("group",)}
 
 
 def test_rounds_of_regions_are_counted_and_only_completed_ones_are_measured() -> None:
@@ -120,7 +137,8 @@ def test_rounds_of_regions_are_counted_and_only_completed_ones_are_measured() ->
     assert isinstance(monitor.observed, Recorded)
     samples = [one for metric in monitor.observed.registry.collect() for one in metric.samples]
     counted = {tuple(one.labels.values()): one.value for one in samples if one.name.endswith("region_rounds_total")}
-    assert counted == {("checkpoint", "completed"): 1, ("checkpoint", "abandoned"): 1, ("reset", "completed"): 1}
+    rounds = {("checkpoint", "completed"): 1, ("checkpoint", "abandoned"): 1, ("reset", "completed"): 1}
+    assert counted == {**rounds, ("reset", "abandoned"): 0}
     spent_s = {one.labels["kind"]: one.value for one in samples if one.name.endswith("region_round_seconds_sum")}
     assert spent_s == {"checkpoint": 0.03, "reset": 0.002}
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP
-from zkrebalancer.coordinator import service_levels
+from zkrebalancer.coordinator import lag_process, service_levels
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import ServiceLevels
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import group_lag
+from zkrebalancer.operations.group_lag import PartitionLag
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.runtime.notify import Notifier
@@ -39,7 +45,10 @@ def read_at(levels: ServiceLevels, at_s: int, answer: Mapping[str, Any]) -> None
 
 
 def test_long_pauses_are_counted_beside_all_that_moved_something() -> None:
+    """In `ServiceLevels.collect`, leave out groups without a pause: the first breach would not grow a counter."""
     levels = levels_of(pause_ms=500)
+    zeros = {"slo_pauses_total": 0, "slo_pauses_breached_total": 0}
+    assert shown(levels) == zeros
     for effect in (
         finished(GROUP, 1, 500_000),
         finished(GROUP, 2, 500_001),
@@ -49,7 +58,37 @@ def test_long_pauses_are_counted_beside_all_that_moved_something() -> None:
         levels.note(effect, "member-joined")
     assert shown(levels) == {"slo_pauses_total": 2, "slo_pauses_breached_total": 1}
     levels.note(Emit("leader_elected", None, None, None, {}), "")
-    assert shown(levels) == {}
+    assert shown(levels) == zeros
+
+
+def test_a_partition_that_is_not_known_counts_as_neither_kept_nor_burned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `lag`, return the maximum of what is known; in `ServiceLevels.measure`, ignore `at_least_s`."""
+    found: dict[TopicPartition, PartitionLag] = {
+        ("t", 0): PartitionLag(5, None, 9),
+        ("t", 1): PartitionLag(5, None, None),
+        ("t", 2): PartitionLag(None, None, 0),  # nothing was ever written
+    }
+    first_ms: list[int] = []
+    monkeypatch.setattr(lag_process, "BlockingZk", lambda _hosts: nullcontext())
+    monkeypatch.setattr(inspection, "read_group", lambda _zk, _group: None)
+    monkeypatch.setattr(inspection, "read_offsets", lambda _zk, _report: None)
+    monkeypatch.setattr(group_lag, "read_lag", lambda _report, _kafka: found)
+    monkeypatch.setattr(group_lag, "first_unread_ms", lambda _kafka, _unread: {("t", 0): first_ms[-1]})
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+
+    levels = levels_of(lag_s=30)
+    read_at(levels, 60, {"lag_s": 0.0})
+    first_ms.append(999_000)
+    partial = lag_process.lag("z:1", {}, GROUP)
+    assert partial == {"lag_s": None, "at_least_s": 1.0}
+    read_at(levels, 120, partial)
+    read_at(levels, 180, {"lag_s": 0.0})
+    assert shown(levels) == {"slo_lag_seconds_total": 0, "slo_lag_breached_seconds_total": 0, "group_lag_seconds": 0}
+    first_ms.append(960_000)
+    read_at(levels, 240, lag_process.lag("z:1", {}, GROUP))
+    assert shown(levels) == {"slo_lag_seconds_total": 60, "slo_lag_breached_seconds_total": 60, "group_lag_seconds": 40}
+    del found["t", 1]
+    assert lag_process.lag("z:1", {}, GROUP)["lag_s"] == 40
 
 
 def test_the_time_between_two_known_lags_counts_by_the_latter() -> None:
