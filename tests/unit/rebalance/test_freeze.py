@@ -91,3 +91,12 @@ def test_a_freeze_that_is_made_longer_while_it_is_being_ended_lasts() -> None:
     world.configure(settings.encode(GroupSettings(frozen=True, frozen_until_ms=until_ms + 600_000)))
     world.pass_time(60_000)
     assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})
+
+
+def test_a_pause_that_nothing_renews_ends_and_the_log_blames_no_certain_operation() -> None:
+    """In `expiry.PAUSE`, name a reset: imports, restores and deletions pause starts, too."""
+    world = world_with(GroupSettings(), "a")
+    world.configure(settings.encode(GroupSettings(starts_paused=True, paused_by="restore-1")))
+    world.pass_time(70_000)
+    assert not stored(world).starts_paused
+    assert "starts were paused by an operation that has made no progress for 60 s" in "\n".join(world.warnings)
