@@ -160,7 +160,10 @@ def _document(path: str) -> dict[str, Any]:
 
 def _kafka_table(path: str, value: object) -> dict[str, tuple[str, str]]:
     if not isinstance(value, Mapping) or not all(isinstance(one, str | int | float | bool) for one in value.values()):
-        raise click.UsageError(f"{path}: {TABLE}: must be a table of texts and numbers")  # not quoted: it has secrets
+        # Its values are secrets, so they are not shown.
+        raise click.UsageError(
+            f'{path}: {TABLE}: must be a table of texts and numbers; put quotes around "keys.with.dots"'
+        )
     return {name: (str(one).lower() if isinstance(one, bool) else str(one), path) for name, one in value.items()}
 
 

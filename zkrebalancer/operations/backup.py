@@ -178,7 +178,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
         RestoreLostError: another process changed the tree meanwhile; a part may be written.
 
     """
-    total = backup_file.check(file)
+    total = backup_file.check(file, _is_left_out)
     with _Holder(zk) as holder:
         _refuse_live_tree(zk, overwrite=overwrite)
         if not adopt_topics:

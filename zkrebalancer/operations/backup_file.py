@@ -11,7 +11,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 FORMAT = "zkrebalancer_backup"
 VERSION = 1
+FIRST_NODE_LINE = 2
+_REFUSED = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")  # in paths, as ZooKeeper does
 MAX_LINE_BYTES = 4_000_000  # a node of 1 MB, in base64
 
 
@@ -89,11 +92,25 @@ def _link(partial: Path, file: Path) -> None:
         raise FileExistsError(f"{file} exists") from None
 
 
-def check(file: Path) -> int:
-    """Read a whole file and return its number of nodes; raises BackupFileError, OSError."""
+def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) -> int:
+    """Read a whole file and return its number of nodes; raises BackupFileError, OSError.
+
+    A person may have edited it: each node must come once, and after its parent, but for those that are left out.
+    """
     if file.exists() and not file.is_file():
         raise BackupFileError(f"{file}: is no regular file, and so cannot be read several times")
-    return sum(1 for _ in read(file))
+    known: set[str] = set()
+    fault = None
+    for number, node in enumerate(read(file), start=FIRST_NODE_LINE):
+        above = node.path.rpartition("/")[0]
+        if node.path in known:
+            fault = fault or (number, f"{node.path} comes twice")
+        elif above not in known and node.path != paths.CONSUMERS and not is_left_out(node.path):
+            fault = fault or (number, f"{node.path} does not come after {above}")
+        known.add(node.path)
+    if fault is not None:
+        raise BackupFileError(f"{file}: line {fault[0]}: {fault[1]}")
+    return len(known)
 
 
 def read(file: Path) -> Iterator[Node]:
@@ -139,9 +156,8 @@ def _node(file: Path, number: int, document: dict[str, Any]) -> Node:
 
 def _is_path(path: str) -> bool:
     """Whether ZooKeeper accepts the path, and it belongs to the tree."""
-    is_encodable = path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
     is_below = (path + "/").startswith(paths.CONSUMERS + "/")
-    return is_below and is_encodable and "\0" not in path and {"", ".", ".."}.isdisjoint(path[1:].split("/"))
+    return is_below and not _REFUSED.search(path) and {"", ".", ".."}.isdisjoint(path[1:].split("/"))
 
 
 def _require(is_so: bool, file: Path, number: int, fault: str) -> None:

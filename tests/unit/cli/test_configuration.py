@@ -110,6 +110,11 @@ def test_librdkafkas_settings_come_from_a_table_and_secrets_are_not_shown(file: 
         ("kafka = 1", "{}: kafka: must be a table of texts and numbers"),
         ('bootstrap = "b:1"\n[kafka]\n"fetch.mim.bytes" = 1', "Invalid value for kafka in {}: "),
         ("x = ", "{}: is not TOML: "),
+        ("x = " + "[" * 100_000, "{}: is not TOML: "),
+        (
+            "[kafka]\nsasl.password = 'secret'",
+            '{}: kafka: must be a table of texts and numbers; put quotes around "keys.with',
+        ),
         ("# " + "x" * MAX_FILE_BYTES, "{}: is too large: more than 1,000,000 bytes"),
         ('zookeeper = "z:1/\\u0000"', "{}: zookeeper: must not contain the character NUL"),
         ('[kafka]\n"sasl.password" = "\\u0000"', "{}: kafka: must not contain the character NUL"),

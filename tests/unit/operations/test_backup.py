@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -245,6 +246,38 @@ def test_a_restore_ends_if_another_process_takes_the_lead(
     with pytest.raises(RestoreLostError, match="the leader's node was deleted or is another's meanwhile"):
         restored(world, backed_up(tmp_path), progress=lose)
     assert (paths.COORDINATOR in world.zk.nodes) == is_led
+
+
+def signed(lines: list[str]) -> str:
+    """Return lines of a backup with the end that is right for them, as of a person who knows how to make it."""
+    above = "".join(f"{line}\n" for line in lines)
+    end = {"nodes": len(lines) - 1, "sha256": hashlib.sha256(above.encode()).hexdigest()}
+    return f"{above}{json.dumps(end)}\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "fault"),
+    [
+        (lambda lines: [lines[0], *lines[2:]], "line 2: .* does not come after /consumers"),
+        (lambda lines: [*lines, lines[-1]], "comes twice"),
+        (lambda lines: [*lines, '{"path": "/consumers/a\\u0001", "content": ""}'], "is not a node below"),
+        (lambda lines: [*lines, '{"path": "/consumers/\\ud83d\\ude00", "content": ""}'], "is not a node below"),
+    ],
+)
+def test_a_file_that_was_edited_is_refused_before_anything_is_written(
+    tmp_path: Path, edit: Callable[[list[str]], list[str]], fault: str
+) -> None:
+    """In `backup_file.check`, look at the form alone: a part would be written, and others blamed."""
+    file = backed_up(tmp_path)
+    lines = file.read_text().splitlines()[:-1]
+    world = empty_world()
+    before = dict(world.zk.nodes)
+    file.write_text(signed(edit(lines)))
+    with pytest.raises(BackupFileError, match=fault):
+        restored(world, file)
+    assert world.zk.nodes == before
+    file.write_text(signed(lines))
+    restored(world, file)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,17 @@ def test_an_open_tree_makes_it_usable_at_once(connection: Connection) -> None:
     assert connection.rights.acl(paths.GROUPS) is None
 
 
+@pytest.mark.parametrize("kind", [EventType.CREATED, EventType.CHANGED, EventType.DELETED])
+def test_whatever_happens_to_the_node_is_read(connection: Connection, kind: str) -> None:
+    """In `TreeRights._changed`, look at changes only: a tree that becomes secured stays open for this client."""
+    connection.answer(None)
+    asked = len(connection.asked)
+    connection.watch(SimpleNamespace(type=EventType.NONE))
+    assert len(connection.asked) == asked
+    connection.watch(SimpleNamespace(type=kind))
+    assert len(connection.asked) == asked + 1
+
+
 def test_a_change_while_it_reads_leaves_it_usable(connection: Connection) -> None:
     """It never became usable on this connection: the answer to the read that counts called nobody."""
     connection.watch(CHANGED)
