@@ -249,6 +249,16 @@ def test_a_static_member_that_is_gone_for_long_stays_drained(commands: Commands)
     assert commands.json("drain", GROUP, "a-1")["settings"]["drained_members"] == ["a-1", "pod-1"]
 
 
+def test_a_second_drain_of_a_host_does_not_end_the_first(commands: Commands) -> None:
+    """In `drain.draining_host`, keep the last host alone."""
+    for name, host in (("a", "h1"), ("b", "h2"), ("c", "h3")):
+        commands.world.add_agent(name, host=host)
+    commands.world.pass_time(1_000)
+    for host in ("h2", "h1"):
+        commands.json("drain", "--host", host)
+    assert commands.json("describe", GROUP)["settings"]["drained_hosts"] == ["h1", "h2"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -55,6 +55,9 @@ def test_ten_thousand_groups_have_pages() -> None:
     assert found["groups"][-1]["group"] == "g-09999"
     assert found["totals"]["members"] == 20_000
     assert overview.document(THOUSANDS, Wanted(page=999), 0)["page"] == 200
+    some = overview.document(THOUSANDS, Wanted(search="7", page=999), 0)
+    assert some["pages"] == some["page"] == some["matching"] // len(found["groups"]) + 1, "the last page is not full"
+    assert len(some["groups"]) == some["matching"] % len(found["groups"]) > 0
 
 
 def test_a_search_finds_parts_of_names_in_any_case() -> None:

@@ -85,6 +85,15 @@ def test_the_watchdog_of_another_process_is_none_of_ours(systemd: socket.socket)
     assert Notifier(environment(systemd, WATCHDOG_USEC="1000000", WATCHDOG_PID="1")).watchdog_s is None
 
 
+def test_a_socket_that_is_full_holds_up_nothing(systemd: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    """In `Notifier`, let the socket block: this test, or a coordinator's loop, waits for systemd for ever."""
+    notifier = Notifier(environment(systemd))
+    with caplog.at_level("INFO"):
+        while not caplog.messages:
+            notifier.send("WATCHDOG=1")
+    assert caplog.messages[0].startswith("systemd was not told WATCHDOG=1: ")
+
+
 def test_a_socket_that_is_gone_disturbs_nothing(tmp_path: Path) -> None:
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
     Notifier({}).send("READY=1")
