@@ -44,8 +44,9 @@ def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
         return Refused(_refusal(result.exception))
     value = result.get()
     if isinstance(call, calls.Get):
-        content, stat = value
-        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime))
+        content, stat = value  # None: without any, as clients in Java make nodes, and Kafka `/consumers`
+        known = calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime)
+        return calls.Content(content or b"", known)
     if isinstance(call, calls.ListChildren):
         return calls.Children(tuple(sorted(value)))
     if isinstance(call, calls.GetRights):

@@ -1,0 +1,19 @@
+"""What kazoo returns, as the replies of our calls."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from zkrebalancer.protocol.calls import Content, Get, Stat
+from zkrebalancer.runtime.zk_answers import read_answer
+
+STAT = SimpleNamespace(version=1, czxid=2, mzxid=3, ephemeralOwner=4, ctime=5)
+
+
+@pytest.mark.parametrize("content", [b"", None])
+def test_a_node_without_content_is_empty(content: bytes | None) -> None:
+    """In `read_answer`, take what kazoo gives: a backup of a tree that Kafka made ended with a traceback."""
+    result = SimpleNamespace(exception=None, get=lambda: (content, STAT))
+    assert read_answer(Get("/consumers"), result) == Content(b"", Stat(1, 2, 3, 4, 5))
