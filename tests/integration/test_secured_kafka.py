@@ -383,12 +383,10 @@ def test_an_agent_reads_with_tokens_and_hears_of_events(
         count = len(asked)
         wait_until(lambda: len(asked) > count + 1, "tokens to be renewed")
         is_broken.set()
-
-        def is_reported() -> bool:
-            one.poll(0.05)  # which may return records that were left
-            return "OAuth callback" in str(told.get("error"))
-
-        wait_until(is_reported, "the failure to be reported")
+        # A poll may return records that were left.
+        wait_until(
+            lambda: (one.poll(0.05), "OAuth callback" in str(told.get("error")))[1], "the failure to be reported"
+        )
         thread, error = told["error"]  # closing may report another one
     assert (thread, error.code()) == (threading.get_ident(), KafkaError._AUTHENTICATION)
     assert told["stats"][0] == threading.get_ident()
@@ -430,11 +428,7 @@ def test_tokens_do_not_block_an_event_loop(cluster: LocalCluster, secured: str, 
         reading = executor.submit(asyncio.run, consume())
         stage.start(stage.wait_member(), 0)
         assert reading.result(WAIT_S) == [0, 1, 2, 3, 4]
-
-    def is_over() -> bool:  # nobody waits for the thread that closes Kafka's clients
-        return not [one for one in threading.enumerate() if one.name.startswith("consumer-agent")]
-
-    wait_until(is_over, "the consumers' threads to end")
+    wait_until(lambda: not any("consumer-agent" in one.name for one in threading.enumerate()), "threads to end")
 
 
 def test_a_command_gets_its_token_from_an_identity_provider(cluster: LocalCluster, secured: str) -> None:
