@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 import click
-import gevent
 
+from zkrebalancer.cli.main import raise_in_command
 from zkrebalancer.protocol.errors import RebalancerError
 
 
@@ -19,7 +19,6 @@ def interrupts_end_here() -> Iterator[None]:
 
     An error during the clean-up that follows is printed; the command still counts as interrupted.
     """
-    hub, main = gevent.get_hub(), gevent.getcurrent()
     is_interrupted = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -27,9 +26,7 @@ def interrupts_end_here() -> Iterator[None]:
         is_interrupted = True
         for number in before:
             signal.signal(number, signal.SIG_IGN)  # the clean-up that follows takes a second or two
-        if gevent.getcurrent() is main:
-            raise KeyboardInterrupt
-        hub.loop.run_callback(main.throw, KeyboardInterrupt)
+        raise_in_command()
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -83,7 +83,7 @@ def run(command: click.Command) -> NoReturn:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # it is ignored, as in a shell's background
         _run(command)
         sys.exit(0)
-    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGINT, raise_in_command)
     try:
         _run(command)
     finally:
@@ -107,7 +107,7 @@ def _run(command: click.Command) -> None:
         _fail("interrupted", INTERRUPTED)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
+def raise_in_command(_number: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
     """Raise KeyboardInterrupt in the command, not in whichever greenlet runs: its connection would die of it."""
     if "gevent" in sys.modules:
         import gevent  # noqa: PLC0415  # only commands that use it pay

@@ -10,7 +10,7 @@ from tests.support.pipeline_run import COMPARED, Made
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
-from zkrebalancer.pipeline.report import output
+from zkrebalancer.pipeline.report import compare, output
 from zkrebalancer.pipeline.report.compare import Comparison
 from zkrebalancer.pipeline.report.folders import find_runs
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -83,6 +83,19 @@ def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:
     assert "Where this project loses" not in page
     assert "kip848, seed 1: the machine stalled" in page
     assert pd.read_csv(tmp_path / "comparison.csv").empty
+
+
+def test_kinds_of_change_are_told_apart_as_the_run_is_told() -> None:
+    """In `_of_each_kind`, take the median of all: time without an owner is a sum, as the page says."""
+    times = {
+        "settled_ms": [10.0, 30.0, 5.0],
+        "first_record_ms": [1.0, 3.0, 2.0],
+        "unowned_partition_s": [4.0, 6.0, 9.0],
+    }
+    found = compare._of_each_kind(pd.DataFrame({"name": ["kill", "kill", "return"], **times}))
+    assert found["settled_ms after kill"] == 20.0
+    assert found["unowned_partition_s after kill"] == 10.0
+    assert found["unowned_partition_s after return"] == 9.0
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from zkrebalancer.pipeline.report.sentences import (
     MEASURES,
     OF_A_CHANGE,
     PRIMARY,
+    SUMMED,
     RunKey,
     Values,
     Verdict,
@@ -116,12 +117,9 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     for run in counted:
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
         of_run = {measure: by_run[run.name][measure] for measure in MEASURES}
-        if kinds[run.setting]:
-            of_run |= _of_changes(changes[changes["run"] == run.name])
         if len(kinds[run.setting]) > 1:
-            of_run = {measure: value for measure, value in of_run.items() if measure not in OF_A_CHANGE}
-        else:
-            of_run = {measure: value for measure, value in of_run.items() if AFTER not in measure}
+            whole = {measure: value for measure, value in of_run.items() if measure not in OF_A_CHANGE}
+            of_run = whole | _of_each_kind(changes[changes["run"] == run.name])
         for measure, value in of_run.items():
             if pd.notna(value):
                 of_seeds = of_protocol.setdefault(measure, {})
@@ -130,10 +128,13 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 
-def _of_changes(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the measures of a run for all kinds of change, and for each kind."""
-    of_all = [("", changes), *((f"{AFTER}{name}", rows) for name, rows in changes.groupby("name"))]
-    return {f"{measure}{kind}": rows[measure].median() for kind, rows in of_all for measure in OF_A_CHANGE}
+def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
+    """Return the measures of a run for each kind of change, as `run_measures` has them for all: medians and sums."""
+    return {
+        f"{measure}{AFTER}{name}": rows[measure].sum() if measure in SUMMED else rows[measure].median()
+        for name, rows in changes.groupby("name")
+        for measure in OF_A_CHANGE
+    }
 
 
 def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, list[float]]]:

@@ -204,12 +204,9 @@ def _untrusted(found: Comparison) -> Iterator[str]:
     doubted = [run for run in found.runs if run.doubts]
     if doubted:
         yield page.heading("Runs that are not trusted")
-        left_out = (
-            "Left out of all statistics, sentences and pictures."
-            if len(doubted) + len(found.counted) == len(found.runs)
-            else "They were asked for, so those that finished are in all statistics, sentences and pictures."
-        )
-        yield page.prose(left_out)
+        left_out = "Left out of all statistics, sentences and pictures."
+        asked_for = "They were asked for, so those that finished are in all statistics, sentences and pictures."
+        yield page.prose(asked_for if any(run.doubts for run in found.counted) else left_out)
         yield page.items(
             [f"{run.setting}, {run.protocol}, seed {run.seed}: {'; '.join(run.doubts)}" for run in doubted]
         )

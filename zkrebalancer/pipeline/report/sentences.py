@@ -46,7 +46,8 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
-OF_A_CHANGE = (PRIMARY, FIRST_RECORD, "unowned_partition_s")  # these are told for each kind of change
+SUMMED = ("unowned_partition_s",)
+OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED)  # these are told for each kind of change
 RunKey = tuple[int, int]  # a seed, and which of the runs with it
 Values = Mapping[str, Mapping[RunKey, float]]  # measure -> run -> value, for each run that has it
 
