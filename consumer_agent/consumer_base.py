@@ -142,7 +142,8 @@ class ConsumerBase:
     def known_lag(self) -> dict[TopicPartition, int]:
         """Return how many records each assigned partition is behind, without waiting. Any thread may call this.
 
-        Partitions whose end is not known are left out, as in `metrics`; `lag` asks Kafka instead.
+        Partitions whose end is not known are left out, as in `metrics`; `lag` asks Kafka instead. Offsets at
+        the end of a partition that have no record, such as transactions' marks, do not count once they are fetched.
         """
         shared = self._frontend.own_state("known_lag")
         with shared.lock:

@@ -355,8 +355,11 @@ class Fetcher:
             error, partition = message.error(), (message.topic() or "", message.partition() or 0)
             if error is None:
                 records.append(message)
+                self._stalls.came(partition, (message.offset() or 0) + 1)
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                self._stalls.came(partition, message.offset() or 0)
+                without_records = self._stalls.ended(partition, message.offset() or 0)
+                with self._shared.lock:
+                    self._shared.ends.note_gap(partition, without_records)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
                 self._out_of_range.add(partition)
             else:

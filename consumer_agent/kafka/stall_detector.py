@@ -32,9 +32,15 @@ class StallDetector:
             self._next.pop(partition, None)
 
     def came(self, partition: TopicPartition, next_offset: int) -> None:
-        """Note that records came, or that the end is reached; `next_offset` follows them."""
+        """Note that records came; `next_offset` follows them."""
         self._next[partition] = next_offset
         self._heard.add(partition)
+
+    def ended(self, partition: TopicPartition, end: int) -> range:
+        """Note that the end is reached; return the offsets before it that have no record, such as markers."""
+        without_records = range(self._next.get(partition, end), end)
+        self.came(partition, end)
+        return without_records
 
     def look(self) -> frozenset[TopicPartition]:
         """Begin a check: return the partitions that were silent since the last one. Kafka's answer goes to `judge`."""

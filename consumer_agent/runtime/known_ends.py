@@ -2,6 +2,9 @@
 
 `metrics` must not wait for Kafka, and a lag that is not read should cost nothing. So each call of `metrics` lets the
 machine thread ask for the ends at intervals, for some time.
+
+The last offsets of a partition may have no record: a transaction's marker, or what it has aborted. No position gets
+beyond them, so on a quiet topic they would look like records that nobody reads. Kafka's client shows where they begin.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class KnownEnds:
     def __init__(self) -> None:
         """Begin knowing nothing."""
         self._ends: dict[TopicPartition, int] = {}
+        self._gaps: dict[TopicPartition, range] = {}  # the last offsets without a record, at the time of fetching
         self._wanted_until_ms = self._next_ms = 0
 
     def measure(self, positions: Mapping[TopicPartition, int], now_ms: int) -> Lag:
@@ -40,9 +44,17 @@ class KnownEnds:
         return Lag(sum(known), max(known, default=0), len(positions) - len(known))
 
     def each(self, positions: Mapping[TopicPartition, int], now_ms: int) -> dict[TopicPartition, int]:
-        """Return the lag of each position whose end is known, and keep the ends up to date for some time."""
+        """Return the lag of each position whose end is known, and keep the ends up to date for some time.
+
+        Of the offsets without a record, only those before the end are left out that the fetcher has reached.
+        """
         self._wanted_until_ms = now_ms + WANTED_MS
-        return {tp: max(0, self._ends[tp] - position) for tp, position in positions.items() if tp in self._ends}
+        return {tp: self._records_after(tp, position) for tp, position in positions.items() if tp in self._ends}
+
+    def _records_after(self, partition: TopicPartition, position: int) -> int:
+        unread = range(position, max(position, self._ends[partition]))
+        gap = self._gaps.get(partition, range(0))
+        return len(unread) - len(range(max(unread.start, gap.start), min(unread.stop, gap.stop)))
 
     def is_due(self, now_ms: int) -> bool:
         """Whether Kafka has to be asked now; then it is not due again for ASK_INTERVAL_MS."""
@@ -55,3 +67,14 @@ class KnownEnds:
         """Note Kafka's answer; forget partitions that are no longer assigned."""
         self._ends.update((partition, end) for partition, end in found.items() if end is not None)
         self._ends = {partition: self._ends[partition] for partition in assigned if partition in self._ends}
+
+    def note_gap(self, partition: TopicPartition, gap: range) -> None:
+        """Note that the fetcher reached the partition's end, and these offsets before it have no record."""
+        before = self._gaps.get(partition, range(0))
+        if gap:
+            self._gaps[partition] = range(before.start if before.stop == gap.start else gap.start, gap.stop)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was fetched of partitions: when they come again, their topics may be other ones."""
+        for partition in partitions:
+            self._gaps.pop(partition, None)

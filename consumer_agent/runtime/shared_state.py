@@ -108,6 +108,7 @@ class SharedState:
         """Drop partitions that are no longer owned, with their callbacks that are due."""
         with self.lock:
             self.buffer.forget(partitions)
+            self.ends.forget(partitions)
             self.got_position(partitions)
             self._known = self._known.difference(partitions)
             for notice in self._notices:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateError, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
@@ -155,6 +156,33 @@ def test_questions_and_answers_of_kafka(stage: Stage) -> None:
         assert consumer.known_lag() == {own[0]: 8, own[1]: 13}
         with pytest.raises(ConsumerStateError, match=f"seek_to_end: {stage.topic}/3 is not assigned"):
             consumer.seek_to_end([(stage.topic, 3)])
+
+
+def test_a_quiet_topic_of_transactions_has_no_lag(stage: Stage, consumer: Consumer) -> None:
+    """Its last offsets are a transaction's marker, and what another transaction has aborted."""
+    producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "transactional.id": stage.topic})
+    producer.init_transactions(WAIT_S)
+    for count, end in ((5, producer.commit_transaction), (3, producer.abort_transaction)):
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(stage.topic, b"", partition=0)
+        assert producer.flush(WAIT_S) == 0
+        end(WAIT_S)
+    consumer.subscribe([stage.topic])
+    joined(stage, consumer, 0)
+    assert read(consumer, 5) == {0: [0, 1, 2, 3, 4]}
+    ends = set[int]()
+
+    def is_read() -> bool:
+        assert not consumer.poll(0.05)
+        ends.update(consumer.known_lag().values())
+        return ends == {0}
+
+    assert consumer.end_offsets() == {(stage.topic, 0): 10}
+    wait_until(is_read, "a lag without what no consumer gets")
+    assert consumer.metrics()["lag_records"] == 0
+    consumer.seek({(stage.topic, 0): 3})
+    assert consumer.metrics()["lag_records"] == 2
 
 
 def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Consumer) -> None:

@@ -114,10 +114,10 @@ class Setting:
         return [(record.topic, record.offset) for record in batch]
 
 
-def news(code: int) -> Message:
+def news(code: int, offset: int = 0) -> Message:
     """What librdkafka says of the first partition, as a message without a record."""
     kafka: Any = Message
-    return kafka(topic="orders", partition=0, offset=0, error=KafkaError(code))  # type: ignore[no-any-return]
+    return kafka(topic="orders", partition=0, offset=offset, error=KafkaError(code))  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -163,6 +163,17 @@ def test_the_fetcher_waits_for_records_after_news_that_are_none(setting: Setting
     setting.draw()
     assert setting.take() == []
     assert setting.woken == 1
+
+
+def test_markers_at_the_end_of_a_partition_are_no_lag(setting: Setting) -> None:
+    setting.client.ready = [*messages(PARTITION, [0, 1, 2]), news(KafkaError._PARTITION_EOF, 4)]
+    setting.draw()
+    setting.shared.ends.note({PARTITION: 4}, [PARTITION])
+    assert setting.shared.ends.each({PARTITION: 1}, 0) == {PARTITION: 2}
+    setting.client.ready = [news(KafkaError._PARTITION_EOF, 9)]  # after an aborted transaction
+    setting.draw()
+    setting.shared.ends.note({PARTITION: 9}, [PARTITION])
+    assert setting.shared.ends.each({PARTITION: 3}, 0) == {PARTITION: 0}
 
 
 def test_the_fetcher_waits_for_records_until_some_have_come(setting: Setting) -> None:

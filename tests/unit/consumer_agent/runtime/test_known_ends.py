@@ -18,6 +18,35 @@ def test_what_is_not_known_is_counted_apart() -> None:
     assert ends.measure({}, 0) == Lag(0, 0, 0)
 
 
+def test_offsets_without_a_record_at_the_end_are_no_lag() -> None:
+    """A transaction's marker at 10, then an aborted transaction, then records again."""
+    ends = KnownEnds()
+    ends.note({A: 11, B: 3}, [A, B])
+    assert ends.each({A: 8, B: 3}, 0) == {A: 3, B: 0}
+    ends.note_gap(A, range(10, 11))
+    assert ends.each({A: 8, B: 3}, 0) == {A: 2, B: 0}
+    assert ends.each({A: 10, B: 3}, 0) == {A: 0, B: 0}
+    ends.note_gap(A, range(11, 15))
+    assert ends.each({A: 10}, 0) == {A: 0}  # the end is older than what was fetched
+    ends.note({A: 15}, [A])
+    assert ends.each({A: 10}, 0) == {A: 0}
+    assert ends.each({A: 12}, 0) == {A: 0}  # the application has sought there
+    ends.note({A: 20}, [A])
+    assert ends.each({A: 10}, 0) == {A: 5}  # not fetched yet: records, as far as is known
+    ends.note_gap(A, range(18, 20))
+    assert ends.each({A: 15}, 0) == {A: 3}
+    ends.note_gap(A, range(20, 20))
+    assert ends.each({A: 18}, 0) == {A: 0}
+
+
+def test_a_partition_that_comes_again_may_be_another_topics() -> None:
+    ends = KnownEnds()
+    ends.note_gap(A, range(10, 11))
+    ends.forget([A, B])
+    ends.note({A: 11}, [A])
+    assert ends.each({A: 10}, 0) == {A: 1}
+
+
 def test_what_is_no_longer_assigned_is_forgotten() -> None:
     ends = KnownEnds()
     ends.note({A: 10, B: 10}, [A, B])
