@@ -91,7 +91,7 @@ bench-scale: setup
 bench-spark-source: setup
 	$(BIN)/python -m tests.benchmarks.spark_source
 
-# What the promises rest on; docs/reliability.md tells what each of them shows.
+# Evidence for the guarantees; docs/reliability.md explains what each of them shows.
 simulate: setup
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 

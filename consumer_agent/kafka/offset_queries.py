@@ -69,8 +69,8 @@ class OffsetQueries:
         """Ask for the offsets at each of `wheres`; `answer` is called once, in this thread or in librdkafka's."""
         asked = dict.fromkeys(wheres)
         if any(isinstance(where, int) for where in asked):
-            # The answer for a time after the last record. It is asked first: of records that come in between, it is
-            # before all, not after some.
+            # The answer for a time after the last record. It is queried first, so that records which arrive meanwhile
+            # are all after it.
             asked = {"latest": None, **asked}
         left = {(where, partition) for where in asked for partition in partitions}
         query = _Query(answer, time.monotonic(), {where: dict.fromkeys(partitions) for where in asked}, left)

@@ -82,7 +82,7 @@ class OffsetsOutside(Stepping):
 
 
 class FenceOff(Stepping):
-    """A control: whoever claims or advances has its way."""
+    """A control without fencing: every claim and advance succeeds."""
 
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         self._execute("UPDATE consumer_progress SET generation = 0 WHERE group_name = ?", [(group,)])

@@ -204,7 +204,7 @@ def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Cons
 
 
 def test_one_by_one_a_record_is_finished_when_the_next_is_asked_for(stage: Stage) -> None:
-    """The last one is not: nobody knows whether the loop was left after it or in the middle of it."""
+    """The last record stays unfinished: the loop may have ended in the middle of it."""
     stage.produce([0], 10)
     with new_consumer(stage, auto_commit_interval_ms=10) as consumer:
         consumer.subscribe([stage.topic])
@@ -221,7 +221,7 @@ def test_one_by_one_a_record_is_finished_when_the_next_is_asked_for(stage: Stage
 
 
 def test_another_thread_closes_but_does_not_finish_the_batch_in_hand(stage: Stage) -> None:
-    """Nor does a poll without records; whoever closes may say that the batch is finished."""
+    """Nor does a poll without records; `close(finish=True)` finishes the batch."""
     stage.produce([0], 20)
     stored: list[int | None] = []
     for finish in (None, True):

@@ -326,7 +326,7 @@ def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
 
 
 def _check_pages(cluster: LocalCluster) -> None:
-    """Another mirror, as systemd runs it: it is told what happens, and its pages are served until SIGTERM."""
+    """Run a mirror as systemd does: it notifies systemd, and serves its pages until SIGTERM."""
     http = f"127.0.0.1:{free_ports(1)[0]}"
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"{folder}/notify")

@@ -10,7 +10,7 @@ LONG_SESSION_MS = 8_000  # the suspended consumer's; its partitions are free whe
 
 
 def test_it_names_the_consumer_that_is_waited_for(scenario: Scenario) -> None:
-    """And the logs and events that tell how it came to that."""
+    """It also has the logs and events that led there."""
     scenario.lab.session_timeout_ms = LONG_SESSION_MS
     scenario.begin(modes=[INCREMENTAL], members=1)
     (group,) = scenario.groups

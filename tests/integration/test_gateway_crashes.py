@@ -1,7 +1,7 @@
 """The four points at which a coordinator of the classic protocol may fail: `kill -9`, then its successor.
 
-Each point has a group of its own, so one gateway dies once, for all of them. Clients are bytes on a connection: what
-they are told, and whether they have to join again, is the promise.
+Each point has a group of its own, so one gateway dies once, for all of them. Clients are raw connections. The
+tests check their answers, and whether they have to rejoin.
 """
 
 from __future__ import annotations

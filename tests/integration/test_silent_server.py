@@ -1,4 +1,4 @@
-"""A server that never answers costs no session: one that starts, or whose host is cut off."""
+"""No session is lost to a server that never answers because it is starting, or its host is cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus and its own checker of rules: those that are installed, or Debian's, unpacked without installing them."""
+"""Finds Prometheus and promtool: the installed ones, or Debian's, unpacked into a folder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A verdict about a partition's lag from a few readings, after the rules of Burrow (LinkedIn), with fewer false alarms.
 
 Burrow warns of quiet topics: of a lag that never changes, for example that of a transaction's marker, which no consumer
-reads, and of consumers that commit nothing because nothing comes. Here, a lag without a record to read is none; a lag
-that stays equal is no warning while the group goes on; and who owns the partition says whether anybody could read it.
+reads, and of consumers that commit nothing because nothing arrives. Here, a lag without a record to read counts as
+none; a constant lag is no warning while the group makes progress; and the partition's owner shows whether anybody could
+read it.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class Pages:
     def answer(self, path: str, accept: str = "") -> Answer:
         """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
         if path == "/metrics":
-            # Not the header itself: the library fails at versions that are none.
+            # Not the header itself: the library fails at invalid versions.
             encode, kind = choose_encoder(f"{OPEN_METRICS}; version=1.0.0" if OPEN_METRICS in accept else "")
-            # Thousands of groups take a second to format: in a thread, so that the loop goes on.
+            # Formatting thousands of groups takes a second; a thread keeps the loop free.
             content = gevent.get_hub().threadpool.apply(encode, (_Collected(list(self._registry.collect())),))
             return Answer(OK, kind, content)
         if path in self._more:

@@ -39,7 +39,7 @@ class Answer(Protocol):
 
 
 def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
-    """Return the reply that kazoo's result stands for; an error that is not ZooKeeper's is raised."""
+    """Convert kazoo's result to a reply; raises errors that are not ZooKeeper's."""
     if result.exception is not None:
         return Refused(_refusal(result.exception))
     value = result.get()

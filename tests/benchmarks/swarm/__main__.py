@@ -1,9 +1,9 @@
 """What many groups cost: `python -m tests.benchmarks.swarm [--groups 10000] [--members 10] [--partitions 50]`.
 
-A real ZooKeeper, two coordinators (one leads, one stands by) and processes that play the members. Measured: joins of
-one group alone; the start of all members; processor time at rest; the same joins beside all other groups; an election
-until all groups are adopted; lease renewals; a restart of all members; the death of all members of one process.
-Memory, and what ZooKeeper keeps, stand beside each phase. Prints one JSON document; progress goes to stderr.
+Runs a real ZooKeeper, two coordinators (a leader and a standby) and processes that play the members. Measures joins in
+a single group; the start of all members; processor time at rest; the same joins beside all other groups; an election
+until all groups are adopted; lease renewals; a restart of all members; the death of all members of one process. Between
+phases, memory and the size of ZooKeeper's data are recorded. Prints one JSON document; progress goes to stderr.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables show text as it is, whoever wrote it."""
+"""Tables show any text unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that answers requests: what its asker is told when it ends."""
+"""A helper process that ends: the error of the next request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zkrebalancer.coordinator.asked_process import AskedProcess, ProcessFailedEr
 
 
 def test_a_process_that_has_ended_before_it_is_asked_is_named() -> None:
-    """In `AskedProcess.end`, close the pipes without care: what could not be written is written again, and fails."""
+    """In `AskedProcess.end`, just close the pipes: unsent bytes would be written again, and fail."""
     asked = AskedProcess("zkrebalancer.no_such_module")
     asked.begin().wait(WITHIN_S)
     with pytest.raises(ProcessFailedError, match="has ended"):

@@ -1,4 +1,4 @@
-"""Plans have a limit: strategies that hang hold up neither each other's groups nor the coordinator."""
+"""Plans have a time limit: strategies that hang delay neither other groups nor the coordinator."""
 
 from __future__ import annotations
 

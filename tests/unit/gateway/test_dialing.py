@@ -1,4 +1,4 @@
-"""Brokers are tried one after the other, and one that hangs holds nobody up."""
+"""Brokers are tried in turn, and one that hangs delays nobody."""
 
 from __future__ import annotations
 

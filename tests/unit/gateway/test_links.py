@@ -26,7 +26,7 @@ SECURED = Dialer(Upstream(None, Credentials("PLAIN", "u", "w")))
 
 
 class Broker:
-    """Answers as it is told, and notes what it was asked."""
+    """Gives prepared answers, and records the requests."""
 
     def __init__(self, answers: dict[str, Fields]) -> None:
         self.answers = {"ApiVersions": OFFERED, **answers}

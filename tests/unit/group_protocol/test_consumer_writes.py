@@ -1,4 +1,4 @@
-"""What a KIP-848 group stores, when it answers, and how another coordinator goes on from it."""
+"""What a KIP-848 group stores, when it answers, and how another coordinator resumes it."""
 
 from __future__ import annotations
 

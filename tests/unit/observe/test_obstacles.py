@@ -1,4 +1,4 @@
-"""What is said of a member that has not answered yet."""
+"""The text about a member that has not answered yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rebalance would move is told without moving it, as the coordinator would decide it."""
+"""A preview of a rebalance shows the coordinator's decision, and moves nothing."""
 
 from __future__ import annotations
 

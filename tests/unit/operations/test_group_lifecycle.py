@@ -1,4 +1,4 @@
-"""Groups are created whole, and deleted whole and only without consumers, whoever comes in between."""
+"""Groups are created and deleted atomically, and deleted only without consumers, also in a race."""
 
 from __future__ import annotations
 

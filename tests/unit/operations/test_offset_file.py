@@ -1,4 +1,4 @@
-"""Files of offsets: what is written is read again, and whatever else is in a file is refused with its place."""
+"""Offset files round-trip; anything else in a file is refused with its position."""
 
 from __future__ import annotations
 

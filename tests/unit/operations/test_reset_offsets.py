@@ -1,4 +1,4 @@
-"""A reset of offsets that ends anywhere leaves a group that goes on by itself."""
+"""Wherever a reset of offsets is interrupted, the group recovers by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights are written for groups that there are, and nobody's weights are overwritten unseen."""
+"""Weights are written to existing groups only, and never overwritten unseen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an address that is none."""
+"""Error messages for invalid addresses."""
 
 from __future__ import annotations
 

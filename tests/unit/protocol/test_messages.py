@@ -1,4 +1,4 @@
-"""A node that cannot be read is described in one line: which kind of node, which key, and what stands there."""
+"""An unreadable node is described in one line: its kind, the key, and its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rights of a secured tree: nobody but its consumer and the coordinators can change what is a consumer's."""
+"""The rights of a secured tree: only a consumer itself and the coordinators can change its nodes."""
 
 from __future__ import annotations
 

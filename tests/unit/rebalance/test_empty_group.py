@@ -1,4 +1,4 @@
-"""A group that nobody uses costs nothing, and is served as soon as somebody comes."""
+"""A group without members costs nothing, and is served as soon as one joins."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ NO_DEBOUNCE = b'{"version":1,"rebalance_debounce_ms":0}'
 
 
 def move(world: World, process: CoordinatorProcess) -> bool:
-    """Let the leader take one step on a server that does not come along by itself; False if there is none."""
+    """Let the leader's server apply one transaction, since it lags; False if there is none."""
     if not world.move(process):
         return False
     world.check()

@@ -1,4 +1,4 @@
-"""Which topic a group's offsets belong to is said in two places; what somebody else wrote into one deletes nothing."""
+"""Two marks show which topic offsets belong to; a foreign write to one of them deletes no offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of the version after this one in a group: it is served all the same, and nothing goes round in circles."""
+"""Nodes of the next version in a group: it is still served, and nothing is retried without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that wait for their turn: each once, first come first served, with the reason why it waits."""
+"""The queues of groups: each group once, in order of arrival, with its reason for waiting."""
 
 from __future__ import annotations
 

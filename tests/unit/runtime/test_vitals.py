@@ -1,4 +1,4 @@
-"""When a process counts as alive, and what systemd is told; the test plays systemd with a socket."""
+"""When a process counts as alive, and what it reports to systemd; a socket plays systemd."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ fewer than {MIN_PAIRS} pairs nothing can be shown. Intervals are from {RESAMPLES
 bootstrap of the median difference).
 
 *Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not
-settle counts with the time that it was given. *Time to the first record* runs to the first record that a partition
-delivers to the member that it went to. Where a scenario has several kinds of change, each is told apart. Sums over a
+settle counts with its time limit. *Time to the first record* runs to the first record that a partition
+delivers to the member that it went to. Scenarios with several kinds of change are reported for each kind. Sums over a
 run are sums over its changes. Costs are those of servers, coordinators and members, without the producers. Requests are
 those to ZooKeeper and the group requests to the broker. *At rest* is the time before the first change.
 """

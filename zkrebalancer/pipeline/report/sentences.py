@@ -47,7 +47,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "rss_mb": ("memory", "MB"),
 }
 SUMMED = ("unowned_partition_s",)
-OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED)  # these are told for each kind of change
+OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED)  # reported for each kind of change
 RunKey = tuple[int, int]  # a seed, and which of the runs with it
 Values = Mapping[str, Mapping[RunKey, float]]  # measure -> run -> value, for each run that has it
 

@@ -1,4 +1,4 @@
-"""Offsets that Kafka does not have: the consumer goes on at an end, but only if Kafka agrees that they are missing."""
+"""Offsets out of range: the consumer continues at an end of the partition, if Kafka confirms that they are missing."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_partitions_without_a_stored_offset_are_resolved_before_the_ack(driver: 
 
 
 def test_kafka_is_asked_again_ever_more_slowly_when_it_gives_no_answer(driver: Driver) -> None:
-    """At first soon: a topic stands in ZooKeeper a moment before the brokers know it, and nobody need hear of that."""
+    """The first retries are quick and silent: ZooKeeper has a new topic a moment before the brokers know it."""
     driver.send(command.encode(START))
     driver.answer(Get(offset_path(T0)), content(b"10"))
     (question,) = of_type(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)), ResolveOffsets)

@@ -1,4 +1,4 @@
-"""A region whose session can never begin says why, instead of waiting."""
+"""A region whose session can never begin fails with the reason, instead of waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread of a consumer that ends by a bug is told to the application; it would own partitions that nobody reads."""
+"""If a consumer's thread dies of a bug, the application gets an error; else its partitions would stay unread."""
 
 from __future__ import annotations
 

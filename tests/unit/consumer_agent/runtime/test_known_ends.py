@@ -1,4 +1,4 @@
-"""The lag in metrics: what is known is summed up, and Kafka is asked only while somebody looks."""
+"""The lag in metrics: a sum of the known lags; Kafka is queried only while somebody reads it."""
 
 from __future__ import annotations
 

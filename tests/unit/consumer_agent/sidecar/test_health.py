@@ -1,4 +1,4 @@
-"""When an agent is well, what it says when it is not, and its numbers as Prometheus wants them."""
+"""An agent's health, the reason if it is unhealthy, and its metrics in Prometheus's format."""
 
 from __future__ import annotations
 

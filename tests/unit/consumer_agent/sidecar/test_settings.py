@@ -1,4 +1,4 @@
-"""Settings from a file, the environment and flags: what counts, what is wrong, and that everything wrong is told."""
+"""Settings from a file, the environment and flags: which one applies, and that all mistakes are reported at once."""
 
 from __future__ import annotations
 
