@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from consumer_agent import Consumer, GroupInUseError, OffsetsElsewhereError
 from tests.integration.commands import run
 from tests.integration.scenario import Scenario
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.move_offsets import in_zookeeper
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Done, Multi
 from zkrebalancer.runtime.zk import BlockingZk
@@ -159,3 +162,22 @@ def test_the_offsets_of_old_consumers_are_imported(moving: Moving) -> None:
     assert [(row["before"], row["after"]) for row in back["offsets"]] == [(40, RECORDS // PARTITIONS)] * PARTITIONS
     again = moving.offsets("import", moving.group, "--from", "old-consumers", "--dry-run")
     assert {row["after"] for row in again["offsets"]} == {RECORDS // PARTITIONS}
+
+
+def test_offsets_that_kafka_does_not_have_are_refused(moving: Moving, tmp_path: Path) -> None:
+    """An agent would find them out of range, and begin as `auto_offset_reset` says."""
+    moving.produce()
+    end = RECORDS // PARTITIONS
+    admin = AdminClient({"bootstrap.servers": moving.cluster.bootstrap})
+    (deleted,) = admin.delete_records([TopicPartition(moving.topic, 1, 40)]).values()
+    deleted.result(WITHIN_S)
+    file = tmp_path / "offsets.csv"
+    for offset, wrong in ((0, f"0 for {moving.topic}/1, which has 40 to {end}"), (end + 1, f"{end + 1} for")):
+        file.write_text(f"{moving.topic},0,{end}\n{moving.topic},1,{offset}\n")
+        for more in (("--dry-run",), (), ("--to", "kafka")):
+            told = moving.offsets("import", moving.group, file, *more, code=1)
+            assert f"1 offsets are outside of Kafka's log, for example {wrong}" in told
+    with BlockingZk(moving.cluster.zookeeper) as zk, pytest.raises(UnknownGroupError):
+        in_zookeeper(zk, moving.group)
+    file.write_text(f"{moving.topic},0,{end}\n{moving.topic},1,40\n")
+    assert len(moving.offsets("import", moving.group, file)["offsets"]) == 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.group_lifecycle import MAX_NAMES_SHOWN, create_group
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.lives import begin_lives
@@ -29,6 +30,10 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 class OldOffsetsError(RebalancerError):
     """The old consumers' offsets cannot be read, or not be written now."""
+
+
+class OffsetsOutsideLogError(RebalancerError):
+    """Kafka has no such positions: consumers would begin elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,18 @@ def refuse_old_consumers(zk: BlockingZk, group: str) -> None:
     """Raise OldOffsetsError if the group has consumers of Kafka 0.8's kind, ZooKeeperRefusedError if hidden."""
     if old := names_below(zk, f"{paths.CONSUMERS}/{paths.validate_name('group', group)}/ids"):
         raise OldOffsetsError(f"group {group} has old consumers ({', '.join(old[:MAX_NAMES_SHOWN])}); stop them first")
+
+
+def refuse_outside_log(kafka: Mapping[str, str], offsets: Mapping[TopicPartition, int]) -> None:
+    """Raise OffsetsOutsideLogError if a partition does not have its offset, KafkaOffsetsError if Kafka cannot say."""
+    ends = kafka_offsets.log_ends(kafka, offsets)
+    outside = [tp for tp in sorted(offsets) if not ends[tp][0] <= offsets[tp] <= ends[tp][1]]
+    if outside:
+        (topic, number), (first, end) = outside[0], ends[outside[0]]
+        raise OffsetsOutsideLogError(
+            f"{len(outside)} offsets are outside of Kafka's log, for example {offsets[topic, number]} for"
+            f" {topic}/{number}, which has {first} to {end}: consumers would begin elsewhere. Correct them in a file, and import that"
+        )
 
 
 def import_offsets(

@@ -130,7 +130,7 @@ def export_offsets(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option("--from", "source", type=SOURCES, help="Import from this store instead of a file.")
 @click.option("--to", "target", type=SOURCES, default=ZOOKEEPER, show_default=True)
-@options.kafka_options("Kafka brokers; required with --from kafka and --to kafka.")
+@options.kafka_options("Kafka brokers, to check the offsets; required with --from kafka and --to kafka.")
 @dry_run_option
 @replace_option
 @options.zookeeper_option
@@ -151,7 +151,7 @@ def import_offsets(
 
     They go to ZooKeeper, to Kafka, or back to the old consumers. The group must have no members; with offsets in
     ZooKeeper, it is created if there is none. Offsets of other partitions stay. An offset is the
-    next one to read.
+    next one to read; with --bootstrap, one that Kafka does not have is refused.
 
     \b
     Example:
@@ -176,6 +176,8 @@ def import_offsets(
             return put(zk, group, offsets, dry_run)
 
     changes = store(dry_run=True)
+    if kafka is not None:
+        move_offsets.refuse_outside_log(kafka, offsets)
     dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
     if not dry_run:
         changes = store(dry_run=False)
@@ -187,6 +189,10 @@ def import_offsets(
         rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
         click.echo(json.dumps({"group": group, "to": target, "dry_run": dry_run, "offsets": rows}))
         return
+    _print_imported(changes, dry_run)
+
+
+def _print_imported(changes: Mapping[TopicPartition, Imported], dry_run: bool) -> None:
     table = Table("topic", "partition", "stored", "would be" if dry_run else "now")
     for (topic, number), row in changes.items():
         table.add_row(topic, str(number), "-" if row.before is None else str(row.before), str(row.after))
