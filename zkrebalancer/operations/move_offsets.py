@@ -86,7 +86,8 @@ def refuse_outside_log(kafka: Mapping[str, str], offsets: Mapping[TopicPartition
         (topic, number), (first, end) = outside[0], ends[outside[0]]
         raise OffsetsOutsideLogError(
             f"{len(outside)} offsets are outside of Kafka's log, for example {offsets[topic, number]} for"
-            f" {topic}/{number}, which has {first} to {end}: consumers would begin elsewhere. Correct them in a file, and import that"
+            f" {topic}/{number}, which has {first} to {end}: consumers would begin elsewhere."
+            " Correct them in a file, and import that"
         )
 
 
