@@ -1,4 +1,4 @@
-"""The runbook has a row for every line that a process logs at `warning` or above, and no row for others."""
+"""The runbook has a row for every metric, and every line that a process logs at `warning` or above; none for others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "zkrebalancer" / "rebalance"
@@ -17,6 +18,7 @@ OTHERS = (
     *(ROOT / "zkrebalancer/localcluster").glob("mirror*.py"),
     *(path for name in SHELLS for path in (ROOT / "zkrebalancer" / name).rglob("*.py")),
 )
+ALERTS = ROOT / "deploy/monitoring/alerts.yaml"
 LEVELS = {"warning", "error", "exception", "critical"}
 SECTIONS = [text for text in (ROOT / "docs/runbook.md").read_text().split("\n## ") if text.startswith("Lines of ")]
 TABLES = "\n".join(SECTIONS)
@@ -74,3 +76,60 @@ def test_every_row_is_a_line_of_the_code() -> None:
         if len(piece.strip(" ;:,()/")) > 3 and piece.strip(" ;:,()/") not in code
     ]
     assert unknown == []
+
+
+PROGRAMS = ("coordinator", "agent", "gateway", "mirror")
+
+
+def cells_of(page: str, title: str) -> list[list[str]]:
+    """Return the rows of the tables in a section, of those that begin with a name in code."""
+    section = re.split(rf"\n##+ {title}\n", (ROOT / "docs" / page).read_text())[1]
+    section = re.split(r"\n##+ ", section)[0]
+    return [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+
+
+def metrics_of(cells: list[list[str]]) -> dict[str, list[str]]:
+    return {name: row for row in cells for name in re.findall(r"`(\w+)", row[0])}
+
+
+def runbook_of(program: str) -> dict[str, list[str]]:
+    by = {"coordinator": "the coordinator", "agent": "an agent", "gateway": "a gateway", "mirror": "the topic mirror"}
+    return metrics_of(cells_of("runbook.md", f"Metrics of {by[program]}"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_metric_has_a_row_with_what_to_do(program: str) -> None:
+    """`reference/metrics.md` names every metric of the programs: other tests compare it with them."""
+    title = {"mirror": "Topic mirror"}.get(program, program.capitalize())
+    known = set(metrics_of(cells_of("reference/metrics.md", title)))
+    if program == "agent":
+        text = (ROOT / "docs/reference/metrics.md").read_text()
+        known |= set(re.findall(r"`(\w+)`", text.partition("(`--exec`), also:")[2].partition("\n")[0]))
+    rows = runbook_of(program)
+    assert len(known) >= 5
+    assert known == set(rows)
+    assert [name for name, row in rows.items() if len(row) != 4 or not all(cell.strip() for cell in row)] == []
+
+
+def test_every_alert_is_beside_its_metrics() -> None:
+    """Remove an alert from the table of metrics, or its link."""
+    prefixes = {"consumer_agent": "agent", **{f"zkrebalancer_{name}": name for name in PROGRAMS if name != "agent"}}
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    wanted = set()
+    for rule in rules:
+        for prefix, name in re.findall(r"(consumer_agent|zkrebalancer_[a-z]+)_(\w+)", rule["expr"]):
+            row = runbook_of(prefixes[prefix])
+            known = next(
+                known for known in (name, name.removesuffix("_bucket"), name.replace("_seconds", "_ms")) if known in row
+            )
+            wanted.add((rule["alert"], prefixes[prefix], known))
+    shown = {
+        (alert, program, name)
+        for program in PROGRAMS
+        for name, row in runbook_of(program).items()
+        for alert in re.findall(r"\[(\w+)\]\(#", row[2])
+    }
+    assert len(rules) > 15
+    assert wanted - shown == set()
+    beside = {(alert, program) for alert, program, _name in wanted}
+    assert [one for one in shown if one[:2] not in beside] == []
