@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 import gevent
 from gevent.event import Event as Flag
@@ -121,6 +122,8 @@ class MachineThread:
         if not self._open_loop():
             return
         try:
+            if self._look is not None:
+                self._look.check({}, self._shared.break_down, lambda: None)  # begins now, answers during the join
             while self._running:
                 self._round()
         except BaseException as error:
@@ -176,6 +179,8 @@ class MachineThread:
             wait_s = LOOK_INTERVAL_S if wake_at_ms is None else (wake_at_ms - now) / 1_000
             self._flag.wait(min(wait_s, LOOK_INTERVAL_S))
         self._fetcher.look_after()
+        if self._look is not None:
+            self._look.look_after(self._shared.break_down)
         self._look_after_members()
 
     def _look_after_members(self) -> None:
@@ -283,7 +288,12 @@ class MachineThread:
     def _start_fetching(self, effect: effects.StartFetching) -> None:
         for partition, position in effect.positions.items():
             self._shared.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
-        self._begin_to_fetch(effect.positions.keys())
+        begin = partial(self._begin_to_fetch, effect.positions.keys())
+        if self._look is None:
+            begin()
+        else:
+            stored = {tp: position for tp, position in effect.positions.items() if position != NO_OFFSET}
+            self._look.check(stored, self._shared.break_down, begin)
 
     def _resume_fetching(self, effect: effects.ResumeFetching) -> None:
         self._shared.resume(effect.partitions)

@@ -148,6 +148,8 @@ def run(*, config: tuple[str, ...], print_config: bool, as_json: bool, quiet: bo
         return
     level = settings.values.get("log_level", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    # This program always polls, so that its last line says why it leaves.
+    logging.getLogger().handlers[0].addFilter(lambda record: " leaves its group: " not in record.getMessage())
     for name in settings.ignored:
         _log.warning("%s is not a setting and is ignored", name)
     printer = _silent if quiet else _print_json if as_json else _print_line

@@ -12,9 +12,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -22,13 +25,16 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
+from consumer_agent import Consumer, GroupInUseError
 from tests.integration.commands import command_of
+from tests.integration.fake_coordinator import Stage
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults, kafka, state, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
 from zkrebalancer.localcluster.ports import free_ports, is_free
 from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka
 from zkrebalancer.runtime.zk import patient_hosts
 
 WAIT_S = WITHIN_S
@@ -361,6 +367,40 @@ def _check_pages(cluster: LocalCluster) -> None:
             mirror.communicate()
 
 
+def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
+    """Try to start an agent beside a member of Kafka's own new protocol (KIP-848), and after it."""
+    stage = Stage(cluster, 1)
+    stage.produce([0], 5)
+    plain = KafkaConsumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": stage.group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    with closing(stage), closing(plain):
+        plain.subscribe([stage.topic])
+        assert len(plain.consume(3, WAIT_S)) == 3
+        plain.commit(asynchronous=False)
+        with pytest.raises(KafkaOffsetsError, match="has members in Kafka"):
+            StoredInKafka({"bootstrap.servers": cluster.bootstrap}, stage.group).refuse_members()
+        place: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": stage.group}
+        for storage in ("zookeeper", "kafka"):
+            with Consumer(**place, offsets_storage=storage) as agent:
+                agent.subscribe([stage.topic])
+                agent.poll(0)
+                with pytest.raises(GroupInUseError, match="Kafka's own protocol"):
+                    agent.poll(WAIT_S)
+        plain.close()
+        with Consumer(**place, offsets_storage="kafka") as agent:
+            agent.subscribe([stage.topic])
+            agent.poll(0)
+            stage.start(stage.wait_member(), 0)
+            assert [record.offset for record in agent.poll(WAIT_S)] == [3, 4]
+
+
 def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> None:
     with LocalCluster(broker="kafka-4", chroot="/kafka") as cluster:
         client = clients(cluster.zookeeper)
@@ -388,3 +428,4 @@ def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> No
         assert client.exists("/brokers/topics/orders").czxid > first
         admin.delete_topics(["orders"])["orders"].result(WAIT_S)
         wait_until(lambda: partitions() == [], "the topic to go")
+        _check_agents_beside_new_members(cluster)

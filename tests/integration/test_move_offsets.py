@@ -114,6 +114,16 @@ def test_a_group_moves_here_and_back_with_every_record_once(moving: Moving, tmp_
     moving.read_by_kafka(RECORDS).close()
     assert sorted(moving.read) == list(range(2 * RECORDS))
 
+    with pytest.raises(OffsetsElsewhereError, match=r"newer offsets in Kafka, .* than in ZooKeeper \(100\)"):
+        moving.read_here(1)  # the group was not deleted here, and has older offsets
+    moving.offsets("import", moving.group, "--from", "kafka", "--yes")
+    moving.produce(30)
+    with closing(moving.read_by_kafka(15)), pytest.raises(GroupInUseError):
+        moving.read_here(1)
+    moving.offsets("import", moving.group, "--from", "kafka", "--yes")
+    moving.read_here(2 * RECORDS + 30 - len(moving.read))
+    assert sorted(moving.read) == list(range(2 * RECORDS + 30))
+
 
 def test_no_agent_reads_again_what_plain_consumers_have_read(moving: Moving) -> None:
     """600 of 1,000 records are committed in Kafka. Agents that store offsets in ZooKeeper know nothing of them."""
@@ -132,6 +142,7 @@ def test_no_agent_reads_again_what_plain_consumers_have_read(moving: Moving) -> 
     servers = ("--zookeeper", moving.cluster.zookeeper, "--bootstrap", moving.cluster.bootstrap)
     command = run("consumer-agent", "run", *servers, "--group", moving.group, "--topic", moving.topic, "--quiet")
     assert (command.returncode, command.stderr.splitlines()[-1]) == (1, f"Error: {told}")
+    assert command.stderr.count(told) == 1
     assert len(moving.read) == 600
 
     moving.read_here(200, offsets_storage="dual", max_poll_records=100)  # the first way on

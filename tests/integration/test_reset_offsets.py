@@ -18,6 +18,7 @@ from zkrebalancer.cli import main
 from zkrebalancer.coordinator import lag_process
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.move_offsets import OffsetsOutsideLogError
 from zkrebalancer.operations.reset_offsets import Change, reset_offsets
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import cluster_nodes, paths, settings
@@ -219,6 +220,8 @@ def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
     assert offset_of(before, 1) == {"topic": "t", "partition": 1, "before": 5, "before_in_kafka": 4, "after": 0}
     assert zkrebalancer(servers, "describe", GROUP, "--offsets") == described
     assert offset_of(zkrebalancer(servers, "reset-offsets", GROUP, "--to-offset", "9"), 2)["after"] == 9
+    with pytest.raises(OffsetsOutsideLogError, match="11 for t/0, which has 0 to 10"):
+        zkrebalancer(servers, "reset-offsets", GROUP, "--to-offset", "11")
     described = zkrebalancer(servers, "describe", GROUP, "--offsets")
     stored = {key: [offset_of(described, number)[key] for number in range(3)] for key in STORES}
     assert stored == {"offset": [9, 9, None], "offset_in_kafka": [None, 9, 9]}

@@ -78,8 +78,13 @@ def refuse_old_consumers(zk: BlockingZk, group: str) -> None:
         raise OldOffsetsError(f"group {group} has old consumers ({', '.join(old[:MAX_NAMES_SHOWN])}); stop them first")
 
 
-def refuse_outside_log(kafka: Mapping[str, str], offsets: Mapping[TopicPartition, int]) -> None:
-    """Raise OffsetsOutsideLogError if a partition does not have its offset, KafkaOffsetsError if Kafka cannot say."""
+def refuse_outside_log(kafka: Mapping[str, str] | None, offsets: Mapping[TopicPartition, int]) -> None:
+    """Raise OffsetsOutsideLogError if a partition does not have its offset, KafkaOffsetsError if Kafka cannot say.
+
+    Without `kafka`, nothing is known, and nothing refused.
+    """
+    if kafka is None or not offsets:
+        return
     ends = kafka_offsets.log_ends(kafka, offsets)
     outside = [tp for tp in sorted(offsets) if not ends[tp][0] <= offsets[tp] <= ends[tp][1]]
     if outside:
@@ -87,7 +92,7 @@ def refuse_outside_log(kafka: Mapping[str, str], offsets: Mapping[TopicPartition
         raise OffsetsOutsideLogError(
             f"{len(outside)} offsets are outside of Kafka's log, for example {offsets[topic, number]} for"
             f" {topic}/{number}, which has {first} to {end}: consumers would begin elsewhere."
-            " Correct them in a file, and import that"
+            " Choose others, or correct them in a file and import that"
         )
 
 

@@ -25,7 +25,14 @@ from zkrebalancer.protocol.last_change import MAX_WHAT
 def on(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Let commands use the ZooKeeper of a world."""
     client = ModelClient(world.zk)
-    for name in ("changes", "offsets", "plans", "reset"):  # `groups.reset` itself is the command
+    for name in (
+        "changes",
+        "eviction",
+        "lifecycle",
+        "offsets",
+        "plans",
+        "reset",
+    ):  # `groups.reset` itself is the command
         module = sys.modules[f"zkrebalancer.cli.groups.{name}"]
         monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
 
@@ -58,6 +65,29 @@ def test_a_reset_is_shown_and_asked_for(monkeypatch: pytest.MonkeyPatch, answer:
     assert stored(world) == after
     assert run("reset-offsets", GROUP, "--to-offset", "7", "--yes").exit_code == 0
     assert stored(world) == b"7"
+
+
+def test_a_missing_group_is_named_before_a_confirmation_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In `delete`, `evict` or `export`, look at --yes first: the operator answers, and then learns of a slip."""
+    on(monkeypatch, world_with())
+    file = tmp_path / "offsets.csv"
+    file.write_text("t,0,7\n")
+    for command in (
+        ("delete", "nosuch"),
+        ("evict", "nosuch", "a-1"),
+        ("offsets", "export", "nosuch", "--out", str(file)),
+        ("offsets", "restore", "nosuch"),
+        ("reset-offsets", "nosuch", "--to-offset", "1"),
+    ):
+        refused = run(*command).exception
+        assert isinstance(refused, RebalancerError), (command, refused)
+        assert str(refused).startswith("there is no group nosuch"), command
+    refused = run("evict", GROUP, "a-1").exception
+    assert "a-1" in str(refused)
+    told = run("delete", GROUP)
+    assert (told.exit_code, "confirm with --yes" in told.output) == (2, True)
 
 
 @pytest.mark.usefixtures("terminal")

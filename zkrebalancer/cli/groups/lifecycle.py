@@ -60,10 +60,10 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
       zkrebalancer groups delete payments --zookeeper localhost:2181/kafka
     """
     can_ask = sys.stdin.isatty() and not as_json
-    if not (yes or dry_run or can_ask):
-        raise click.UsageError("a deleted group cannot be restored; confirm with --yes, or try --dry-run")
     with BlockingZk(zookeeper) as zk:
         nodes = read_nodes(zk, group)
+        if not (yes or dry_run or can_ask):
+            raise click.UsageError("a deleted group cannot be restored; confirm with --yes, or try --dry-run")
         if not as_json:
             lost = f"{len(nodes.offsets)} stored offsets, which `groups offsets restore` cannot bring back"
             click.echo(f"group {group}: {len(nodes.every)} nodes, among them {lost}")

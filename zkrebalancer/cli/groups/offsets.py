@@ -111,9 +111,9 @@ def export_offsets(
     Example:
       zkrebalancer groups offsets export payments --out payments.csv --zookeeper localhost:2181/kafka
     """
+    offsets = _read(group, source, kafka, zookeeper)
     if out is not None and out.exists() and not yes:
         raise OffsetFileError(f"{out} exists already; replace it with --yes")
-    offsets = _read(group, source, kafka, zookeeper)
     text = offset_file.to_json(group, offsets) if as_json else offset_file.to_csv(offsets)
     if out is None:
         click.echo(text, nl=False)
@@ -176,8 +176,7 @@ def import_offsets(
             return put(zk, group, offsets, dry_run)
 
     changes = store(dry_run=True)
-    if kafka is not None:
-        move_offsets.refuse_outside_log(kafka, offsets)
+    move_offsets.refuse_outside_log(kafka, offsets)
     dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
     if not dry_run:
         changes = store(dry_run=False)

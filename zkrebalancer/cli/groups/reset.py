@@ -14,6 +14,7 @@ from zkrebalancer.cli.groups.changes import Asked, yes_option
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import audit, kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.move_offsets import refuse_outside_log
 from zkrebalancer.operations.reset_offsets import Change, reset_offsets
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime.zk import BlockingZk
@@ -63,7 +64,9 @@ def reset(
 
     def new_offsets(partitions: list[fields.TopicPartition]) -> Mapping[fields.TopicPartition, int]:
         if to_offset is not None or kafka is None:
-            return dict.fromkeys(partitions, to_offset or 0)
+            wanted = dict.fromkeys(partitions, to_offset or 0)
+            refuse_outside_log(kafka, wanted)
+            return wanted
         if to_datetime is not None:
             return kafka_offsets.offsets_at(kafka, partitions, to_datetime)
         ends = kafka_offsets.log_ends(kafka, partitions)
