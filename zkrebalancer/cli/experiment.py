@@ -19,13 +19,14 @@ from zkrebalancer.cli.progress import GridShow
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
 from zkrebalancer.experiments.placement import MEMBERS_PER_PROCESS
-from zkrebalancer.experiments.protocols import EVERY_BROKER, PROTOCOLS, TUNINGS, Tuning
+from zkrebalancer.experiments.protocols import EVERY_BROKER, HEARTBEATS_MS, PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.run import Result
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import RebalancerError
 
 ALL = "all"
+HEARTBEATS = "heartbeats"  # all settings of HEARTBEATS_MS
 MIN_MEMBERS = 2  # one fails, the other takes over
 MAX_MEMBERS = 200
 MAX_PARTITIONS = 5_000
@@ -101,10 +102,11 @@ def list_everything(*, as_json: bool) -> None:
     "--settings",
     "tunings",
     multiple=True,
-    type=click.Choice(TUNINGS),
+    type=click.Choice([*TUNINGS, HEARTBEATS]),
     default=["default"],
     show_default=True,
-    help="default: each protocol's own defaults. tuned: the best known settings of each. Repeatable.",
+    help="default: each protocol's own defaults. tuned: the best known settings of each. heartbeat-N: tuned, with "
+    "heartbeats every N ms; heartbeats: all of these. Repeatable.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Determines which members are hit.")
 @click.option(
@@ -147,7 +149,7 @@ def run_grid(
     scenarios: Sequence[str],
     members: int,
     partitions: int,
-    tunings: Sequence[Tuning],
+    tunings: Sequence[str],
     seed: int,
     repeat: int,
     broker: BrokerKind | None,
@@ -174,7 +176,7 @@ def run_grid(
     plans = Grid(
         chosen,
         _chosen(scenarios, SCENARIOS),
-        tunings,
+        list(dict.fromkeys(name for given in tunings for name in (HEARTBEATS_MS if given == HEARTBEATS else [given]))),
         members,
         partitions,
         range(seed, seed + repeat),

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol as Shape
 
-from zkrebalancer.experiments.protocols import Protocol, Tuning
+from zkrebalancer.experiments.protocols import Protocol
 from zkrebalancer.experiments.run import Plan, Result, Run, read_result
 from zkrebalancer.experiments.scenarios.model import Cast, Scenario
 from zkrebalancer.localcluster.cluster import BrokerKind
@@ -17,11 +17,14 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every protocol with every scenario, tuning and seed; `broker` None means each protocol's own."""
+    """Every protocol with every scenario, tuning and seed; `broker` None means each protocol's own.
+
+    A protocol without heartbeats is left out where these are set.
+    """
 
     protocols: Sequence[Protocol]
     scenarios: Sequence[Scenario]
-    tunings: Sequence[Tuning]
+    tunings: Sequence[str]
     members: int
     partitions: int
     seeds: Sequence[int]
@@ -43,6 +46,7 @@ class Grid:
             for scenario in self.scenarios
             for tuning in self.tunings
             for protocol in self._drawn(f"{seed} {scenario.name} {tuning}")
+            if tuning in protocol.settings
         ]
 
     def _drawn(self, seed: str) -> list[Protocol]:

@@ -15,7 +15,7 @@ import gevent
 from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.producer import shares
-from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
+from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
     PATTERN,
     TOPIC,
@@ -58,7 +58,7 @@ class Play:
     lab: Lab
     watch: Watch
     protocol: Protocol
-    tuning: Tuning
+    tuning: str
     scenario: Scenario
     cast: Cast
     processes: Mapping[str, Sequence[str]]

@@ -1,8 +1,10 @@
 """The protocols that are compared: their brokers, kinds of member, and settings.
 
 `default` is what a user gets without any settings of the protocol. `tuned` has the best known settings of each: short
-heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table. How
-records are fetched is no part of a protocol: in both, every client of librdkafka has the agent's settings for that.
+heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table.
+`heartbeat-N` is `tuned` with heartbeats every N ms, for protocols whose members learn of a rebalance from a heartbeat:
+the shorter, the sooner and the costlier. How records are fetched is no part of a protocol: every client of librdkafka
+always has the agent's settings for that.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from consumer_agent.kafka.client import DATA_PATH, RECONNECT
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
-Tuning = Literal["default", "tuned"]
-TUNINGS: tuple[Tuning, ...] = ("default", "tuned")
+TUNED_HEARTBEAT_MS = 500
+HEARTBEATS_MS: Mapping[str, int] = {f"heartbeat-{ms}": ms for ms in (50, 100, 200, 1_000, 3_000)}
+TUNINGS = ("default", "tuned", *HEARTBEATS_MS)  # names of settings
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
 # A group counts as at rest after this silence, which is longer than the heartbeat intervals.
-QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 2.0}
+QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
+    name: 2.0 if ms <= TUNED_HEARTBEAT_MS else 6.0 for name, ms in HEARTBEATS_MS.items()
+}
 
 
 # Of each client of librdkafka, as it takes them.
@@ -42,20 +47,23 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One protocol; `brokers` are those it runs on, its default first; `kind` selects the member program."""
+    """One protocol; `brokers` are those it runs on, its default first; `kind` selects the member program.
+
+    `settings`: by name, of TUNINGS; those of heartbeats only where members have any.
+    """
 
     name: str
     about: str
     kind: Literal["central", "kafka", "zookeeper"]
     brokers: tuple[BrokerKind, ...]
-    settings: Mapping[Tuning, Settings]
+    settings: Mapping[str, Settings]
 
     @property
     def is_central(self) -> bool:
         """Whether this project's coordinator rebalances the group."""
         return self.settings["default"].group is not None
 
-    def described(self, tuning: Tuning) -> Mapping[str, str]:
+    def described(self, tuning: str) -> Mapping[str, str]:
         """Return the settings of each member's client for the report, those that the agent sets itself included."""
         member = self.settings[tuning].member
         return {**CLIENT, **member} if self.kind == "central" else member
@@ -65,13 +73,13 @@ class Protocol:
         """Whether members use a gateway instead of the broker."""
         return self.settings["default"].gateway is not None
 
-    def group(self, tuning: Tuning, *, is_skewed: bool) -> GroupSettings | None:
+    def group(self, tuning: str, *, is_skewed: bool) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
 
         A skewed load is tuned with the strategy `balanced`, which has no advantage under an even load.
         """
         group = self.settings[tuning].group
-        return replace(group, strategy="balanced") if group and tuning == "tuned" and is_skewed else group
+        return replace(group, strategy="balanced") if group and tuning != "default" and is_skewed else group
 
 
 def _central(name: str, about: str, mode: str) -> Protocol:
@@ -83,23 +91,30 @@ def _central(name: str, about: str, mode: str) -> Protocol:
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
-_TUNED_CLASSIC_MEMBER = {**_TUNED_MEMBER, "heartbeat.interval.ms": "500", "session.timeout.ms": "6000"}
-_TUNED_CONSUMER_BROKER = {
-    "group.consumer.heartbeat.interval.ms": "500",
-    "group.consumer.min.heartbeat.interval.ms": "500",
-    "group.consumer.session.timeout.ms": "6000",
-    "group.consumer.min.session.timeout.ms": "6000",
-}
+# The settings that are tuned, by name -> their heartbeats in milliseconds.
+_TUNED: Mapping[str, int] = {"tuned": TUNED_HEARTBEAT_MS, **HEARTBEATS_MS}
 
 
 def _classic(name: str, about: str, strategy: str) -> Protocol:
     member = {**CLIENT, "partition.assignment.strategy": strategy}
-    default = Settings(member, _CLASSIC_BROKER)
-    tuned = Settings({**member, **_TUNED_CLASSIC_MEMBER}, _TUNED_BROKER)
-    return Protocol(name, about, "kafka", EVERY_BROKER, {"default": default, "tuned": tuned})
+    tuned = {**member, **_TUNED_MEMBER, "session.timeout.ms": "6000"}
+    settings = {"default": Settings(member, _CLASSIC_BROKER)} | {
+        tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER) for tuning, ms in _TUNED.items()
+    }
+    return Protocol(name, about, "kafka", EVERY_BROKER, settings)
+
+
+def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
+    return {
+        "group.consumer.heartbeat.interval.ms": str(heartbeat_ms),
+        "group.consumer.min.heartbeat.interval.ms": str(heartbeat_ms),
+        "group.consumer.session.timeout.ms": "6000",
+        "group.consumer.min.session.timeout.ms": "6000",
+    }
 
 
 _KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
+_TUNED_KIP848_MEMBER = {**_KIP848_MEMBER, **_TUNED_MEMBER}
 _KIP848 = Protocol(
     "kip848",
     "the broker assigns, members move one by one (KIP-848)",
@@ -107,26 +122,28 @@ _KIP848 = Protocol(
     KAFKA_4,
     {
         "default": Settings(_KIP848_MEMBER),
-        "tuned": Settings({**_KIP848_MEMBER, **_TUNED_MEMBER}, _TUNED_CONSUMER_BROKER),
+        **{tuning: Settings(_TUNED_KIP848_MEMBER, _consumer_broker(ms)) for tuning, ms in _TUNED.items()},
     },
 )
 
-_GATEWAY_OPTIONS: Mapping[Tuning, Mapping[str, str]] = {
-    "default": {},
-    "tuned": {  # the same as for the brokers
+
+def _gateway_options(tuning: str) -> Mapping[str, str]:
+    """Return the gateway's own settings, the same as for the brokers."""
+    if tuning == "default":
+        return {}
+    return {
         "--initial-rebalance-delay-ms": "0",
-        "--consumer-heartbeat-interval-ms": "500",
+        "--consumer-heartbeat-interval-ms": str(_TUNED[tuning]),
         "--consumer-session-timeout-ms": "6000",
-    },
-}
+    }
 
 
 def _behind_gateway(name: str, about: str, like: Protocol, assign: Literal["client", "central"]) -> Protocol:
     """Return a protocol of Kafka's clients, as `like`, with a gateway between them and the broker."""
     group = GroupSettings() if assign == "central" else None
     settings = {
-        tuning: Settings(like.settings[tuning].member, group=group, gateway={"--assign": assign, **options})
-        for tuning, options in _GATEWAY_OPTIONS.items()
+        tuning: Settings(of.member, group=group, gateway={"--assign": assign, **_gateway_options(tuning)})
+        for tuning, of in like.settings.items()
     }
     return Protocol(name, about, "kafka", EVERY_BROKER, settings)
 

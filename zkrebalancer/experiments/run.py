@@ -26,7 +26,7 @@ from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import GROUP, RECORDS_PER_PARTITION_S, Play
-from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Tuning
+from zkrebalancer.experiments.protocols import QUIET_S, Protocol
 from zkrebalancer.experiments.scenarios.model import Cast, Scenario
 from zkrebalancer.experiments.trust import find_doubts
 from zkrebalancer.experiments.versions import read_versions
@@ -60,7 +60,7 @@ class Plan:
 
     protocol: Protocol
     scenario: Scenario
-    tuning: Tuning
+    tuning: str
     cast: Cast
     broker: BrokerKind
     members_per_process: int

@@ -11,7 +11,7 @@ import pytest
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
 from zkrebalancer.experiments.play import is_assigned
-from zkrebalancer.experiments.protocols import PROTOCOLS, TUNINGS
+from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.run import Plan, Result, Run, RunFailedError
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -69,6 +69,15 @@ def test_every_run_has_its_folder_and_each_protocol_its_own_broker() -> None:
     assert {plan.broker for plan in make(broker="kafka-4").plans()} == {"kafka-4"}
     with pytest.raises(ConfigurationError, match="kip848 runs on kafka-4 only"):
         make(broker="kafka-3.9").plans()
+
+
+def test_settings_of_heartbeats_leave_out_protocols_without_any() -> None:
+    plans = make(tunings=["tuned", "heartbeat-50"], seeds=[1]).plans()
+    assert sorted((plan.tuning, plan.protocol.name) for plan in plans) == [
+        ("heartbeat-50", "kip848"),
+        ("tuned", "central-incremental"),
+        ("tuned", "kip848"),
+    ]
 
 
 def test_seeds_draw_the_order_of_protocols() -> None:
@@ -166,7 +175,7 @@ def test_a_skewed_load_uses_balanced_if_central_is_tuned() -> None:
     central, classic = PROTOCOLS["central-eager"], PROTOCOLS["classic-range"]
     strategies = {
         (tuning, is_skewed): group.strategy
-        for tuning in TUNINGS
+        for tuning in central.settings
         for is_skewed in (False, True)
         if (group := central.group(tuning, is_skewed=is_skewed)) is not None and group.mode == EAGER
     }

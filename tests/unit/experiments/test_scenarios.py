@@ -12,7 +12,7 @@ from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
-from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS, TUNINGS
+from zkrebalancer.experiments.protocols import CLIENT, HEARTBEATS_MS, PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Freeze, Join, Kill, Leave, Step, Thaw
 from zkrebalancer.runtime.kafka import fault
@@ -92,9 +92,26 @@ def test_every_client_of_librdkafka_fetches_alike() -> None:
     assert CLIENT.items() <= agent.items()
     assert {"fetch.wait.max.ms", "fetch.queue.backoff.ms", "fetch.error.backoff.ms"} < CLIENT.keys()
     for protocol in PROTOCOLS.values():
-        for tuning in TUNINGS:
+        for tuning in protocol.settings:
             described = protocol.described(tuning)
             assert (described.items() >= CLIENT.items()) is (protocol.kind != "zookeeper"), protocol.name
             assert described.items() >= protocol.settings[tuning].member.items()
             if protocol.kind == "kafka":
                 assert fault({"bootstrap.servers": "b:1", **protocol.settings[tuning].member}) is None
+
+
+def test_heartbeats_are_all_that_differs_from_tuned() -> None:
+    for protocol in PROTOCOLS.values():
+        assert list(protocol.settings) in (["default", "tuned"], [*TUNINGS])
+        assert (list(protocol.settings) == [*TUNINGS]) is (protocol.kind == "kafka"), protocol.name
+        tuned = protocol.settings["tuned"]
+        for tuning, ms in HEARTBEATS_MS.items():
+            if tuning in protocol.settings:
+                other = protocol.settings[tuning]
+                assert other.group == tuned.group
+                for one, of_tuned in ((other.member, tuned.member), (other.broker, tuned.broker)):
+                    changed = dict(one.items() - of_tuned.items())
+                    assert set(changed.values()) <= {str(ms)}
+                    assert all("heartbeat" in name for name in changed)
+                beats = {**other.member, **other.broker, **(other.gateway or {})}
+                assert str(ms) in {value for name, value in beats.items() if "heartbeat" in name}

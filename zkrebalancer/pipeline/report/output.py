@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report import every_setting, pictures
+from zkrebalancer.pipeline.report import every_setting, frontier, pictures
 from zkrebalancer.pipeline.report.compare import MAX_TIMELINE_PARTITIONS, Comparison, comparison_table
 from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.pictures import Palette
@@ -75,6 +75,7 @@ def write(found: Comparison, out: Path) -> None:
 def _parts(found: Comparison) -> Iterator[str]:
     palette = pictures.colours([run.protocol for run in found.runs])
     yield from _headline(found, palette)
+    yield from frontier.parts(frontier.frontiers(found.counted, found.measures), palette)
     yield from _summary(found)
     for setting, values in found.values.items():
         yield page.heading(str(setting))

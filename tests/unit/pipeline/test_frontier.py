@@ -1,0 +1,67 @@
+"""The frontier of a report: which runs make its points, and that it is on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from zkrebalancer.pipeline.report import frontier, pictures
+from zkrebalancer.pipeline.report.folders import Run, Setting
+
+CENTRAL, KIP848, RANGE = "central-incremental", "kip848", "classic-range"
+
+
+def run(protocol: str, settings: str, seed: int, scenario: str = "scale-out") -> Run:
+    setting = Setting(scenario, settings, 10, 120, "kafka-4")
+    return Run(f"{protocol}/{scenario}/{settings}/{seed}", protocol, setting, seed, 5, (), "", "")
+
+
+def measured(figures: dict[Run, tuple[float | None, float, float]]) -> pd.DataFrame:
+    rows = [(one.name, one.protocol, *values) for one, values in figures.items()]
+    return pd.DataFrame(rows, columns=["run", "protocol", "settled_ms", "rest_cpu_ms_per_s", "rest_requests_per_s"])
+
+
+def figures() -> dict[Run, tuple[float | None, float, float]]:
+    found: dict[Run, tuple[float | None, float, float]] = {
+        run(CENTRAL, "tuned", 1): (70, 400, 20),
+        run(CENTRAL, "default", 1): (75, 390, 20),
+        run(KIP848, "default", 1): (5_000, 300, 2),
+    }
+    for seed in (1, 2, 3):
+        found[run(KIP848, "tuned", seed)] = (500 + seed, 350 + seed, 21)
+        found[run(KIP848, "heartbeat-50", seed)] = (60 + seed, 700 + seed, 201)
+    return found
+
+
+def test_a_point_is_the_median_of_the_runs_with_one_heartbeat() -> None:
+    of = figures()
+    found = frontier.frontiers(list(of), measured(of))
+    assert found == {
+        Setting("scale-out", "tuned", 10, 120, "kafka-4"): {
+            CENTRAL: [frontier.Point("tuned", 1, 70, (400, 20))],
+            KIP848: [frontier.Point("tuned", 3, 502, (352, 21)), frontier.Point("50 ms", 3, 62, (702, 201))],
+        }
+    }
+
+
+def test_there_is_no_frontier_of_one_heartbeat() -> None:
+    of = {one: values for one, values in figures().items() if not one.setting.settings.startswith("heartbeat")}
+    assert frontier.frontiers(list(of), measured(of)) == {}
+
+
+def test_only_runs_that_count_and_have_figures_make_points() -> None:
+    of = figures()
+    of[run(RANGE, "heartbeat-50", 1)] = (None, 300, 100)
+    left_out = run(KIP848, "heartbeat-50", 3)
+    (found,) = frontier.frontiers([one for one in of if one != left_out], measured(of)).values()
+    assert RANGE not in found
+    assert found[KIP848][1].runs == 2
+
+
+def test_the_page_has_the_picture_and_every_point() -> None:
+    of: dict[Run, Any] = figures()
+    text = "".join(frontier.parts(frontier.frontiers(list(of), measured(of)), pictures.colours([CENTRAL, KIP848])))
+    assert "<svg" in text
+    for cell in (CENTRAL, KIP848, "50 ms", "62 ms", "702"):
+        assert cell in text
