@@ -94,9 +94,10 @@ class Costs(Repeating):
                 if server.is_running:
                     self._sample(server.name, "zookeeper", server.pid)
                     self._count_zookeeper(server)
-            if self._cluster.broker.is_running:
-                self._sample(self._cluster.broker.name, "broker", self._cluster.broker.pid)
-                self._count_broker(self._cluster.broker)
+            for server in self._cluster.brokers:
+                if server.is_running:
+                    self._sample(server.name, "broker", server.pid)
+                    self._count_broker(server)
             self._write_load()
 
     def _write_load(self) -> None:

@@ -256,10 +256,14 @@ class Lab:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic and wait until producers can write to it and the coordinator can see it."""
-        self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, BROKERS_DEFAULT)]))
+        self.create_topics(NewTopic(topic, partitions, BROKERS_DEFAULT))
         if self.cluster.has_topics_in_zookeeper:
             self.wait_for(f"topic {topic}", lambda: self._is_topic_there(topic))
         self._wait_served(topic, partitions)
+
+    def create_topics(self, *topics: NewTopic) -> None:
+        """Ask the broker for topics, and wait for its answer only."""
+        self._administer(lambda admin: admin.create_topics([*topics]))
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         """Raise a topic's number of partitions and wait until producers can write to all."""

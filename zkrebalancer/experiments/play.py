@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 import gevent
 
+from zkrebalancer.experiments import servers
 from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab, NotReachedError
+from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
@@ -22,14 +26,19 @@ from zkrebalancer.experiments.scenarios.model import (
     Action,
     Block,
     Cast,
+    FailBroker,
     FailCoordinator,
+    FailZookeeper,
     Freeze,
     Join,
     Kill,
     Leave,
+    OnMember,
+    OnServers,
     Pause,
     Resize,
-    RestartBroker,
+    RestartGateway,
+    RestartZookeeper,
     Scenario,
     Step,
     Thaw,
@@ -68,6 +77,7 @@ class Play:
     expected: set[str] = field(default_factory=set)
     topics: dict[str, int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)
+    _frozen: dict[str, list[TopicPartition]] = field(default_factory=dict)  # member -> what it owned when suspended
     _steps_begun: int = 0
     _gateway_port: int = 0
     _unsettled_ms: int | None = None  # the limit of the last step, if the group did not settle
@@ -81,6 +91,7 @@ class Play:
         """Start everything and wait until the members own all partitions; raises NotReachedError."""
         self.report("coordinators, topic and producer start")
         self.lab.wait_events_of(self.lab.start_pulse())
+        servers.place_offsets(self.lab)
         if self.protocol.is_central:
             self._start_coordinators()
         if self.protocol.has_gateway:
@@ -148,17 +159,26 @@ class Play:
                 gevent.sleep(pause_s)
             case Resize(topic, partitions):
                 self._resize(topic, partitions)
+            case Join() | Leave() | Block() | Kill() | Freeze() | Thaw():
+                self._perform_on_member(action)
+            case _:
+                self._perform_on_servers(action)
+
+    def _perform_on_servers(self, action: OnServers) -> None:
+        match action:
             case FailCoordinator():
                 self._fail_coordinator()
-            case RestartBroker():
-                if not self.lab.cluster.broker.is_running:
-                    self.lab.cluster.broker.start()
+            case RestartGateway():
                 if self.protocol.has_gateway and not self.lab.programs[GATEWAY].is_running:
                     self._start_gateway()
-            case _:
-                self._perform_on_member(action)
+            case FailBroker():
+                servers.fail_broker(self.lab)
+            case FailZookeeper(count):
+                servers.fail_zookeeper(self.lab, count)
+            case RestartZookeeper():
+                servers.restart_zookeeper(self.lab.cluster)
 
-    def _perform_on_member(self, action: Join | Leave | Block | Kill | Freeze | Thaw) -> None:
+    def _perform_on_member(self, action: OnMember) -> None:
         match action:
             case Join(member):
                 self._join(member)
@@ -172,8 +192,7 @@ class Play:
             case Freeze(member):
                 self._freeze(member)
             case Thaw(member):
-                self.lab.thaw(self._process_of(member))
-                self.expected.add(member)
+                self._thaw(member)
 
     def _join(self, member: str) -> None:
         instance = f" {member}" if self.scenario.is_static else ""
@@ -188,10 +207,29 @@ class Play:
         self.expected.discard(member)
 
     def _freeze(self, member: str) -> None:
-        """Suspend a member's process and record the end of its ownership, which the member learns when it resumes."""
+        """Suspend a member's process and record the end of its ownership: nobody reads its partitions."""
         self.lab.freeze(self._process_of(member))
+        self.watch.look()
+        with self.watch.lock:
+            owners = self.watch.picture.group(GROUP).owners
+            self._frozen[member] = [partition for partition, owner in owners.items() if owner == member]
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
         self.expected.discard(member)
+
+    def _thaw(self, member: str) -> None:
+        """Resume a member's process. What nobody took meanwhile, it still owns: the group has not noticed."""
+        self.watch.look()
+        with self.watch.lock:
+            owners = self.watch.picture.group(GROUP).owners
+            kept = sorted(partition for partition in self._frozen.pop(member) if partition not in owners)
+        for topic, of_topic in groupby(kept, key=itemgetter(0)):
+            numbers = [number for _topic, number in of_topic]
+            positions = [UNKNOWN_POSITION] * len(numbers)
+            self.lab.note(
+                "fetcher_started", group=GROUP, member=member, topic=topic, partitions=numbers, positions=positions
+            )
+        self.lab.thaw(self._process_of(member))
+        self.expected.add(member)
 
     def _resize(self, topic: str, partitions: int) -> None:
         """Create or grow a topic, with another producer for the new partitions."""
@@ -211,8 +249,7 @@ class Play:
         if self.protocol.has_gateway:
             self.lab.kill(GATEWAY, "restart-gateway")
             return
-        self.lab.fault("restart-broker", "broker")
-        self.lab.cluster.broker.kill()
+        servers.fail_broker(self.lab)
 
     # Processes ------------------------------------------------------------------------------------------------------
 

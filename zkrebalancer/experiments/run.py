@@ -132,7 +132,9 @@ class Run:
         cluster = LocalCluster(
             chroot=CHROOT,
             tick_ms=TICK_MS,
+            zookeepers=plan.scenario.servers,
             broker=plan.broker,
+            brokers=plan.scenario.servers,
             kafka_properties=broker_settings,
             mirror=plan.protocol.is_central,  # other protocols do not need it and would be charged for its requests
         )
@@ -219,6 +221,7 @@ class Run:
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
             "gateway": None if settings.gateway is None else dict(settings.gateway),
+            "servers_of_each_kind": plan.scenario.servers,
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
             "skew": plan.scenario.skew(plan.cast),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zkrebalancer.experiments.scenarios import (
+    broker_failover,
+    churn,
     coordinator_failover,
     crash,
     freeze,
     join_storm,
     new_topic,
     partition_growth,
+    pause,
     rolling_deploy,
     rolling_deploy_static,
     scale_in,
@@ -19,6 +22,7 @@ from zkrebalancer.experiments.scenarios import (
     skewed_load_weights,
     slow_consumer,
     steady,
+    zookeeper_failover,
 )
 from zkrebalancer.experiments.scenarios.model import Scenario
 
@@ -29,13 +33,17 @@ SCENARIOS: Mapping[str, Scenario] = {
         scale_out,
         scale_in,
         join_storm,
+        churn,
         crash,
         freeze,
+        pause,
         rolling_deploy,
         rolling_deploy_static,
         partition_growth,
         new_topic,
         coordinator_failover,
+        broker_failover,
+        zookeeper_failover,
         slow_consumer,
         skewed_load,
         skewed_load_weights,

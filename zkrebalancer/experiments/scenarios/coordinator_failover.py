@@ -1,19 +1,24 @@
-"""coordinator-failover: the group's coordinator dies, and a member joins while it is away."""
+"""coordinator-failover: whoever coordinates the group dies, and a member joins while it is away.
+
+There are three servers of each kind, so that a standby or another broker takes over. Only the gateway is alone: it is
+started again at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zkrebalancer.experiments.scenarios.model import Cast, FailCoordinator, Join, RestartBroker, Scenario, Step
+from zkrebalancer.experiments.scenarios.model import Cast, FailCoordinator, Join, RestartGateway, Scenario, Step
 
 
 def _steps(cast: Cast) -> Sequence[Step]:
     (name,) = cast.newcomers(1)
-    return [Step("fail-coordinator", name, (FailCoordinator(), Join(name), RestartBroker()))]
+    return [Step("fail-coordinator", name, (FailCoordinator(), Join(name), RestartGateway()))]
 
 
 SCENARIO = Scenario(
     name="coordinator-failover",
-    about="the leading coordinator (or else the broker) is killed, and a member joins while it is away",
+    about="the leading coordinator, the gateway or the coordinating broker is killed, and a member joins",
     steps=_steps,
+    servers=3,
 )

@@ -105,11 +105,30 @@ class FailCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartBroker:
-    """The broker or the gateway comes back, if it was killed."""
+class RestartGateway:
+    """The gateway comes back, if it was killed."""
 
 
-Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoordinator | RestartBroker
+@dataclass(frozen=True, slots=True)
+class FailBroker:
+    """The broker that coordinates Kafka's groups dies, whatever protocol the group has."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailZookeeper:
+    """ZooKeeper servers die, the leader first."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartZookeeper:
+    """All ZooKeeper servers run again."""
+
+
+OnServers = FailCoordinator | RestartGateway | FailBroker | FailZookeeper | RestartZookeeper
+OnMember = Join | Leave | Kill | Freeze | Thaw | Block
+Action = OnMember | OnServers | Pause | Resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +148,8 @@ class Scenario:
 
     `hottest`: load of the hottest partition in multiples of an average member's load; 0: all partitions are equal.
     `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
-    `before_s`: how long the group is measured at rest before the first step. `has_weights`: whether the group has
+    `before_s`: how long the group is measured at rest before the first step. `servers`: how many brokers and ZooKeeper
+    servers there are of each kind, 1 or 3. `has_weights`: whether the group has
     weights that describe the load, if this project's coordinator manages it.
     """
 
@@ -141,6 +161,7 @@ class Scenario:
     hottest: float = 0.0
     busy_share: float = 0.0
     before_s: float = 5.0
+    servers: int = 1
     has_weights: bool = False
 
     def skew(self, cast: Cast) -> float:
