@@ -47,7 +47,7 @@ def test_a_silent_broker_does_not_block_the_end(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(costs, "broker_counts_command", lambda: [sys.executable, "-c", MUTE, str(asked)])
     monkeypatch.setattr(costs, "INTERVAL_S", 0.0)
     cluster: Any = SimpleNamespace(
-        zookeeper_servers=[], broker=SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")
+        zookeeper_servers=[], brokers=[SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")]
     )
     with Costs(EventLog(None, "run"), cluster, dict):
         give_up_at = time.monotonic() + WAIT_S
