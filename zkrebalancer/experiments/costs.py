@@ -133,8 +133,9 @@ class Costs(Repeating):
         except OSError:
             return
         self._queries[server.pid] = queries = self._queries.get(server.pid, 0) + 1
-        total = self._sums.total(server.name, server.pid, zookeeper_counts(answer, queries))
-        self._write_counts("zookeeper", server.name, total)
+        counts = zookeeper_counts(answer, queries)
+        if counts is not None:
+            self._write_counts("zookeeper", server.name, self._sums.total(server.name, server.pid, counts))
 
     def _count_broker(self, server: Server) -> None:
         counts = self._broker.read(server.pid)
@@ -234,9 +235,14 @@ class BrokerCounts:
             self._program.communicate(timeout=END_DEADLINE_S)
 
 
-def zookeeper_counts(answer: str, queries: int) -> dict[str, int]:
-    """Return requests, bytes in and bytes out of all sessions, from the answer to the `queries`-th `mntr`."""
+def zookeeper_counts(answer: str, queries: int) -> dict[str, int] | None:
+    """Return requests, bytes in and bytes out of all sessions, from the answer to the `queries`-th `mntr`.
+
+    A server without a quorum only answers that it does not serve now: None.
+    """
     values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
+    if not values:
+        return None
     return {
         "requests": int(values["zk_packets_received"]) - queries,
         "bytes_in": int(values["zk_bytes_received_count"]) - queries * len(WORD),

@@ -20,7 +20,8 @@ def place_offsets(lab: Lab) -> None:
     """Let the same one of three brokers coordinate every group of Kafka's; has no effect on a single broker."""
     if len(lab.cluster.brokers) == len(PLACEMENT):
         settings = {"cleanup.policy": "compact"}  # as the broker would create it
-        lab.create_topics(NewTopic(OFFSETS_TOPIC, replica_assignment=[PLACEMENT] * OFFSETS_PARTITIONS, config=settings))
+        placement = [PLACEMENT] * OFFSETS_PARTITIONS
+        lab.create_topics(NewTopic(OFFSETS_TOPIC, len(placement), replica_assignment=placement, config=settings))
 
 
 def fail_broker(lab: Lab) -> None:

@@ -36,6 +36,10 @@ def test_broker_counts_are_parsed_by_kind() -> None:
     assert broker_counts("JoinGroup 3 660 Heartbeat 10 1000\n") == {"JoinGroup": (3, 660), "Heartbeat": (10, 1_000)}
 
 
+def test_a_zookeeper_server_without_a_quorum_has_no_counts() -> None:
+    assert zookeeper_counts("This ZooKeeper instance is not currently serving requests\n", 1) is None
+
+
 def test_an_unavailable_broker_has_no_counts() -> None:
     assert broker_counts("- java.io.IOException: it has just started\n") is None
     assert broker_counts("") is None
