@@ -32,12 +32,13 @@ JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 LIGHT = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
     # A task reads many small files, and so writes few.
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.openCostInBytes": "4096",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
 }
+# A session of ours has two shuffle partitions; a command's 32 have to be merged.
+FEW_PARTITIONS = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -55,7 +56,7 @@ def light_session() -> Iterator[SparkSession]:
     home, archives = _prepared()
     os.environ["SPARK_HOME"] = str(home)
     with _recorded_once(archives) as used:
-        settings = {**LIGHT, JAVA_OPTIONS: _java_options(used), "spark.sql.shuffle.partitions": "2"}
+        settings = {**LIGHT, **FEW_PARTITIONS, JAVA_OPTIONS: _java_options(used)}
         with spark_session("local[2]", "1g", settings) as session:
             yield session
 

@@ -7,48 +7,20 @@ Memory is sampled over all processes of a command.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 
+from tests.benchmarks.pipeline import measuring
 from tests.benchmarks.pipeline.plain import STEP, VERDICT
 from tests.benchmarks.pipeline.world import World
 
-SAMPLE_S = 0.2
 HEAP = "2600m"
-
-
-def measured(command: list[str]) -> tuple[float, float, Any]:
-    """Run a command; return its seconds, the peak memory in MiB of it and its children, and its JSON output."""
-    began, peak, is_over = time.perf_counter(), [0], threading.Event()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-    def sample() -> None:
-        while not is_over.wait(SAMPLE_S):
-            try:
-                root = psutil.Process(process.pid)
-                tree = [root, *root.children(recursive=True)]
-                peak[0] = max(peak[0], sum(each.memory_info().rss for each in tree))
-            except psutil.NoSuchProcess:
-                continue
-
-    watcher = threading.Thread(target=sample)
-    watcher.start()
-    out, _errors = process.communicate()
-    is_over.set()
-    watcher.join()
-    if process.returncode:
-        sys.exit(f"{command} failed")
-    return time.perf_counter() - began, peak[0] / (1 << 20), json.loads(out)
 
 
 def told(document: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -84,8 +56,10 @@ def compare(millions: float) -> str:
         load = os.getloadavg()[0]
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
         command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
-        spark_s, spark_mib, document = measured(command)
-        plain_s, plain_mib, said = measured([sys.executable, "-m", "tests.benchmarks.pipeline.plain", str(folder)])
+        spark_s, spark_mib, document = measuring.measured(command)
+        plain_s, plain_mib, said = measuring.measured(
+            [sys.executable, "-m", "tests.benchmarks.pipeline.plain", str(folder)]
+        )
         found = told(document, out)
         different = [name for name in said if found[name] != said[name]]
         return "\n".join(
