@@ -32,6 +32,7 @@ JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 LIGHT = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.constraintPropagation.enabled": "false",  # to infer filters takes longer than they save
     # A task reads many small files, and so writes few.
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.openCostInBytes": "4096",
@@ -39,7 +40,8 @@ LIGHT = {
 }
 # A session of ours has two shuffle partitions; a command's 32 have to be merged.
 FEW_PARTITIONS = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# A heap that begins small is collected, and enlarged, every few queries.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms800m", "-Xmn500m", "-XX:MetaspaceSize=256m")
 
 
 def submit(*options: str) -> dict[str, str]:
