@@ -48,8 +48,9 @@ def show(read: Callable[[], View], *, watch: bool) -> None:
                 view, error = read(), ""
             except RebalancerError as failure:
                 error = str(failure)
-    except KeyboardInterrupt:
-        return
+    except KeyboardInterrupt:  # this is how it ends: exit code 0
+        if screen.is_terminal:
+            click.echo()  # after ^C, so that the shell's prompt begins its own line
 
 
 def _print(view: View) -> None:
