@@ -114,7 +114,7 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
 )
 @click.option(
     "--consumer-heartbeat-interval-ms",
-    type=click.IntRange(100, 60_000),
+    type=click.IntRange(50, 60_000),
     help="How often clients of KIP-848 report while nothing is pending.  [default: 1000; with --assign client 5000]",
 )
 @click.option(

@@ -9,6 +9,7 @@ import pytest
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.kafka.client import kafka_settings
+from zkrebalancer.cli.group_coordinator import group_coordinator
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
@@ -115,3 +116,12 @@ def test_heartbeats_are_all_that_differs_from_tuned() -> None:
                     assert all("heartbeat" in name for name in changed)
                 beats = {**other.member, **other.broker, **(other.gateway or {})}
                 assert str(ms) in {value for name, value in beats.items() if "heartbeat" in name}
+
+
+def test_a_gateway_takes_its_options() -> None:
+    """In the option `--consumer-heartbeat-interval-ms`, take 100 ms at least: part of a sweep would fail."""
+    for protocol in PROTOCOLS.values():
+        for settings in protocol.settings.values():
+            for option, value in (settings.gateway or {}).items():
+                parameter = next(one for one in group_coordinator.params if option in one.opts)
+                assert parameter.type.convert(value, parameter, None) in {value, int(value) if value.isdigit() else 0}
