@@ -131,7 +131,7 @@ class ConsumerConfig:
     offsets_storage: str = "zookeeper"
     """Where offsets are stored: `zookeeper`, `kafka`, or `dual` for both."""
     ignore_kafka_offsets: bool = False
-    """Begin as `auto_offset_reset` says, although the group has offsets in Kafka, or members there."""
+    """Do not compare with Kafka: begin although the group has offsets there, newer ones, or members."""
     suspended_policy: str = "pause"
     """While ZooKeeper is unreachable: `pause` stops reading, `continue` reads until the session has expired."""
     events_directory: str | Path | None = None
