@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.client import HTTPException
 from types import TracebackType
@@ -24,6 +25,7 @@ from zkrebalancer.runtime.vitals import Health
 
 MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
+MAKING_TIMEOUT_S = 10.0  # as long as Prometheus waits by default; with thousands of groups, a busy loop needs seconds
 END_TIMEOUT_S = 3.0
 JSON, OPEN_METRICS = "application/json", "application/openmetrics-text"
 LASTS = "zkrebalancer.lasts"  # in a request's environment: what a stream calls
@@ -51,6 +53,14 @@ class Stream(NamedTuple):
     kind: str
     pieces: Iterator[bytes]
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def _document(is_well: bool, document: Mapping[str, Any]) -> Answer:
+    return Answer(OK if is_well else UNAVAILABLE, JSON, _json(document))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode() + b"\n"
 
 
 Page = Callable[[], tuple[bool, Mapping[str, Any]]]
@@ -96,6 +106,9 @@ class Pages:
         return Answer(NOT_FOUND, JSON, _json({"error": f"unknown path; there are {', '.join(known)}"}))
 
 
+TOO_LATE = Answer(UNAVAILABLE, JSON, _json({"error": f"busy: there is no answer after {MAKING_TIMEOUT_S:g} s"}))
+
+
 def _probe(path: str, health: Health) -> Answer | None:
     if path == "/liveness":
         is_alive = health.death is None
@@ -119,7 +132,8 @@ def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
     def answer(environment: dict[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
         if environment["REQUEST_METHOD"] in {"GET", "HEAD"}:
             accept, query = environment.get("HTTP_ACCEPT", ""), environment.get("QUERY_STRING", "")
-            found = pages.respond(environment["PATH_INFO"], accept, query)
+            request = environment["PATH_INFO"], accept, query
+            found = gevent.with_timeout(MAKING_TIMEOUT_S, pages.respond, *request, timeout_value=TOO_LATE)
         else:
             found = Answer(NOT_ALLOWED, JSON, _json({"error": "these pages can only be read"}))
         if isinstance(found, Stream) and environment["REQUEST_METHOD"] == "HEAD":
@@ -195,21 +209,35 @@ class _Handler(WSGIHandler):
     """
 
     def handle(self) -> None:
-        self._limit = gevent.Timeout(CLIENT_TIMEOUT_S)
         self._lasts = False
+        self._begin_limit(CLIENT_TIMEOUT_S)
         try:
-            with self._limit:
-                super().handle()
+            super().handle()
         except gevent.Timeout as limit:
             if limit is not self._limit:
                 raise
+        finally:
+            self._limit.close()
+
+    def _begin_limit(self, left_s: float) -> None:
+        self._ends_s = time.monotonic() + left_s
+        self._limit = gevent.Timeout.start_new(left_s)
+
+    def run_application(self) -> None:
+        self._left_s = self._ends_s - time.monotonic()
+        self._limit.close()  # it is not the client's fault how long its answer takes to make
+        super().run_application()
+
+    def process_result(self) -> None:
+        if not self._lasts:
+            self._begin_limit(max(0.0, self._left_s))
+        super().process_result()
 
     def get_environ(self) -> dict[str, Any]:
         return {**super().get_environ(), LASTS: self._last}
 
     def _last(self) -> None:
         self._lasts = self.close_connection = True
-        self._limit.cancel()
 
     def write(self, data: bytes) -> None:
         if not self._lasts:
@@ -234,11 +262,3 @@ class _Handler(WSGIHandler):
             self.close_connection = True  # without an answer, for which the client might not make room either
         else:
             super().handle_error(t, v, tb)
-
-
-def _document(is_well: bool, document: Mapping[str, Any]) -> Answer:
-    return Answer(OK if is_well else UNAVAILABLE, JSON, _json(document))
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode() + b"\n"

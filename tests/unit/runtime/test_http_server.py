@@ -102,6 +102,33 @@ def test_what_is_not_a_small_request_to_read_is_refused(request_: str, status: s
         server.stop(timeout=0)
 
 
+def test_a_client_gets_an_answer_that_takes_long_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Handler.run_application`, let the client's limit go on: a leader in a storm shows no metrics."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 0.05)
+    assert ask_slow(0.2) == "HTTP/1.1 200 OK"
+
+
+def test_an_answer_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAKING_TIMEOUT_S", 0.05)
+    assert ask_slow(WITHIN_S) == "HTTP/1.1 503 Service Unavailable"
+
+
+def ask_slow(takes_s: float) -> str:
+    """Return the first line of the answer of a page that takes so long."""
+
+    def page() -> tuple[bool, dict[str, object]]:
+        gevent.sleep(takes_s)
+        return True, {}
+
+    server = serve(("127.0.0.1", 0), Pages(lambda: WELL, CollectorRegistry(), {"/slow": page}))
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+            return client.recv(1 << 10).decode().partition("\r\n")[0]
+    finally:
+        server.stop(timeout=0)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
