@@ -5,6 +5,7 @@ After every complete checkpoint, and at the end, each record is in exactly one s
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ QUIET_STEPS = 12_000
 FAULTS = {
     "kill": 3,
     "freeze": 3,
+    "hang": 3,
     "expire-region": 3,
     "expire-consumer": 3,
     "cut": 8,
@@ -35,7 +37,12 @@ FAULTS = {
     "reset-initial": 1,
     "grow": 1,
     "rebalance": 2,
+    "unsubscribe": 3,
+    "subscribe": 2,
+    "group-frozen": 2,
+    "group-resumed": 2,
 }
+TOPICS = ("t", "u")  # members stop reading the second one, and then nobody holds it
 
 
 class RegionRun:
@@ -47,9 +54,11 @@ class RegionRun:
         self.world = World()
         self.world.has_bugs = False
         self.copies: Copies = {}
-        self.log = Log({("t", number): 0 for number in range(PARTITIONS)})
+        self.log = Log({("t", number): 0 for number in range(PARTITIONS)} | {("u", 0): 0, ("u", 1): 0})
         self.world.set_topic("t", PARTITIONS)
+        self.world.set_topic("u", 2)
         self.world.create_group()
+        self.configure()
         self.settings = Settings("billing", "group", every_ms=2_000, reset_ms=40_000)
         self.members: list[SimulatedMember] = []
         self.names = [f"m{number}" for number in range(MEMBERS + 2)]
@@ -59,7 +68,7 @@ class RegionRun:
             self.add(name)
         self.faults = sorted(self.draw.randrange(STEPS) for _ in range(faults))
         self.seen = Counter[str]()
-        self.checked = 0
+        self.checked = self.opened = 0
 
     def add(self, name: str) -> None:
         self.members.append(SimulatedMember(self.world, name, self.copies, self.log, self.settings))
@@ -79,12 +88,22 @@ class RegionRun:
             if number % 4 == 0 and self.draw.random() < 0.5:
                 self._produce()
         self.complete_another()
+        self.serve_all()
         for number in range(QUIET_STEPS):
             self.step()
             if number % 50 == 0 and self._is_done():
                 break
         assert self._is_done(), self._why_not()
         self._check_end()
+
+    def serve_all(self) -> None:
+        """Let every partition have a holder again."""
+        self.configure()
+        for member in self.running():
+            member.source.subscribe(TOPICS)
+
+    def configure(self, **settings: object) -> None:
+        self.world.configure(json.dumps({"version": 1, "rebalance_timeout_ms": 1_000, **settings}).encode())
 
     def complete_another(self) -> None:
         """Run without faults until another checkpoint is complete, which must take a bounded time."""
@@ -129,6 +148,7 @@ class RegionRun:
             self.world.tick()
         self.world.check()
         self._check_checkpoint()
+        self._check_opened()
 
     def _act(self, member: SimulatedMember) -> None:
         """Let the consumer's own threads do something."""
@@ -143,7 +163,7 @@ class RegionRun:
 
     # ---- faults
 
-    def _fault(self) -> None:
+    def _fault(self) -> None:  # a table
         kind = self.draw.choices(list(FAULTS), list(FAULTS.values()))[0]
         actors = self.running()
         member = self.draw.choice(actors) if actors else None
@@ -151,20 +171,31 @@ class RegionRun:
         if kind == "leader":
             self._lose_leader()
         elif kind == "grow":
-            number = len(self.log.ends)
+            number = sum(topic == "t" for topic, _number in self.log.ends)
             self.world.set_topic("t", number + 1)
             self.log.ends["t", number] = 0
         elif kind == "join" or member is None:
             self._join()
-        elif kind == "rebalance":
-            self.world.configure(
-                b'{"version":1,"strategy":"%b"}' % self.draw.choice([b"range", b"round_robin", b"sticky"])
-            )
+        elif kind in {"rebalance", "group-frozen", "group-resumed"}:
+            strategy = self.draw.choice(["range", "round_robin", "sticky"])
+            self.configure(strategy=strategy, frozen=kind == "group-frozen")
+        elif kind == "unsubscribe":
+            for one in actors:
+                one.source.subscribe(TOPICS[:1])
+        elif kind == "hang":  # it keeps its sessions, and is evicted because it does not stop what moves
+            member.frozen_until = self.world.now_us + 3_000_000
+            member.source.subscribe(TOPICS[:1])
+        elif kind == "subscribe":
+            member.source.subscribe(TOPICS)
         elif kind in {"reset", "reset-initial"}:
-            content = documents.encode_request(Request(kind, member.name, "of the test"))
-            self.world.zk.perform(Multi((Create(paths.region(GROUP, "requests", f"{kind}-"), content, sequence=True),)))
+            self.ask(kind)
         else:
             self._hurt(kind, member)
+
+    def ask(self, kind: str) -> None:
+        """Ask for a round, as an operator does."""
+        content = documents.encode_request(Request(kind, self.names[0], "of the test"))
+        self.world.zk.perform(Multi((Create(paths.region(GROUP, "requests", f"{kind}-"), content, sequence=True),)))
 
     def _hurt(self, kind: str, member: SimulatedMember) -> None:
         zk = self.world.zk
@@ -214,11 +245,22 @@ class RegionRun:
         names = [paths.region(GROUP, "merged", f"{order.complete}.{piece}") for piece in range(order.pieces)]
         return documents.joined_merge(documents.decode_merge(self.world.zk.nodes[name].content) for name in names)
 
+    def offset(self, tp: TopicPartition) -> int:
+        """Return the stored offset, -1 if there is none."""
+        node = self.world.zk.nodes.get(paths.offsets(GROUP, *tp))
+        return -1 if node is None else int(node.content)
+
+    def holder(self, tp: TopicPartition) -> str | None:
+        return next((name for name, held in self.world.owned().items() if tp in held), None)
+
     def initial(self) -> dict[TopicPartition, int]:
         found = {}
-        for number in self.world.zk.children(paths.region(GROUP, "initial", "t")):
-            content = self.world.zk.nodes[f"{paths.region(GROUP, 'initial', 't')}/{number}"].content
-            found["t", int(number)] = documents.decode_initial(content).offset
+        for topic in TOPICS:
+            path = paths.region(GROUP, "initial", topic)
+            for number in self.world.zk.children(path):
+                found[topic, int(number)] = documents.decode_initial(
+                    self.world.zk.nodes[f"{path}/{number}"].content
+                ).offset
         return found
 
     def _check_checkpoint(self) -> None:
@@ -231,6 +273,16 @@ class RegionRun:
         self.seen["checkpoints"] += 1
         states = [self.copies[entry] for entry in merge.states.items()]
         self._check_effects(states, merge.offsets, f"checkpoint {order.complete}")
+
+    def _check_opened(self) -> None:
+        """No checkpoint is asked for in vain: while an evicted consumer may read on, none can be complete."""
+        order = self.order()
+        if order is None or order.open is None or order.open.id <= self.opened:
+            return
+        self.opened = order.open.id
+        evicted = self.world.zk.children(paths.evicted(GROUP))
+        self.seen["evicted"] += len(evicted)
+        assert order.is_resetting or not evicted, f"checkpoint {self.opened} is open while {evicted} may read on"
 
     def _check_effects(self, states: list[Effects], offsets: dict[TopicPartition, int] | object, where: str) -> None:
         assert isinstance(offsets, dict)

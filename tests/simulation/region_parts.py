@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.support.world import GROUP, Agent, World
 from tests.support.zk_model import Session
-from zkrebalancer.protocol import command, ownership, paths
+from zkrebalancer.protocol import command, ownership, paths, registration
 from zkrebalancer.protocol.calls import (
     Call,
     Content,
@@ -82,6 +82,14 @@ class SimulatedConsumer:
 
     def identity(self, _topic: str) -> str:
         return "id-1"
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from now on."""
+        agent = self.agent
+        agent.registration = replace(agent.registration, subscription=dict.fromkeys(topics, 1))
+        if agent.name is not None:
+            write = SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration))
+            self.world.zk.perform(Multi((write,)), agent.session.session_id)
 
     def let_arrive(self) -> bool:
         """Make the next started partition visible to the application."""
@@ -194,7 +202,9 @@ class SimulatedMember:
 
     def __init__(self, world: World, name: str, copies: Copies, log: Log, settings: Settings) -> None:
         self.world, self.name = world, name
-        self.source = SimulatedConsumer(world, world.add_agent(f"{name}-{len(world.agents)}"), log)
+        self.source = SimulatedConsumer(
+            world, world.add_agent(f"{name}-{len(world.agents)}", {"t": 1, "u": 1}, stop_timeout_ms=1_000), log
+        )
         self.application = SimulatedApplication(name, copies)
         self.member = Member(GROUP, name, settings, self.source, self.application, PIECE_BYTES)
         self.session: Session = world.zk.open()

@@ -73,6 +73,7 @@ class Region:
         self._since_us = 0
         self._opened_us = 0  # when the open round was ordered, under this leadership
         self.reason = ""  # what the last decision waits for
+        self._last_void = ""  # why the last checkpoint was void
         self._tries = 0
 
     # ---- reading
@@ -308,6 +309,7 @@ class Region:
             is_at_rest=is_forced or self._is_quiet(),
             since_us=self._since_us,
             now_us=self._scheduler.now.mono_us,
+            last_void=self._last_void,
         )
 
     def _is_quiet(self) -> bool:
@@ -406,6 +408,8 @@ class Region:
         if before.open is not None:
             kind = f"region_{before.open.kind}"
             is_done = after.complete == before.open.id or decision.next is Next.FLOW
+            if before.open.kind == CHECKPOINT:
+                self._last_void = "" if is_done else decision.reason
             self._scheduler.emit(
                 f"{kind}_{'completed' if is_done else 'abandoned'}",
                 None,

@@ -39,6 +39,7 @@ class Seen:
     is_at_rest: bool  # no plan is made or carried out
     since_us: int  # when the open round was ordered, or the last one ended; under this leadership
     now_us: int
+    last_void: str = ""  # why the last checkpoint was void, under this leadership
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,11 @@ def _follow_reset(order: Order, opened: Round, seen: Seen) -> Decision:
     if missing:
         return Decision(Next.WAIT, order, f"waits for {missing[0]} to reset", limit_us)
     obstacle = _uncovered(seen)
-    if obstacle is not None:
-        return Decision(Next.WAIT, order, obstacle, is_obstacle=seen.is_at_rest)
+    if obstacle is not None:  # at first, of partitions that have just come to a member
+        is_late = seen.now_us >= limit_us
+        return Decision(
+            Next.WAIT, order, obstacle, None if is_late else limit_us, is_obstacle=is_late and seen.is_at_rest
+        )
     return Decision(Next.FLOW, replace(order, open=None), "all are reset")
 
 
@@ -137,7 +141,8 @@ def _follow_checkpoint(order: Order, opened: Round, seen: Seen) -> Decision:
         return Decision(Next.WAIT, order, f"waits for the checkpoint of {missing[0]}", limit_us)
     obstacle = _uncovered(seen)
     if obstacle is not None:
-        return Decision(Next.WRITE, replace(order, open=None), obstacle, is_obstacle=True)
+        after = replace(order, open=None)
+        return Decision(Next.WRITE, after, obstacle, is_obstacle=obstacle == seen.last_void)
     members = {name: zxid for name, zxid in order.members.items() if name not in opened.leaving}
     leaving = tuple(name for name in order.leaving if name in members)
     left = {name: zxid for name, zxid in order.left.items() if seen.registered.get(name) == zxid}

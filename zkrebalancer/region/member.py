@@ -67,6 +67,7 @@ class Member:
         self._is_admitted = False
         self._is_reset_wanted: str | None = None  # why; until the request is stored, or a reset has come
         self._answer: _Answer | None = None
+        self._sought: set[TopicPartition] = set()  # by the last reset; others have come since
         self._initial: set[TopicPartition] = set()  # partitions whose initial offset is stored
 
     # ---- states
@@ -227,11 +228,13 @@ class Member:
         merge = yield from self._read_merge(order)
         if merge is None and order.complete is not None:
             return
-        targets = yield from self._targets(self._source.held(), merge)
+        held = self._source.held().keys()
+        targets = yield from self._targets(held, merge)
         if targets is None:
             return
         self._restore(merge)
         self._source.seek(targets)
+        self._sought = set(held)
         self.go(RegionState.RESET_COMPLETE)
         self.done, self._is_reset_wanted, self._answer = order.reset, None, None
 
@@ -243,8 +246,8 @@ class Member:
     def request(self, kind: str, reason: str = "") -> Steps[bool]:
         """Ask the leader for something; return whether the request is stored."""
         content = documents.encode_request(Request(kind, self.name, reason[: documents.MAX_REASON]))
-        path = paths.region(self.group, "requests", f"{kind}-")
-        replies = yield [Multi((Create(path, content, sequence=True),))]
+        create = Create(paths.region(self.group, "requests", f"{kind}-"), content, sequence=True)
+        replies = yield [Multi((create,))]
         return isinstance(replies[0], Done)
 
     def leave(self) -> None:
@@ -340,8 +343,7 @@ class Member:
     def _renew_initial(self, tp: TopicPartition, content: bytes) -> Steps[bool]:
         """Keep an initial offset, unless it is that of another incarnation of the topic."""
         path = self._initial_path(tp)
-        replies = yield [Get(path)]
-        found = replies[0]
+        (found,) = yield [Get(path)]
         if not isinstance(found, Content):
             return False
         if _may_be_same(self._decoded_initial(tp, found.content).incarnation, self._source.identity(tp[0])):
@@ -378,7 +380,7 @@ class Member:
             return
         held = self._source.held()
         if self._answer is None or self._answer.round != opened.id:
-            self._prepare(opened, held)
+            self._prepare(opened, {tp: at for tp, at in held.items() if tp in self._sought})
         elif new := held.keys() - self._answer.partitions:
             # Others may process records by now, and these partitions may come from them: read the order anew.
             path = paths.region(self.group, "order")

@@ -121,6 +121,7 @@ def test_a_checkpoint_is_void_if_a_plan_overtakes_it_or_a_partition_is_not_cover
     complete = answered(order, "a", "b")
     for other in (
         seen(complete, is_at_rest=False),
+        seen(answered(order, "a"), is_at_rest=False),  # the others may answer after partitions went there and back
         seen(complete, holdings={**HELD, "stranger-1": {("t", 7)}}),
         seen(answered(order, "a"), now_us=60_000_000),
     ):
@@ -132,6 +133,21 @@ def test_a_stranger_in_the_group_is_named() -> None:
     order = opened(RESET)
     decision = decide(order, seen(answered(order, "a", "b"), holdings={**HELD, "stranger-1": {("t", 7)}}))
     assert decision.reason.startswith("stranger-1 holds t/7 and has not answered for it")
+
+
+def test_a_stranger_is_an_obstacle_and_a_partition_that_has_just_come_to_a_member_is_not() -> None:
+    """Was so: after almost every crash, a member that had not answered for a partition yet was called a stranger."""
+    holdings = {**HELD, "b-1": {("t", 1), ("t", 7)}}
+    order = opened(RESET)
+    soon, late = (
+        decide(order, seen(answered(order, "a", "b"), holdings=holdings, now_us=at)) for at in (1, 60_000_000)
+    )
+    assert (soon.is_obstacle, soon.wake_us) == (False, 60_000_000)
+    assert (late.next, late.is_obstacle) == (Next.WAIT, True)
+    order = opened(CHECKPOINT)
+    first = decide(order, seen(answered(order, "a", "b"), holdings=holdings))
+    again = decide(order, seen(answered(order, "a", "b"), holdings=holdings, last_void=first.reason))
+    assert (first.is_obstacle, again.is_obstacle) == (False, True)
 
 
 def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:

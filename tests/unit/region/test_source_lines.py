@@ -7,6 +7,7 @@ and 14; `tests/unit/consumer_agent/region/test_classic.py` has line 2 and the qu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -374,6 +375,23 @@ def test_line_14_a_partition_that_moves_during_a_reset_is_sought_and_answered_fo
     stage.member.go(RegionState.RESET_PENDING)
     stage.member.go(RegionState.RESET_COMPLETE)
     stage.source.positions = {("t", 0): 0, ("t", 1): 77}
+    stage.advance(order)
+    assert stage.source.positions == {("t", 0): 0, ("t", 1): 3}
+    assert stage.answers(2) == {("t", 0): 0, ("t", 1): 3}
+
+
+def test_line_14_a_partition_that_comes_while_a_reset_reads_where_to_begin_is_sought_as_well(stage: Stage) -> None:
+    """Was so: it was answered for at its former offset, and the records before it were in nobody's state any more."""
+    flowing(stage)
+    stage.fetch(t1=3)
+    order = stage.order(**resetting(2))
+    steps = stage.member.advance(order)
+    calls = next(steps)
+    stage.source.positions["t", 1] = 77
+    with suppress(StopIteration):
+        while True:
+            calls = steps.send([stage.zk.perform(call, stage.session.session_id) for call in calls])
+    assert stage.answers(2) == {("t", 0): 0}
     stage.advance(order)
     assert stage.source.positions == {("t", 0): 0, ("t", 1): 3}
     assert stage.answers(2) == {("t", 0): 0, ("t", 1): 3}
