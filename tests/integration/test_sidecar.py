@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.child import ACK, Agent, ask, configure
@@ -181,11 +181,11 @@ def test_a_record_whose_dead_letter_topic_has_vanished_is_not_finished(stage: St
 
 
 def read_topic(bootstrap: str, topic: str) -> list[Message]:
-    """Return all messages of a topic with one partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dead", "auto.offset.reset": "earliest"})
+    """Return all messages of a topic with one partition, without a group, whose start takes longer."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dead"})
     found: list[Message] = []
     try:
-        consumer.subscribe([topic])
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         give_up_s = time.monotonic() + WAIT_S
         while not found and time.monotonic() < give_up_s:
             found += consumer.consume(100, timeout=1.0)
