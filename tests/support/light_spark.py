@@ -40,8 +40,14 @@ LIGHT = {
 }
 # A session of ours has two shuffle partitions; a command's 32 have to be merged.
 FEW_PARTITIONS = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-# A heap that begins small is collected, and enlarged, every few queries.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms800m", "-Xmn500m", "-XX:MetaspaceSize=256m")
+QUICK_START = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:ReservedCodeCacheSize=240m",  # with one compiler 48, which fill up: methods are compiled again
+    "-Xms800m",  # a heap that begins small is collected, and enlarged, every few queries
+    "-Xmn500m",
+    "-XX:MetaspaceSize=256m",
+)
 
 
 def submit(*options: str) -> dict[str, str]:
