@@ -198,6 +198,7 @@ class RecordFetcher(Effect):
     positions: Mapping[TopicPartition, int]
     reason: str | None = None
     late_ms: int = 0  # how long ago it happened
+    command_id: str | None = None  # None: no command is the reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,17 @@ class Release(ABC):
         return self.lane.changed({partition: position.finished for partition, position in self.positions.items()})
 
     def record(
-        self, kind: str, generation: int, cause_id: str | None, reason: str | None = None, late_ms: int = 0
+        self,
+        kind: str,
+        generation: int,
+        cause_id: str | None,
+        reason: str | None = None,
+        late_ms: int = 0,
+        command_id: str | None = None,
     ) -> None:
         """Write the event that fetching has ended, or continues."""
         returned = {partition: position.returned for partition, position in self.positions.items()}
         if returned:
-            self.effects.add(RecordFetcher(kind, self.consumer, generation, cause_id, returned, reason, late_ms))
+            self.effects.add(
+                RecordFetcher(kind, self.consumer, generation, cause_id, returned, reason, late_ms, command_id)
+            )

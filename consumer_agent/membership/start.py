@@ -221,6 +221,7 @@ class Start:
                     self.command.cause.id,
                     dict(self.offsets),
                     late_ms=self.lane.learned_late_ms(),
+                    command_id=self.command.command_id,
                 ),
                 TellAssigned(self.partitions),
                 StartFetching(dict(self.offsets), self.command.generation, self._threads()),

@@ -71,4 +71,5 @@ class Stop(Release):
         self.effects.add(ResumeFetching(self.partitions))
 
     def _record(self, kind: str, reason: str | None, late_ms: int = 0) -> None:
-        self.record(kind, self.command.generation, self.command.cause.id, reason, late_ms)
+        command = self.command
+        self.record(kind, command.generation, command.cause.id, reason, late_ms, command.command_id)

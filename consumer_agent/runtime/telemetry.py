@@ -55,7 +55,9 @@ class Telemetry:
         """Write `fetcher_started` or `fetcher_stopped` for each topic."""
         mono_us = time.monotonic_ns() // 1_000 - effect.late_ms * 1_000
         for topic, positions in _by_topic(effect.positions):
-            reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+            more: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+            if effect.command_id is not None:
+                more["command_id"] = effect.command_id
             self._write(
                 effect.kind,
                 generation=effect.generation,
@@ -65,7 +67,7 @@ class Telemetry:
                 partitions=list(positions),
                 positions=list(positions.values()),
                 mono_us=mono_us,
-                **reason,
+                **more,
             )
 
     def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:

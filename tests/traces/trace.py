@@ -46,7 +46,7 @@ def described(effect: object) -> str | None:
         parts = [written(operation) for operation in effect.call.operations if not isinstance(operation, Check)]
         return f"writes {'; '.join(parts)}"
     if isinstance(effect, Emit):
-        shown = {key: value for key, value in effect.fields.items() if key not in {"command_id", "plan_us"}}
+        shown = {key: value for key, value in effect.fields.items() if key not in {"command_id", "plan_us", "asked_us"}}
         generation = "" if effect.generation is None else f" (generation {effect.generation})"
         return f"event {effect.kind}{generation} {', '.join(f'{k}={v}' for k, v in shown.items())}".rstrip()
     if isinstance(effect, Warn):

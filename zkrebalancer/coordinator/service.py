@@ -203,6 +203,8 @@ class CoordinatorService:
 
     def _write_down(self, effect: Emit) -> None:
         fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is
+        if "asked_us" in fields:
+            fields["asked_us"] = clock.monotonic_us(fields["asked_us"])
         self._event_log.write(
             effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
         )

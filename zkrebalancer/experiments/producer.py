@@ -50,6 +50,7 @@ class NumberedProducer:
         self._turns = turns(partitions, skew, seed)
         self._next_number = dict.fromkeys(partitions, 0)
         self._acknowledged: dict[TopicPartition, list[int]] = {}
+        self._sent_us: dict[TopicPartition, int] = {}  # wall clock: when the first of these was handed over
         self._event_log = event_log
         self._error: KafkaError | None = None
         self._unknown_since_s: float | None = None  # when the broker first did not know the topic
@@ -106,14 +107,22 @@ class NumberedProducer:
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is not None and partition is not None and offset is not None:
+            if (topic, partition) not in self._acknowledged:
+                self._sent_us[topic, partition] = sent_at_us(message.value() or b"")
             self._acknowledged.setdefault((topic, partition), []).append(offset)
 
     def _write_acknowledged(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
+        wall_us = (time.time_ns() - time.monotonic_ns()) // 1_000
         for (topic, partition), offsets in acknowledged.items():
             for first, last in contiguous(offsets):
                 self._event_log.write(
-                    "produced", topic=topic, partition=partition, first_offset=first, last_offset=last
+                    "produced",
+                    topic=topic,
+                    partition=partition,
+                    first_offset=first,
+                    last_offset=last,
+                    sent_us=self._sent_us[topic, partition] - wall_us,
                 )
 
 

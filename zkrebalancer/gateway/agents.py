@@ -158,6 +158,8 @@ class Agents:
     def record(self, group: str, effect: effects.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, for each topic."""
         more: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+        if effect.command_id is not None:
+            more["command_id"] = effect.command_id
         for topic, found in itertools.groupby(sorted(effect.positions), key=lambda partition: partition[0]):
             numbers = [number for _topic, number in found]
             self._event_log.write(

@@ -1,7 +1,8 @@
 """Judges a run by its events: records lost, duplicated or out of order, partitions that two consumers owned at once.
 
 `check` reads a folder, `judge` is pure. For the definitions see `docs/reference/events.md` and `partition_history.py`.
-Times are those of the monotonic clock that the processes of one host share.
+Times are those of the monotonic clock that the processes of one host share. Clocks of several hosts are aligned within
+bounds (`clocks.py`); what would need a closer look is not a problem but unclear.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zkrebalancer.observe.doubts import Doubts
 from zkrebalancer.observe.partition_history import CLOSED, PartitionHistory
 from zkrebalancer.observe.ranges import RangeSet
-from zkrebalancer.observe.reading import Event, EventFiles, NoEventsError, Problems
+from zkrebalancer.observe.reading import Event, NoEventsError, Problems
 from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
+from zkrebalancer.observe.run_events import RunEvents
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_RANGES_SHOWN = 3
@@ -38,7 +41,8 @@ class Verdict:
     counts repeated deliveries, and `duplicated_outside_crash` those that no crash explains. `lost` counts records that
     were produced but not delivered. `out_of_order` counts deliveries that begin below an earlier one of the same
     consumer. `overlaps` counts partitions that two consumers owned at once. `converged`: at the end, each partition had
-    exactly one owner. `problems` has at most MAX_PROBLEMS lines, and one with the number of further ones.
+    exactly one owner. `problems` has at most MAX_PROBLEMS lines, and one with the number of further ones; so has
+    `unclear`, what cannot be told because the clocks of several hosts are not known well enough.
     """
 
     produced: int
@@ -53,6 +57,7 @@ class Verdict:
     faults: tuple[Fault, ...]
     torn_lines: int
     problems: tuple[str, ...]
+    unclear: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -68,23 +73,23 @@ def check(directory: Path) -> Verdict:
 
     """
     problems = Problems()
-    files = EventFiles(directory, problems)
-    run = _replay(files, problems)
+    files = RunEvents(directory, problems)
+    run = Run(problems, files.doubts)
+    for line in () if files.alignment is None else files.alignment.contradictions:
+        run.unclear.add(line)
+    for event in files:
+        run.apply(event)
     if run.began_us is None:
         raise NoEventsError(f"the event files of {directory} are empty")
     return run.verdict(files.torn_lines)
 
 
 def judge(events: Iterable[Event]) -> Verdict:
-    """Judge events that are sorted by `mono_us` and have the keys of `reading.KEYS`."""
-    return _replay(events, Problems()).verdict(torn_lines=0)
-
-
-def _replay(events: Iterable[Event], problems: Problems) -> Run:
-    run = Run(problems)
+    """Judge events of one clock that are sorted by `mono_us` and have the keys of `reading.KEYS`."""
+    run = Run(Problems())
     for event in events:
         run.apply(event)
-    return run
+    return run.verdict(torn_lines=0)
 
 
 @dataclass(slots=True)
@@ -110,9 +115,11 @@ class GroupRecord:
 class Run:
     """A run up to the last event that was applied."""
 
-    def __init__(self, problems: Problems) -> None:
-        """Begin before the first event; findings are added to `problems`."""
+    def __init__(self, problems: Problems, doubts: Doubts | None = None) -> None:
+        """Begin before the first event; findings are added to `problems`, or to `unclear` if `doubts` concern them."""
         self.began_us: int | None = None
+        self.unclear = Problems()
+        self._doubts = doubts
         self._problems = problems
         self._groups: dict[str, GroupRecord] = {}
         self._produced: dict[TopicPartition, RangeSet] = {}
@@ -170,6 +177,7 @@ class Run:
             faults=tuple(self._faults),
             torn_lines=torn_lines,
             problems=self._problems.lines(),
+            unclear=self.unclear.lines(),
         )
 
     # Ownership ------------------------------------------------------------------------------------------------------
@@ -185,6 +193,9 @@ class Run:
             group.started.setdefault(member, set()).add(partition)
             history = group.partitions.setdefault(partition, PartitionHistory())
             still_open, pause_us = history.start(member, event["mono_us"], position)
+            if self._is_unclear(event, partition):
+                still_open = []
+                self._add(self.unclear, event, partition, f"cannot tell who owned it when {member} started")
             for other in still_open:
                 since = f"since {self._seconds(other.started_us):.3f} s"
                 if other.member == member:
@@ -234,14 +245,15 @@ class Run:
         history = self._group(event).partitions.setdefault(partition, PartitionHistory())
         delivery = history.deliver(member, begin, end, event.get("generation"))
         self._duplicated += _size(delivery.repeated)
-        self._forbidden += _size(delivery.forbidden)
+        is_clear = delivery.is_faultless or not self._is_unclear(event, partition)
+        self._forbidden += _size(delivery.forbidden) if is_clear else 0
         received = f"{member} received {_text([(begin, end)])}"
         if not delivery.is_owned:
             self._problem(event, partition, f"{received} without owning the partition")
         if not delivery.is_latest:
             self._problem(event, partition, f"{received} under generation {event['generation']}, after a higher one")
         if not delivery.is_in_order:
-            self._out_of_order += 1
+            self._out_of_order += is_clear
             self._problem(event, partition, f"{received} after later ones")
         if delivery.forbidden:
             self._problem(event, partition, f"{received}, of which {_text(delivery.forbidden)} again without a crash")
@@ -344,9 +356,18 @@ class Run:
     def _seconds(self, mono_us: int) -> float:
         return (mono_us - (self.began_us or 0)) / 1e6
 
+    def _is_unclear(self, event: Event, partition: TopicPartition) -> bool:
+        return self._doubts is not None and self._doubts.concern(event, partition)
+
     def _problem(self, event: Event, partition: TopicPartition, text: str) -> None:
+        if self._is_unclear(event, partition):
+            self._add(self.unclear, event, partition, f"cannot tell whether {text}")
+        else:
+            self._add(self._problems, event, partition, text)
+
+    def _add(self, lines: Problems, event: Event, partition: TopicPartition, text: str) -> None:
         at = f"{self._seconds(event['mono_us']):.3f} s"
-        self._problems.add(f"{at}: {_where(event['group'], partition)}: {text}")
+        lines.add(f"{at}: {_where(event['group'], partition)}: {text}")
 
 
 def _where(group: str, partition: TopicPartition) -> str:

@@ -24,6 +24,8 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 
 FILE_BYTES_VARIABLE = "ZKREBALANCER_EVENTS_FILE_BYTES"
 FILES_VARIABLE = "ZKREBALANCER_EVENTS_FILES"
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+BOOT_DIGITS = 8
 MAX_FILE_BYTES = 256 * 1024 * 1024  # then the next file begins
 MAX_FILES = 16  # of one process; the oldest is deleted
 MAX_WAITING_BYTES = 32 * 1024 * 1024  # of lines; more are dropped
@@ -41,6 +43,14 @@ _new_reentrant_lock = monkey.get_original("_thread", "RLock")
 _new_queue = monkey.get_original("queue", "SimpleQueue")
 
 
+def boot_of_this_host() -> str | None:
+    """Return what names this boot, whose processes share a monotonic clock, containers included; None: unknown."""
+    try:
+        return BOOT_FILE.read_text(encoding="ascii").strip()[:BOOT_DIGITS] or None
+    except (OSError, ValueError):
+        return None
+
+
 class EventLog:
     """Appends events to `<directory>/<process>-<pid>.jsonl` and its successors; safe for threads and greenlets.
 
@@ -55,7 +65,7 @@ class EventLog:
             ConfigurationError: a variable of the environment is no number.
 
         """
-        self._host = socket.gethostname()
+        self._host, self._boot = socket.gethostname(), boot_of_this_host()
         self._process = process
         self._writer: _Writer | None = None
         if directory is not None:
@@ -92,6 +102,7 @@ class EventLog:
             "ts_us": time.time_ns() // 1_000,
             "mono_us": time.monotonic_ns() // 1_000 if mono_us is None else mono_us,
             "host": self._host,
+            "boot": self._boot,
             "process": self._process,
             "kind": kind,
             "group": group,

@@ -41,6 +41,11 @@ class Delivery:
     repeated: list[tuple[int, int]]  # delivered before
     forbidden: list[tuple[int, int]]  # the part of `repeated` that must not be delivered again
 
+    @property
+    def is_faultless(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.is_owned and self.is_in_order and self.is_latest and not self.forbidden
+
 
 @dataclass(slots=True)
 class PartitionHistory:

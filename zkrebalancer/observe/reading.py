@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,19 +96,25 @@ class EventFiles:
 
         """
         self.torn_lines = 0
-        self._paths = sorted(directory.glob("*.jsonl"))
+        self.place: Callable[[Event], Event] | None = None  # moves an event to the time by which all are ordered
+        self.paths = sorted(directory.glob("*.jsonl"))
         self._problems = problems
         self._order = order
-        if not self._paths:
+        if not self.paths:
             raise NoEventsError(f"{directory} contains no event file (*.jsonl)")
-        names = {path.name for path in self._paths}
+        names = {path.name for path in self.paths}
         for name, before in ((name, _file_before(name)) for name in sorted(names)):
             if before is not None and before not in names:
                 problems.add(f"{before}, which precedes {name}, is missing: a process keeps only its last files")
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; all files stay open meanwhile."""
-        return heapq.merge(*(self._in_order(path) for path in self._paths), key=self._time)
+        return heapq.merge(*(self._in_order(path) for path in self.paths), key=self._time)
+
+    def unordered(self) -> Iterator[Event]:
+        """Iterate over the events, file by file."""
+        for path in self.paths:
+            yield from self._parsed(path)
 
     def _time(self, event: Event) -> int:
         at = event.get(self._order)
@@ -137,7 +143,7 @@ class EventFiles:
                     continue
                 flaw = find_flaw(event)
                 if flaw is None:
-                    yield event
+                    yield event if self.place is None else self.place(event)
                 else:
                     self._problems.add(f"{path.name}, line {number}: {flaw}")
 

@@ -33,6 +33,7 @@ class Batch:
     def __init__(self, scheduler: PartScheduler, view: GroupView, plan: Plan) -> None:
         """Start with the check of the settings, and with the plan's generation if it is not stored yet."""
         self.plan = plan
+        self.asked_us = scheduler.now.mono_us
         self._limit = scheduler.limit
         self._view = view
         self._first: list[Operation] = [Check(paths.group(view.group), view.settings_version)]

@@ -214,6 +214,7 @@ class Moving:
                 command_id=sent.command_id,
                 option=sent.option,
                 member=consumer,
+                asked_us=batch.asked_us,
                 partition_count=len(view.held_by(consumer) if sent.partitions is None else sent.partitions),
             )
 

@@ -12,6 +12,11 @@ def steady_us() -> int:
     return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000
 
 
+def monotonic_us(at_us: int) -> int:
+    """Return a moment of `steady_us` on the clock of events; they differ by the time that the machine was suspended."""
+    return at_us - steady_us() + time.monotonic_ns() // 1_000
+
+
 def epoch_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

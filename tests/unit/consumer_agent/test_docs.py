@@ -55,8 +55,8 @@ def test_every_event_is_there_with_its_keys(tmp_path: Path) -> None:
     telemetry = Telemetry(EventLog(tmp_path, "agent"), "g")
     tp = ("t", 0)
     telemetry.delivered("c", [Run(*tp, 3, messages(tp, [5]))], 1)
-    telemetry.fetcher(RecordFetcher("fetcher_started", "c", 3, None, {tp: 5}))
-    telemetry.fetcher(RecordFetcher("fetcher_stopped", "c", 3, None, {tp: 6}, "closed"))
+    telemetry.fetcher(RecordFetcher("fetcher_started", "c", 3, None, {tp: 5}, command_id="one"))
+    telemetry.fetcher(RecordFetcher("fetcher_stopped", "c", 3, None, {tp: 6}, "revoked", command_id="two"))
     telemetry.out_of_range(OutOfRange(tp, 5, 10, 20, 10))
     telemetry.committed("c", 3, {tp: 6})
     telemetry.poll_late(RecordPollLate("c", 200, 300, gives_up=False))
@@ -64,7 +64,7 @@ def test_every_event_is_there_with_its_keys(tmp_path: Path) -> None:
     telemetry.close()
     (file,) = tmp_path.iterdir()
     events = [json.loads(line) for line in file.read_text().splitlines()]
-    common = {"ts_us", "mono_us", "host", "process", "kind", "group", "generation", "cause_id"}
+    common = {"ts_us", "mono_us", "host", "boot", "process", "kind", "group", "generation", "cause_id"}
     documented = {
         kind: set(named(f"`{cells[1]}`".replace(", ", "`, `").replace("``", "`")))
         for cells in rows("reference/events.md")

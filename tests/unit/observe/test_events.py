@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from zkrebalancer.observe.checker import check
-from zkrebalancer.observe.events import FILE_BYTES_VARIABLE, EventLog
+from zkrebalancer.observe.events import FILE_BYTES_VARIABLE, EventLog, boot_of_this_host
 
 ENDLESS_WRITER = """
 import pathlib, sys
@@ -70,6 +70,7 @@ def test_an_event_has_the_common_keys_and_its_own(tmp_path: Path) -> None:
     assert abs(event.pop("ts_us") - time.time_ns() // 1_000) < 60_000_000
     assert event == {
         "host": socket.gethostname(),
+        "boot": boot_of_this_host(),
         "process": "agent",
         "kind": "committed",
         "group": "g",

@@ -75,7 +75,7 @@ def test_offsets_are_read_together_and_nothing_is_emitted_before_the_ack(driver:
     positions = {T0: 10, T1: 20}
     assert effects == [
         Failpoint("after-ack"),
-        RecordFetcher("fetcher_started", CONSUMER, 4, CAUSE.id, positions),
+        RecordFetcher("fetcher_started", CONSUMER, 4, CAUSE.id, positions, command_id="start-1"),
         TellAssigned(frozenset(positions)),
         StartFetching(positions, 4, {T1: 1}),
     ]

@@ -92,7 +92,7 @@ def test_an_application_that_has_finished_is_not_waited_for(driver: Driver) -> N
 
 def test_the_stop_is_recorded_before_its_ack_and_the_commit_after_it(driver: Driver) -> None:
     effects = driver.progress(driver.stop(frozenset({T0})), {T0: FINISHED, T1: IN_HAND})
-    stopped = RecordFetcher("fetcher_stopped", CONSUMER, 5, CAUSE.id, {T0: 15}, "revoked")
+    stopped = RecordFetcher("fetcher_stopped", CONSUMER, 5, CAUSE.id, {T0: 15}, "revoked", command_id="stop-1")
     assert effects[:2] == [stopped, Failpoint("before-stop-ack")]
     assert driver.answer_write(Done((2, None, 1))) == [
         Failpoint("after-stop-ack"),
@@ -156,7 +156,7 @@ def test_rule_10_a_stop_whose_command_is_gone_goes_on_from_where_the_application
     driver.progress(driver.stop(frozenset({T0})), {T0: FINISHED, T1: FINISHED})
     effects = driver.answer_write(Refused(Refusal.NO_NODE, 1))
     assert effects == [
-        RecordFetcher("fetcher_started", CONSUMER, 5, CAUSE.id, {T0: 15}),
+        RecordFetcher("fetcher_started", CONSUMER, 5, CAUSE.id, {T0: 15}, command_id="stop-1"),
         ResumeFetching(frozenset({T0})),
     ]
     assert driver.machine.state is State.ACTIVE

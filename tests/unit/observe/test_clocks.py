@@ -1,0 +1,96 @@
+"""Clocks that are set apart and drift are aligned within bounds that hold."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrebalancer.observe.clocks import Evidence, align
+
+DRIFTS = st.integers(-450, 450)  # ppm of each clock
+OFFSETS = st.integers(-(10**13), 10**13)
+
+
+class World:
+    """True times, and three clocks that each show something else."""
+
+    def __init__(self, seed: int, offsets: tuple[int, ...], drifts: tuple[int, ...]) -> None:
+        self.chance = random.Random(seed)
+        self.offsets, self.drifts = offsets, drifts
+        self.evidence = Evidence()
+        for number in range(len(offsets)):
+            self.evidence.events[str(number)] = 10 - number
+
+    def shows(self, clock: int, true_us: int) -> int:
+        return true_us + true_us * self.drifts[clock] // 1_000_000 + self.offsets[clock]
+
+    def message(self, sender: int, receiver: int, sent_us: int) -> None:
+        came_us = sent_us + self.chance.randrange(200, 50_000)
+        cause, effect = (str(sender), self.shows(sender, sent_us)), (str(receiver), self.shows(receiver, came_us))
+        self.evidence.add(cause, effect)
+
+
+@given(st.integers(0, 1_000), st.tuples(OFFSETS, OFFSETS, OFFSETS), st.tuples(DRIFTS, DRIFTS, DRIFTS))
+def test_the_truth_is_within_the_bounds(seed: int, offsets: tuple[int, ...], drifts: tuple[int, ...]) -> None:
+    world = World(seed, offsets, drifts)
+    for step in range(40):
+        world.message(*world.chance.choice([(0, 1), (1, 0), (1, 2), (2, 1)]), step * 500_000)
+    alignment = align(world.evidence)
+    assert alignment.contradictions == ()
+    for clock in (0, 1, 2):
+        moments = sorted(world.chance.randrange(0, 25_000_000) for _ in range(10))
+        placed = [alignment.place(str(clock), world.shows(clock, at_us)) for at_us in moments]
+        assert [each.at_us for each in placed] == sorted(each.at_us for each in placed)
+        for at_us, each in zip(moments, placed, strict=True):
+            truth = world.shows(0, at_us)
+            assert each.earliest_us is None or each.earliest_us <= truth + 1
+            assert each.latest_us is None or each.latest_us >= truth - 1
+
+
+@given(st.integers(0, 1_000), DRIFTS)
+def test_an_effect_is_never_placed_before_its_cause(seed: int, drift: int) -> None:
+    world = World(seed, (0, 7_000_000, -3_000_000), (0, drift, -drift))
+    for step in range(20):
+        for other in (1, 2):
+            world.message(0, other, step * 1_000_000)
+            world.message(other, 0, step * 1_000_000 + 100_000)
+    alignment = align(world.evidence)
+    for (sender, receiver), times in world.evidence.pairs.items():
+        for cause, effect in times:
+            assert alignment.place(sender, cause).is_before(alignment.place(receiver, effect))
+
+
+def test_the_error_is_half_of_a_round_trip_and_grows_with_the_distance() -> None:
+    evidence = Evidence(events=Counter({"a": 2, "b": 1}))
+    evidence.add(("a", 1_000_000), ("b", 9_001_000))  # 1 ms after it, if the offset is 8 s
+    evidence.add(("b", 9_003_000), ("a", 1_004_000))
+    alignment = align(evidence)
+    error_us = alignment.place("b", 9_002_000).error_us
+    assert error_us is not None
+    assert 900 <= error_us <= 1_010
+    later = alignment.place("b", 9_002_000 + 60_000_000)
+    assert later.error_us is not None
+    assert later.error_us >= 60_000
+
+
+def test_without_pairs_wall_clocks_give_a_guess_without_a_bound() -> None:
+    evidence = Evidence()
+    evidence.note("a", 1_000, 1_700_000_001_000)
+    evidence.note("a", 2_000, 1_700_000_002_500)
+    evidence.note("b", 50_000, 1_700_000_003_000)
+    placed = align(evidence).place("b", 50_000)
+    assert (placed.at_us, placed.earliest_us, placed.latest_us, placed.error_us) == (3_000, None, None, None)
+    assert not placed.is_before(align(evidence).place("a", 10**9))
+
+
+def test_a_clock_that_jumped_is_told_and_has_no_bound() -> None:
+    evidence = Evidence(events=Counter({"a": 2, "b": 1}))
+    evidence.add(("a", 1_000), ("b", 2_000))
+    evidence.add(("b", 2_500), ("a", 1_600))
+    evidence.add(("a", 9_000), ("b", 3_000))  # b stood still for 7 ms
+    alignment = align(evidence)
+    assert alignment.contradictions == ("the clocks of b and a contradict each other: one has jumped",)
+    assert alignment.place("b", 2_200).error_us is None

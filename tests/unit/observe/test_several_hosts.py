@@ -1,0 +1,178 @@
+"""Runs of several hosts are judged as if they had one clock, or the checker says that it cannot tell."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkrebalancer.observe.checker import Verdict, check
+
+EPOCH_US = 1_732_150_000_000_000
+COORDINATOR, FIRST, SECOND = "k", "a", "b"
+
+
+@dataclass
+class Clock:
+    """A host's clock: what it shows at a true time."""
+
+    offset_us: int = 0
+    drift_ppm: int = 0
+    wall_error_us: int = 0
+
+    def mono_us(self, true_us: int) -> int:
+        return true_us + true_us * self.drift_ppm // 1_000_000 + self.offset_us
+
+
+@dataclass
+class Fleet:
+    """Hosts that write events; members are named like their hosts."""
+
+    clocks: dict[str, Clock]
+    with_keys: bool = True  # those that bound clocks
+    seed: int = 0
+    now_us: int = 5_000_000
+    lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    commands: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def passes(self, least_us: int, most_us: int) -> Fleet:
+        self.now_us += self.chance.randrange(least_us, most_us)
+        return self
+
+    def mono_us(self, host: str) -> int:
+        return self.clocks[host].mono_us(self.now_us)
+
+    def add(self, host: str, kind: str, **fields: object) -> Fleet:
+        self.now_us += 1
+        ts_us = EPOCH_US + self.now_us + self.clocks[host].wall_error_us
+        common = {"ts_us": ts_us, "mono_us": self.mono_us(host), "host": host, "process": f"p-{host}", "kind": kind}
+        self.lines.setdefault(host, []).append({**common, "group": "g", "generation": 1, "cause_id": "c", **fields})
+        return self
+
+    def command(self, member: str, option: str, position: int) -> None:
+        self.commands += 1
+        command = {"command_id": f"id-{self.commands}"}
+        asked = {"asked_us": self.mono_us(COORDINATOR)} if self.with_keys else {}
+        self.passes(500, 5_000)
+        sent = {"option": option, "member": member, "partition_count": 1}
+        self.add(COORDINATOR, "command_sent", **command, **sent, **asked)
+        self.passes(500, 5_000)
+        known = command if self.with_keys else {}
+        where = {"member": member, "topic": "t", "partitions": [0], "positions": [position], **known}
+        if option == "start-fetcher":
+            self.add(member, "fetcher_started", **where)
+        else:
+            self.add(member, "fetcher_stopped", reason="revoked", **where)
+        self.passes(500, 5_000)
+        self.add(COORDINATOR, "command_acked", member=member, **command)
+
+    def delivered(self, member: str, first: int, last: int) -> Fleet:
+        where = {"topic": "t", "partition": 0, "first_offset": first, "last_offset": last}
+        return self.passes(100, 900).add(member, "delivered", member=member, **where, count=last - first + 1)
+
+    def produced(self, first: int, last: int) -> Fleet:
+        sent = {"sent_us": self.mono_us(COORDINATOR)} if self.with_keys else {}
+        where = {"topic": "t", "partition": 0, "first_offset": first, "last_offset": last}
+        return self.passes(200, 900).add(COORDINATOR, "produced", **where, **sent)
+
+    def moves(self, times: int, pause_us: int = 3_000_000) -> Fleet:
+        """Move the partition to and fro, correctly."""
+        offset, owner = 0, FIRST
+        self.command(owner, "start-fetcher", 0)
+        for _ in range(times):
+            for _ in range(3):
+                self.produced(offset, offset + 31).delivered(owner, offset, offset + 31)
+                offset += 32
+                self.passes(1, pause_us)
+            self.command(owner, "stop-fetcher", offset)
+            owner = SECOND if owner == FIRST else FIRST
+            self.command(owner, "start-fetcher", offset)
+        return self
+
+    def verdict(self, folder: Path) -> Verdict:
+        for host, events in self.lines.items():
+            (folder / f"{host}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        return check(folder)
+
+
+def figures(verdict: Verdict) -> Sequence[int]:
+    return (verdict.overlaps, verdict.lost, verdict.duplicated_outside_crash, verdict.out_of_order)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 1_000),
+    st.lists(st.integers(-(10**12), 10**12), min_size=3, max_size=3),
+    st.lists(st.integers(-400, 400), min_size=3, max_size=3),
+    st.lists(st.integers(-(10**9), 10**9), min_size=3, max_size=3),
+)
+def test_a_correct_history_of_hosts_that_differ_has_no_problem_and_no_doubt(
+    seed: int, offsets: list[int], drifts: list[int], walls: list[int]
+) -> None:
+    clocks = {
+        host: Clock(*numbers)
+        for host, numbers in zip((COORDINATOR, FIRST, SECOND), zip(offsets, drifts, walls, strict=True), strict=True)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = Fleet(clocks, seed=seed).moves(4).verdict(Path(folder))
+    assert (verdict.problems, verdict.unclear) == ((), ())
+    assert figures(verdict) == (0, 0, 0, 0)
+    assert verdict.produced == verdict.delivered == 4 * 3 * 32
+
+
+def drifting() -> dict[str, Clock]:
+    return {COORDINATOR: Clock(), FIRST: Clock(7_000_000, 200), SECOND: Clock(-40_000_000, -150)}
+
+
+def test_an_overlap_that_is_longer_than_the_bounds_is_found(tmp_path: Path) -> None:
+    fleet = Fleet(drifting()).moves(2)  # the partition is with the first again
+    fleet.commands = 100
+    fleet.command(SECOND, "start-fetcher", 192)
+    verdict = fleet.passes(400_000, 500_000).moves(0).verdict(tmp_path)
+    assert verdict.overlaps == 1
+
+
+def test_without_bounds_the_checker_cannot_tell_and_claims_no_overlap(tmp_path: Path) -> None:
+    clocks = drifting()
+    clocks[SECOND].wall_error_us = 90_000_000  # so the wall clocks say the wrong order
+    verdict = Fleet(clocks, with_keys=False).moves(3).verdict(tmp_path)
+    assert (figures(verdict), verdict.problems) == ((0, 0, 0, 0), ())
+    assert any("cannot tell who owned it when b started" in line for line in verdict.unclear)
+
+
+@pytest.mark.parametrize("with_boot", [True, False])
+def test_two_boots_of_one_host_are_two_clocks(tmp_path: Path, *, with_boot: bool) -> None:
+    fleet = Fleet({COORDINATOR: Clock(10**10), FIRST: Clock(10**10), SECOND: Clock(10**10)}).moves(2)
+    first = [event for events in fleet.lines.values() for event in events]
+    again = Fleet({host: Clock(-4_900_000) for host in fleet.clocks}, now_us=fleet.now_us + 60_000_000)
+    again.commands = 1_000
+    again.command(FIRST, "stop-fetcher", 192)
+    again.command(SECOND, "start-fetcher", 192)
+    second = [event for events in again.lines.values() for event in events]
+    lines = []
+    for boot, events in (("one", first), ("two", second)):
+        boots = {"boot": boot} if with_boot else {}
+        # one process id, as in containers
+        lines += [{**event, "host": "h", **boots} for event in sorted(events, key=lambda event: event["mono_us"])]
+    (tmp_path / "p-1.jsonl").write_text("".join(json.dumps(event) + "\n" for event in lines))
+    verdict = check(tmp_path)
+    assert (figures(verdict), verdict.problems, verdict.unclear) == ((0, 0, 0, 0), (), ())
+    assert verdict.delivered == 192
+
+
+def test_a_host_whose_clock_jumped_is_told(tmp_path: Path) -> None:
+    fleet = Fleet(drifting()).moves(2)
+    fleet.clocks[SECOND].offset_us -= 5_000_000  # it was suspended
+    verdict = fleet.moves(1).verdict(tmp_path)
+    assert verdict.unclear[0] == "the clocks of b and k contradict each other: one has jumped"
