@@ -13,7 +13,11 @@ from pathlib import Path
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.event_overview import show_overview
+from zkrebalancer.cli.progress import event_bar
+from zkrebalancer.cli.tables import console
 from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.observe.overview import overview
 from zkrebalancer.observe.reading import Event, EventFiles, Problems
 
 DEFAULT_LAST = 100
@@ -59,10 +63,8 @@ class Filter:
 @click.option(
     "--last",
     type=click.IntRange(1, MAX_LAST),
-    default=DEFAULT_LAST,
-    show_default=True,
     metavar="N",
-    help="At most the last N of them.",
+    help=f"Only the last N events.  [default: {DEFAULT_LAST}]",
 )
 @click.option("--follow", is_flag=True, help="Show what is written from now on, until Ctrl-C.")
 @options.json_option
@@ -75,16 +77,19 @@ def events(
     topic: str | None,
     cause: str | None,
     since: datetime | None,
-    last: int,
+    last: int | None,
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show events from the files in a directory, oldest first.
+    """Show what the event files in a directory say.
 
-    The files are those that `--events` writes, also of several hosts.
+    Without options: the rebalances with their causes and pauses, and whether records were lost or duplicated; unknown
+    is what nobody recorded. With options that select events: these events, oldest first. The files are those that
+    `--events` writes, also of several hosts.
 
     \b
     Example:
+      zkrebalancer events events
       zkrebalancer events events --group payments --kind rebalance_finished --last 10
       zkrebalancer events events --group payments --follow
     """
@@ -95,9 +100,12 @@ def events(
     if follow:
         _follow(directory, wanted)
         return
+    if wanted == Filter() and last is None:
+        _print_overview(directory, as_json=as_json)
+        return
     problems = Problems()
     files = EventFiles(directory, problems, order="ts_us")
-    found = deque((event for event in files if wanted.admits(event)), last)
+    found = deque((event for event in files if wanted.admits(event)), last or DEFAULT_LAST)
     if as_json:
         document = {"events": list(found), "problems": problems.lines(), "torn_lines": files.torn_lines}
         click.echo(json.dumps(document))
@@ -108,6 +116,21 @@ def events(
         click.echo(f"no event in {directory} matches", err=True)
     for problem in problems.lines():
         click.echo(f"problem: {problem}", err=True)
+
+
+def _print_overview(directory: Path, *, as_json: bool) -> None:
+    with event_bar() as progress:
+        found = overview(directory, progress)
+    verdict = found.verdict
+    if as_json:
+        found_problems = {"problems": verdict.problems, "torn_lines": verdict.torn_lines}
+        click.echo(json.dumps({**found.document(), **found_problems}))
+        return
+    for part in show_overview(found):
+        console().print(part)
+    for kind, lines in (("problem", verdict.problems), ("unclear", verdict.unclear)):
+        for each in lines:
+            click.echo(f"{kind}: {each}", err=True)
 
 
 def _follow(directory: Path, wanted: Filter) -> None:

@@ -13,10 +13,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
+def event_bar() -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many events were read; yield a function that gets their number so far."""
+    with _bar("events") as update:
+        yield lambda done: update(done, None)
+
+
+@contextmanager
 def node_bar() -> Iterator[Callable[[int, int | None], None]]:
     """Show a bar on a terminal; yield a function that gets the number of nodes so far, and of all if it is known."""
+    with _bar("nodes") as update:
+        yield update
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
     console = Console(stderr=True)
-    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("nodes"), TimeElapsedColumn())
+    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zkrebalancer.observe.doubts import Doubts
 from zkrebalancer.observe.partition_history import CLOSED, PartitionHistory
 from zkrebalancer.observe.ranges import RangeSet
 from zkrebalancer.observe.reading import Event, NoEventsError, Problems
@@ -74,9 +73,7 @@ def check(directory: Path) -> Verdict:
     """
     problems = Problems()
     files = RunEvents(directory, problems)
-    run = Run(problems, files.doubts)
-    for line in () if files.alignment is None else files.alignment.contradictions:
-        run.unclear.add(line)
+    run = Run(problems, files)
     for event in files:
         run.apply(event)
     if run.began_us is None:
@@ -115,11 +112,16 @@ class GroupRecord:
 class Run:
     """A run up to the last event that was applied."""
 
-    def __init__(self, problems: Problems, doubts: Doubts | None = None) -> None:
-        """Begin before the first event; findings are added to `problems`, or to `unclear` if `doubts` concern them."""
+    def __init__(self, problems: Problems, files: RunEvents | None = None) -> None:
+        """Begin before the first event; findings are added to `problems`, or to `unclear` if doubts concern them.
+
+        `files`: where the events come from; None: of one clock.
+        """
         self.began_us: int | None = None
         self.unclear = Problems()
-        self._doubts = doubts
+        self._doubts = None if files is None else files.doubts
+        for line in () if files is None or files.alignment is None else files.alignment.contradictions:
+            self.unclear.add(line)
         self._problems = problems
         self._groups: dict[str, GroupRecord] = {}
         self._produced: dict[TopicPartition, RangeSet] = {}
@@ -158,12 +160,15 @@ class Run:
         if handle is not None:
             handle(event)
 
-    def verdict(self, torn_lines: int) -> Verdict:
-        """Return the judgement; call it once, after the last event."""
+    def verdict(self, torn_lines: int, *, owners_are_recorded: bool = True) -> Verdict:
+        """Return the judgement; call it once, after the last event.
+
+        `owners_are_recorded`: agents wrote events, so a partition without one had no owner.
+        """
         for name, group in self._groups.items():
             for partition, history in sorted(group.partitions.items()):
                 self._count_records(name, partition, history)
-        converged = self._is_converged()
+        converged = owners_are_recorded and self._is_converged()
         return Verdict(
             produced=self._counts.produced,
             delivered=self._counts.delivered,

@@ -29,7 +29,7 @@ class Doubts:
     _changes: dict[tuple[str, TopicPartition], list[Change]] = field(default_factory=dict)
     _started: dict[tuple[str, str], set[TopicPartition]] = field(default_factory=dict)  # by group and member
     _later: list[Event] = field(default_factory=list)  # which concern partitions that are not all known yet
-    _widest_us: int | None = 0  # the largest error of a change; None: unbounded
+    widest_us: int | None = 0  # the largest error of a change; None: unbounded
 
     def add(self, event: Event) -> None:
         """Add an aligned event of KINDS."""
@@ -54,8 +54,8 @@ class Doubts:
     def _insert(self, event: Event, keys: list[tuple[str, TopicPartition]]) -> None:
         moment = placed(event)
         error_us = moment.error_us
-        if self._widest_us is not None:
-            self._widest_us = None if error_us is None else max(self._widest_us, error_us)
+        if self.widest_us is not None:
+            self.widest_us = None if error_us is None else max(self.widest_us, error_us)
         for key in keys:
             change = (moment.at_us, event[CLOCK], moment)
             insort(self._changes.setdefault(key, []), change, key=lambda each: each[:2])
@@ -64,8 +64,8 @@ class Doubts:
         """Whether a change that another clock saw may have been before or after this event of the partition."""
         changes, moment = self._changes.get((event["group"], partition), []), placed(event)
         error_us = moment.error_us
-        if self._widest_us is not None and error_us is not None:
-            reach_us = self._widest_us + error_us
+        if self.widest_us is not None and error_us is not None:
+            reach_us = self.widest_us + error_us
             begin = bisect_left(changes, moment.at_us - reach_us, key=lambda each: each[0])
             end = bisect_right(changes, moment.at_us + reach_us, key=lambda each: each[0])
             changes = changes[begin:end]

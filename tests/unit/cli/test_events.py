@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_events_of_several_hosts_are_in_order_and_filtered(folder: Path) -> None:
     """In `Filter.admits`, ignore any field; in `EventFiles._time`, use `mono_us`."""
-    assert shown(folder) == [1, 2, 3, 4, 5]
+    assert shown(folder, "--last", 100) == [1, 2, 3, 4, 5]
     assert shown(folder, "--last", 2) == [4, 5]
     assert shown(folder, "--group", "g") == [1, 2, 3]
     assert shown(folder, "--kind", "member_joined") == [2, 4]
@@ -75,7 +75,7 @@ def test_events_of_several_hosts_are_in_order_and_filtered(folder: Path) -> None
 
 
 def test_an_event_is_one_readable_line(folder: Path) -> None:
-    first, *_others = run(folder).stdout.splitlines()
+    first, *_others = run(folder, "--last", 100).stdout.splitlines()
     text = "2025-11-24 03:00:01.000 c-h rebalance_requested group=g cause_id=i trigger=member-joined"
     assert first == text
     odd = event(1, "fault", name="a\nb\x1b[2J", target="x" * 500)
@@ -87,10 +87,10 @@ def test_an_event_is_one_readable_line(folder: Path) -> None:
 
 def test_torn_and_foreign_lines_are_reported_and_hide_nothing(folder: Path) -> None:
     write(folder / "a.jsonl", b"\xff\n", b"[1]\n", b'{"torn":')
-    result = run(folder)
+    result = run(folder, "--last", 100)
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 5)
     assert [text.startswith("problem: a.jsonl, line ") for text in result.stderr.splitlines()] == [True, True]
-    document = json.loads(run(folder, "--json").stdout)
+    document = json.loads(run(folder, "--last", 100, "--json").stdout)
     assert (len(document["events"]), len(document["problems"]), document["torn_lines"]) == (5, 2, 1)
 
 

@@ -1,0 +1,72 @@
+"""`zkrebalancer events DIR`: rebalances, causes, pauses and the verdict; what was not recorded is unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from tests.unit.observe.history import History, moved
+from zkrebalancer.cli.events import events
+
+NAMES = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps")
+COORDINATORS = frozenset({"rebalance_requested", "rebalance_planned", "rebalance_finished", "member_joined"})
+
+
+def planned() -> History:
+    """Return a run with a move by a plan, which 2 ms without an owner cost."""
+    history = History().add("leader_elected", epoch=1, group=None).add("member_joined", member="a")
+    history.requested("c1", "member-joined").planned(1, "c1").finished(1, "c1")
+    history.events += [{**event, "mono_us": event["mono_us"] + 10_000} for event in moved().events]
+    return history
+
+
+def run(folder: Path, history: History, kinds: frozenset[str] | None = None, *options: str) -> Result:
+    lines = [{**event, "ts_us": 10**15 + event["mono_us"]} for event in history.events]
+    kept = [json.dumps(event) for event in lines if kinds is None or event["kind"] in kinds]
+    (folder / "one.jsonl").write_text("\n".join(kept) + "\n")
+    return CliRunner().invoke(events, [str(folder), *options])
+
+
+def document(folder: Path, history: History, kinds: frozenset[str] | None = None) -> dict[str, Any]:
+    result = run(folder, history, kinds, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_rebalances_causes_and_the_verdict_are_shown(tmp_path: Path) -> None:
+    result = run(tmp_path, planned())
+    assert result.exit_code == 0, result.output
+    for text in ("member-joined", "31.0", "lost 0", "delivered 10", "one owner: yes", "verdict: no problem found"):
+        assert text in result.stdout, text
+    found = document(tmp_path, planned())
+    assert [found[name] for name in NAMES] == [10, 10, 0, 0, 0, 0, 0]
+    assert (found["ok"], found["converged"], found["clocks"]) == (True, True, 1)
+    assert found["causes"] == [
+        {"group": "g", "cause": "member-joined", "rebalances": 1, "moved": 1, "pause_ms_max": 0.0}
+    ]
+    assert found["rebalances"][0]["planned_at_us"] == 10**15 + 4_000
+
+
+def test_what_was_not_recorded_is_unknown(tmp_path: Path) -> None:
+    """In `Overview.figures`, return 0; in `Run.verdict`, judge owners that nobody recorded."""
+    found = document(tmp_path, planned(), COORDINATORS)
+    assert {found[name] for name in NAMES} == {None}
+    assert (found["ok"], found["converged"], found["problems"]) == (True, None, [])
+    assert found["rebalances"][0]["pause_ms_max"] == 0.001  # as the coordinator measured it
+    text = run(tmp_path, planned(), COORDINATORS).stdout
+    assert "lost unknown" in text
+    assert "one owner: unknown" in text
+    without_producer = document(tmp_path, moved(), frozenset({"fetcher_started", "fetcher_stopped", "delivered"}))
+    assert [without_producer[name] for name in NAMES] == [None, 10, None, 0, 0, 0, 0]
+    assert "rebalances: unknown" in run(tmp_path, moved()).stdout
+
+
+def test_problems_are_told(tmp_path: Path) -> None:
+    history = planned().delivered("b", 5, 9)
+    result = run(tmp_path, history)
+    assert (result.exit_code, "verdict: 2 problems" in result.stdout) == (0, True)
+    assert "again without a crash" in result.stderr

@@ -1,0 +1,141 @@
+"""A run at a glance: its rebalances and causes, pauses, records, and the verdict, from a few files and without Spark.
+
+What was not recorded is None, not 0: often only coordinators write events, and agents or producers do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from zkrebalancer.observe.checker import Run, Verdict
+from zkrebalancer.observe.reading import Event, NoEventsError, Problems
+from zkrebalancer.observe.rebalances import Rebalance
+from zkrebalancer.observe.run_events import RunEvents
+
+_NEEDS = {  # the kinds without which a figure is unknown
+    "produced": ("produced", "fetcher_started"),
+    "delivered": ("delivered",),
+    "lost": ("produced", "delivered", "fetcher_started"),
+    "duplicated": ("delivered",),
+    "duplicated_outside_crash": ("delivered", "fetcher_started"),
+    "out_of_order": ("delivered", "fetcher_started"),
+    "overlaps": ("fetcher_started",),
+    "converged": ("fetcher_started",),
+}
+STEP_EVENTS = 5_000  # between two reports of progress
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What one kind of change brought about, in one group."""
+
+    group: str
+    cause: str
+    rebalances: int
+    moved: int
+    pause_ms_max: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the events of a folder say."""
+
+    verdict: Verdict
+    kinds: Counter[str]
+    began_us: int | None  # wall clock
+    ended_us: int | None
+    rebalances: tuple[tuple[int | None, Rebalance], ...]  # each with the wall clock of its plan
+    clocks: int
+    error_us: int | None  # the largest one of a change of owners; None: unbounded
+
+    def figures(self) -> dict[str, int | bool | None]:
+        """Return the verdict's figures, None for those that nobody recorded."""
+        known = {name: all(self.kinds[kind] for kind in kinds) for name, kinds in _NEEDS.items()}
+        return {name: getattr(self.verdict, name) if known[name] else None for name in _NEEDS}
+
+    def causes(self) -> list[Cause]:
+        """Return what each cause brought about, the most frequent one first."""
+        found: dict[tuple[str, str], list[Rebalance]] = {}
+        for _at_us, each in self.rebalances:
+            found.setdefault((each.group, each.cause), []).append(each)
+        causes = []
+        for (group, cause), rebalances in found.items():
+            pauses = [each.pause_ms_max for each in rebalances if each.pause_ms_max is not None]
+            moved = sum(each.moved for each in rebalances)
+            causes.append(Cause(group, cause, len(rebalances), moved, max(pauses, default=None)))
+        return sorted(causes, key=lambda each: (-each.rebalances, each.group, each.cause))
+
+    def document(self) -> dict[str, object]:
+        """Return everything as plain data."""
+        return {
+            "ok": self.verdict.ok,
+            "event_count": self.kinds.total(),
+            "began_us": self.began_us,
+            "ended_us": self.ended_us,
+            "clocks": self.clocks,
+            "clock_error_us": self.error_us,
+            "rebalances": [{"planned_at_us": at_us, **asdict(each)} for at_us, each in self.rebalances],
+            "causes": [asdict(each) for each in self.causes()],
+            "faults": [asdict(each) for each in self.verdict.faults],
+            **self.figures(),
+            "unclear": list(self.verdict.unclear),
+        }
+
+
+def overview(directory: Path, progress: Callable[[int], None] = lambda _count: None) -> Overview:
+    """Look at the event files of a folder; `progress` gets the number of events so far.
+
+    Raises:
+        NoEventsError: the folder contains no events.
+
+    """
+    problems = Problems()
+    files = RunEvents(directory, problems)
+    run, seen = Run(problems, files), _Seen()
+    for event in files:
+        run.apply(event)
+        seen.add(event)
+        if seen.kinds.total() % STEP_EVENTS == 0:
+            progress(seen.kinds.total())
+    if run.began_us is None:
+        raise NoEventsError(f"the event files of {directory} are empty")
+    owners_are_recorded = bool(seen.kinds["fetcher_started"])
+    verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
+    for rebalance in verdict.rebalances:
+        if not owners_are_recorded:  # the coordinator measured the pause, too
+            rebalance.pause_ms_max = seen.pauses_ms.get((rebalance.group, rebalance.generation))
+    return Overview(
+        verdict,
+        seen.kinds,
+        seen.began_us,
+        seen.ended_us,
+        tuple(zip(seen.planned_us, verdict.rebalances, strict=True)),
+        1 if files.alignment is None else 1 + len(files.alignment.relations),
+        0 if files.doubts is None else files.doubts.widest_us,
+    )
+
+
+class _Seen:
+    """What the checker does not keep."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.began_us: int | None = None
+        self.ended_us: int | None = None
+        self.planned_us: list[int | None] = []
+        self.pauses_ms: dict[tuple[str, int], float] = {}
+
+    def add(self, event: Event) -> None:
+        kind, at_us = event["kind"], event.get("ts_us")
+        self.kinds[kind] += 1
+        at_us = at_us if type(at_us) is int else None
+        if at_us is not None:
+            self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)
+            self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
+        if kind == "rebalance_planned":
+            self.planned_us.append(at_us)
+        elif kind == "rebalance_finished" and type(event.get("pause_us_max")) is int:
+            self.pauses_ms[event["group"], event["generation"]] = event["pause_us_max"] / 1_000
