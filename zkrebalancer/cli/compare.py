@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
+
+if TYPE_CHECKING:  # takes long to import
+    from zkrebalancer.pipeline.report.sentences import Verdict
 
 
 @click.command()
@@ -24,10 +28,18 @@ from zkrebalancer.cli.extras import require
 @options.out_option
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
 def compare(
-    *, directories: Sequence[Path], with_untrusted: bool, out: Path, master: str, memory: str | None, as_json: bool
+    *,
+    directories: Sequence[Path],
+    with_untrusted: bool,
+    out: Path,
+    master: str,
+    memory: str | None,
+    settings: Mapping[str, str],
+    as_json: bool,
 ) -> None:
     """Compare all runs below some folders.
 
@@ -45,28 +57,14 @@ def compare(
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
     find_runs(directories)  # fails before Spark starts
-    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "facts"):
+    with session.spark_session(master, memory, settings) as spark, progress.shown(spark.sparkContext, "facts"):
         found = report.compare(spark, directories, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
     told = {
         "runs": len(found.runs),
         "not_trusted": [{"run": run.name, "doubts": run.doubts} for run in doubted],
-        "verdicts": [
-            {
-                "scenario": verdict.setting.scenario,
-                "settings": verdict.setting.settings,
-                "broker": verdict.setting.broker,
-                "ours": verdict.ours,
-                "other": verdict.other,
-                "measure": verdict.measure,
-                "outcome": verdict.outcome,
-                "pairs": verdict.pairs,
-                "p": verdict.p,
-                "says": str(verdict),
-            }
-            for verdict in found.verdicts
-        ],
+        "verdicts": [_told(verdict) for verdict in found.verdicts],
         "page": str(out / output.PAGE),
     }
     if as_json:
@@ -81,3 +79,18 @@ def compare(
         f"{counted(len(found.runs), 'run')}{marked}; comparisons that this project loses: "
         f"{len(losses(found.verdicts))}; see {told['page']}"
     )
+
+
+def _told(verdict: Verdict) -> dict[str, object]:
+    return {
+        "scenario": verdict.setting.scenario,
+        "settings": verdict.setting.settings,
+        "broker": verdict.setting.broker,
+        "ours": verdict.ours,
+        "other": verdict.other,
+        "measure": verdict.measure,
+        "outcome": verdict.outcome,
+        "pairs": verdict.pairs,
+        "p": verdict.p,
+        "says": str(verdict),
+    }

@@ -29,6 +29,7 @@ SHOWN = (
     "duplicated",
     "out_of_order",
     "overlaps",
+    "unclear",
 )
 MAX_ROWS_SHOWN = 50
 MAX_RUNS_TOLD = 10_000
@@ -39,9 +40,12 @@ MAX_RUNS_TOLD = 10_000
 @options.out_option
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
-def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_json: bool) -> None:
+def run_pipeline(
+    *, source: str, out: Path, master: str, memory: str | None, settings: Mapping[str, str], as_json: bool
+) -> None:
     """Turn the events of runs into tables.
 
     Rebalances, ownership, gaps, overlaps, lost and duplicated records, delays, costs.
@@ -60,7 +64,10 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
     require_unwatched(out)
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "events and facts"):
+    with (
+        session.spark_session(master, memory, settings) as spark,
+        progress.shown(spark.sparkContext, "events and facts"),
+    ):
         batch.run(spark, source, str(out))
         runs = [row for row, _number in zip(batch.summary(spark, str(out)), range(MAX_RUNS_TOLD), strict=False)]
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}
@@ -95,6 +102,7 @@ def _print(runs: list[dict[str, Any]]) -> None:
 @click.option("--once", is_flag=True, help="Process what is there, then exit.")
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
 def watch(
@@ -107,6 +115,7 @@ def watch(
     once: bool,
     master: str,
     memory: str | None,
+    settings: Mapping[str, str],
     as_json: bool,
 ) -> None:
     """Keep the tables up to date while events are written.
@@ -138,7 +147,7 @@ def watch(
         place = Place(*watched)
         place.require()  # fails before Spark starts
         lines = partial(watching.topic_lines, place=place)
-    with watching.claimed(out), session.spark_session(master, memory) as spark:
+    with watching.claimed(out), session.spark_session(master, memory, settings) as spark:
         watching.start(spark, lines(spark), out, None if once else interval_s, tell).awaitTermination()
     if as_json:
         click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same replays.")
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
-def fleet(*, source: str, out: Path, seed: int, master: str, memory: str | None, as_json: bool) -> None:
+def fleet(
+    *, source: str, out: Path, seed: int, master: str, memory: str | None, settings: Mapping[str, str], as_json: bool
+) -> None:
     """Find out which groups rebalance too often, why, and what it costs.
 
     Reads the events of weeks of all groups, and replays them under other settings. Writes tables and one page.
@@ -45,7 +49,10 @@ def fleet(*, source: str, out: Path, seed: int, master: str, memory: str | None,
 
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "the fleet's events"):
+    with (
+        session.spark_session(master, memory, settings) as spark,
+        progress.shown(spark.sparkContext, "the fleet's events"),
+    ):
         tables = job.fleet(spark, source, str(out), seed)
     asked = questions.questions(tables)
     files = output.write(tables, asked, out)

@@ -201,6 +201,28 @@ def master_option(command: Command) -> Command:
     )(command)
 
 
+def conf_option(command: Command) -> Command:
+    """Add `--conf`, as a mapping `settings`."""
+    return click.option(
+        "--conf",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_spark_settings,
+        help="A setting of Spark, such as spark.executor.memory=4g or spark.ui.enabled=true; may be repeated.",
+    )(command)
+
+
+def _spark_settings(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.startswith("spark."):
+            raise click.BadParameter(f"{text!r} is not spark.KEY=VALUE", ctx, param)
+        settings[key] = value
+    return settings
+
+
 def memory_option(command: Command) -> Command:
     """Add `--memory`."""
     return click.option(

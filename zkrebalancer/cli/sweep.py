@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -29,10 +30,19 @@ MAX_REPEATS = 1_000
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same table.")
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
 def sweep(
-    *, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, memory: str | None, as_json: bool
+    *,
+    out: Path,
+    axes: tuple[str, ...],
+    repeat: int,
+    seed: int,
+    master: str,
+    memory: str | None,
+    settings: Mapping[str, str],
+    as_json: bool,
 ) -> None:
     """Compare strategies and three modelled protocols.
 
@@ -48,7 +58,10 @@ def sweep(
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, f"{len(cells)} cells"):
+    with (
+        session.spark_session(master, memory, settings) as spark,
+        progress.shown(spark.sparkContext, f"{len(cells)} cells"),
+    ):
         result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
     output.write(result, out)
     told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}

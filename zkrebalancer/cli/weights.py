@@ -44,6 +44,7 @@ NOTES = {
 )
 @options.master_option
 @options.memory_option
+@options.conf_option
 @options.json_option
 @options.log_level_option
 def weights(
@@ -54,6 +55,7 @@ def weights(
     zookeeper: str | None,
     master: str,
     memory: str | None,
+    settings: Mapping[str, str],
     as_json: bool,
 ) -> None:
     """Learn the expected rate of each partition from past hours.
@@ -74,7 +76,7 @@ def weights(
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
     ingest.require_event_files(source)
-    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "weights"):
+    with session.spark_session(master, memory, settings) as spark, progress.shown(spark.sparkContext, "weights"):
         past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
         errors = model.back_test(past)
         chosen, learned = model.learn(past, errors)

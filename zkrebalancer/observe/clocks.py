@@ -51,9 +51,9 @@ class Evidence:
         if cause[0] != effect[0]:
             self.pairs.setdefault((cause[0], effect[0]), []).append((cause[1], effect[1]))
 
-    def note(self, clock: str, mono_us: int, wall_us: int | None) -> None:
-        """Count an event; of the differences to the wall clock, the least counts: events are written after they are."""
-        self.events[clock] += 1
+    def note(self, clock: str, mono_us: int, wall_us: int | None, count: int = 1) -> None:
+        """Count events; of the differences to the wall clock, the least counts: events are written after they are."""
+        self.events[clock] += count
         if wall_us is not None:
             self.wall_us[clock] = min(self.wall_us.get(clock, wall_us - mono_us), wall_us - mono_us)
 
@@ -143,6 +143,8 @@ class Alignment:
         here = relation.place(time_us)
         earliest = None if here.earliest_us is None else self.place(relation.parent, here.earliest_us).earliest_us
         latest = None if here.latest_us is None else self.place(relation.parent, here.latest_us).latest_us
+        if earliest is not None and latest is not None:
+            return Placed((earliest + latest) // 2, earliest, latest)
         return Placed(self.place(relation.parent, here.at_us).at_us, earliest, latest)
 
 

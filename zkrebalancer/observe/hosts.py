@@ -93,11 +93,11 @@ class Witness:
         self._delivered: dict[tuple[str, int, int], dict[str, int]] = {}  # the earliest, by clock
         self._spans: dict[str, dict[str, tuple[int, int]]] = {}  # by host and clock: the first and the last time
 
-    def add(self, event: Event) -> None:
-        """Look at an event."""
+    def add(self, event: Event, count: int = 1) -> None:
+        """Look at an event; `count`: of how many of its clock it is one."""
         clock, kind, mono_us = self._names.of(event), event["kind"], event["mono_us"]
         ts_us = event.get("ts_us")
-        self._evidence.note(clock, mono_us, ts_us if type(ts_us) is int else None)
+        self._evidence.note(clock, mono_us, ts_us if type(ts_us) is int else None, count)
         spans = self._spans.setdefault(_text(event, "host"), {})
         first, last = spans.get(clock, (mono_us, mono_us))
         spans[clock] = min(first, mono_us), max(last, mono_us)

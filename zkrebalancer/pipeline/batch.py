@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zkrebalancer.pipeline import ingest
+from zkrebalancer.pipeline import align, ingest, progress
 from zkrebalancer.pipeline.facts import delays, deliveries, handovers, ownership
 from zkrebalancer.pipeline.facts.costs import costs
 from zkrebalancer.pipeline.facts.coverage import coverage, segments
@@ -30,9 +30,10 @@ Keep = Callable[[str, DataFrame], DataFrame]  # writes a table under a name, ret
 
 def tables(events: DataFrame, keep: Keep) -> None:
     """Build every table of `docs/reference/tables.md` from events as returned by `ingest.read_events`."""
+    events = align.on_one_clock(events, keep)
     blocks = keep("blocks", ingest.blocks(events))
     rejected = keep(REJECTS, ingest.rejects(events, blocks))
-    started, deletions = ownership.starts(events), eras(events)
+    started, deletions = ownership.starts(events), keep("eras", eras(events))
     intervals = keep("intervals", ownership.intervals(events, deletions))
     overlaps = keep("overlaps", handovers.overlaps(intervals))
     gaps = keep("gaps", handovers.gaps(intervals))
@@ -47,7 +48,7 @@ def tables(events: DataFrame, keep: Keep) -> None:
     again, late = unexcused(shares, doubtful, excused, legs), deliveries.out_of_order(stretches, doubtful)
     delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
     keep(RUNS, runs(events, blocks, delivered, overlaps, rejected))
-    spans = windows(events)
+    spans = keep("windows", windows(events))  # as a table, so that Spark knows whether it is small
     keep("steps", steps(events, spans, intervals, gaps))
     keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
     keep("delay_curve", delays.delay_curve(events, blocks))
@@ -66,10 +67,12 @@ def run(spark: SparkSession, source: str, out: str) -> None:
 
 def write_tables(spark: SparkSession, lines: DataFrame, out: str) -> dict[str, DataFrame]:
     """Write all tables of event lines below `out`; return them, `events` included, as read back."""
+    progress.step(spark.sparkContext, f"table {EVENTS}")
     ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
     written = {EVENTS: ingest.read_events(spark, f"{out}/{EVENTS}")}
 
     def keep(name: str, table: DataFrame) -> DataFrame:
+        progress.step(spark.sparkContext, f"table {name}")
         table.write.mode("overwrite").parquet(f"{out}/{name}")
         written[name] = ingest.read_table(spark, f"{out}/{name}", table.schema)
         return written[name]

@@ -14,7 +14,19 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.types import StructType
 
 from zkrebalancer.observe.reading import NoEventsError
-from zkrebalancer.pipeline.schema import BULK, COMMON, NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, REST, STORED, flaw
+from zkrebalancer.pipeline.schema import (
+    BOUNDS,
+    BULK,
+    COMMON,
+    NEEDED,
+    NOT_JSON,
+    OTHER,
+    PLACE,
+    REJECTED,
+    REST,
+    STORED,
+    flaw,
+)
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
 # Columns whose values rarely repeat: a Parquet dictionary of them would only cost.
@@ -86,9 +98,10 @@ def write_events(events: DataFrame, folder: str) -> None:
 
 
 def read_events(spark: SparkSession, folder: str) -> DataFrame:
-    """Read what `write_events` wrote, with one column for every key."""
+    """Read what `write_events` wrote, with one column for every key, and BOUNDS: 0."""
     stored = read_table(spark, folder, STORED)
-    return stored.select(*[name for name in STORED.names if name != "rest"], "rest.*")
+    columns = [name for name in STORED.names if name != "rest"]
+    return stored.select(*columns, "rest.*", *[F.lit(0).cast("bigint").alias(name) for name in BOUNDS])
 
 
 def read_table(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:

@@ -15,6 +15,18 @@ INTERVAL_S = 0.2
 END_S = 5.0  # for the bar's thread to end
 
 
+class _Current:
+    """What is being computed; a bar is drawn by another thread."""
+
+    step = ""
+
+
+def step(context: SparkContext, name: str) -> None:
+    """Name the jobs that follow, in Spark's page and beside the bar."""
+    context.setJobDescription(name)
+    _Current.step = name
+
+
 @contextmanager
 def shown(context: SparkContext, title: str) -> Iterator[None]:
     """Show a bar of the tasks of all running stages while the block runs, if stderr is a terminal."""
@@ -37,6 +49,7 @@ def shown(context: SparkContext, title: str) -> Iterator[None]:
 def _watch(context: SparkContext, bars: Progress, title: str, is_over: threading.Event) -> None:
     bar, tracker = bars.add_task(title, total=None), context.statusTracker()
     while not is_over.wait(INTERVAL_S):
+        bars.update(bar, description=f"{title}: {_Current.step}" if _Current.step else title)
         stages = [info for number in tracker.getActiveStageIds() if (info := tracker.getStageInfo(number)) is not None]
         if stages:
             done = sum(stage.numCompletedTasks for stage in stages)

@@ -25,18 +25,23 @@ OTHER = "other"  # the kind of all events that no fact uses
 ORDER = ("mono_us", "file", "block", "row")  # as in the plain checker: by time, then file and line
 PARTITION = ("run", "group", "topic", "partition")
 
+FOREVER_US = (1 << 63) - 1
+BOUNDS = ("early_us", "late_us")  # by how much an event may have been earlier, or later, than its `mono_us`
 BULK = ("produced", "delivered", "committed")
 COMMON = StructType(
-    [StructField(name, StringType()) for name in ("host", "process", "group", "cause_id", "topic", "member", "kind")]
+    [
+        StructField(name, StringType())
+        for name in ("host", "boot", "process", "group", "cause_id", "topic", "member", "kind")
+    ]
     + [StructField(name, LongType()) for name in ("ts_us", "mono_us", "generation")]
-    + [StructField(name, LongType()) for name in ("first_offset", "last_offset", "count", "offset")]
+    + [StructField(name, LongType()) for name in ("first_offset", "last_offset", "count", "offset", "sent_us")]
     + [StructField("partition", IntegerType()), StructField("delays_us", ArrayType(LongType()))]
 )
 _TEXTS = "trigger mode command_id option reason outcome name target protocol versions settings machine role"
 _LONGS = (
     "member_count partition_count moved_count plan_us settled_us pause_us_max epoch brokerid members seed number "
     "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors dropped_count "
-    "unsettled_ms"
+    "unsettled_ms asked_us"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),

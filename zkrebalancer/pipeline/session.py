@@ -1,11 +1,12 @@
 """Starts and stops Spark sessions.
 
 The session runs on any master. Executors of a master that is not local get this project's code as a zip of the
-installed packages. The session is quiet, has no web page, and spills into a folder that is removed with it.
+installed packages. The session is quiet, has a web page only if asked for, and spills into a folder that it removes.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -48,7 +49,6 @@ _QUIET = {
 }
 _JAVA_OPTIONS = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()} -XX:-UsePerfData"
 _BOUNDED = {
-    "spark.sql.shuffle.partitions": "32",  # small ones are merged
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # compressed; 10 to 20 times as large when sorted
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one per kind of event: saves a sort
     "spark.sql.streaming.numRecentProgressUpdates": "10",
@@ -57,6 +57,13 @@ _BOUNDED = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
     "RocksDBStateStoreProvider",  # a stream's state need not fit into memory
 }
+
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+MIN_SHUFFLE_PARTITIONS = 32  # small ones are merged, and a large one has to fit into a task's memory
+PARTITIONS_PER_CORE = 3  # so that a slow task delays little
+
+_log = logging.getLogger(__name__)
 
 
 class SparkFailedError(RebalancerError):
@@ -68,6 +75,8 @@ def spark_session(
     master: str = LOCAL, memory: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Start Spark on `master`; `memory` ("2g") limits the driver, which does all the work on a local master.
+
+    `settings` are Spark's, and take precedence.
 
     Raises:
         MissingToolError: there is no JDK, or it is too old.
@@ -95,6 +104,10 @@ def spark_session(
         try:
             spark = builder.config(map=options).getOrCreate()
             install_handlers()
+            if SHUFFLE_PARTITIONS not in options:
+                spark.conf.set(SHUFFLE_PARTITIONS, shuffle_partitions(spark.sparkContext.defaultParallelism))
+            if spark.sparkContext.uiWebUrl is not None:
+                _log.warning("Spark's page is at %s", spark.sparkContext.uiWebUrl)
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(f"Spark cannot be started on {master}: {_why_not(error)}") from error
         try:
@@ -113,6 +126,11 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
     except (Py4JError, ConnectionError):
         raise SparkFailedError("Spark's JVM ended unexpectedly; if it ran out of memory, raise --memory") from None
+
+
+def shuffle_partitions(cores: int) -> int:
+    """Return into how many parts to divide the data of a cluster with so many cores."""
+    return max(MIN_SHUFFLE_PARTITIONS, PARTITIONS_PER_CORE * cores)
 
 
 def _why_not(error: BaseException) -> str:

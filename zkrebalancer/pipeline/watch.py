@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.streaming.query import StreamingQuery
 
 from zkrebalancer.localcluster.locks import locked
-from zkrebalancer.pipeline import batch, ingest
+from zkrebalancer.pipeline import batch, ingest, progress
 from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -118,6 +118,7 @@ def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
     run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
 
     def keep(name: str, table: DataFrame) -> DataFrame:
+        progress.step(spark.sparkContext, f"table {name}")
         folder = out.absolute() / name
         if not folder.exists():  # an empty file gives the table its columns
             table.limit(0).write.parquet(f"{folder}/run_id=none")

@@ -207,16 +207,10 @@ class Moving:
                 self._scheduler.cancel_wake(("static", member.instance))
             self.limit(member)
             batch.plan.timing.sent(sent, self._scheduler.now.mono_us)
-            self._scheduler.emit(
-                "command_sent",
-                sent.generation,
-                sent.cause.id,
-                command_id=sent.command_id,
-                option=sent.option,
-                member=consumer,
-                asked_us=batch.asked_us,
-                partition_count=len(view.held_by(consumer) if sent.partitions is None else sent.partitions),
-            )
+            count = len(view.held_by(consumer) if sent.partitions is None else sent.partitions)
+            numbers = {"partition_count": count, "asked_us": batch.asked_us}
+            own = {"command_id": sent.command_id, "option": sent.option, "member": consumer}
+            self._scheduler.emit("command_sent", sent.generation, sent.cause.id, **own, **numbers)
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
         """Find out why nothing was written, and send the rest again."""

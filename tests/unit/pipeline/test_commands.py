@@ -37,6 +37,24 @@ def test_experiment_list() -> None:
     assert {"protocols", "scenarios"} <= json.loads(result.stdout).keys()
 
 
+@pytest.mark.parametrize("name", ["run", "fleet", "weights", "watch"])
+def test_settings_are_passed_to_spark(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Do not pass `settings` on."""
+    passed: list[object] = []
+
+    def refuse(*arguments: object) -> None:
+        passed.append(arguments[2])
+        raise session.SparkFailedError("as wanted")
+
+    write_run(tmp_path / "in", History().produced(0, 9))
+    monkeypatch.setattr(session, "spark_session", refuse)
+    paths = ["--events", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    for text, expected in (("spark.ui.enabled=true", 1), ("spark.ui.enabled", 2), ("ui=true", 2)):
+        result = CliRunner().invoke(zkrebalancer, ["pipeline", name, *paths, "--conf", text])
+        assert result.exit_code == expected, result.output
+    assert passed == [{"spark.ui.enabled": "true"}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

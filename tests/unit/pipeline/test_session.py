@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from zkrebalancer.pipeline.session import first_line
+from zkrebalancer.pipeline.session import first_line, shuffle_partitions
 
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed to plan: Traceback (most recent call):
   File "worker.py", line 1, in main
@@ -20,6 +20,11 @@ Caused by: java.lang.RuntimeException: java.io.IOException: No space left on dev
 Caused by: java.io.IOException: No space left on device
 \t... 14 more
 """
+
+
+def test_data_is_divided_by_the_cores_of_the_cluster() -> None:
+    """Always divide it into 32 parts."""
+    assert [shuffle_partitions(cores) for cores in (1, 2, 100)] == [32, 32, 300]
 
 
 def test_the_cause_is_shown_without_the_call() -> None:

@@ -88,7 +88,7 @@ def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     )
     is_span = F.col("length") == F.col("end") - F.col("begin")
     is_tiled = is_span & (F.col("parity") == F.xxhash64("begin").bitwiseXOR(F.xxhash64("end")))
-    broken = F.broadcast(pieces.where(~is_tiled).select(*keys, "piece"))  # at most one per PIECE_OFFSETS
+    broken = pieces.where(~is_tiled).select(*keys, "piece")  # at most one per PIECE_OFFSETS
     whole = pieces.where(is_tiled).select(*keys, "begin", "end")
     return whole.unionByName(rows.join(broken, [*keys, "piece"], "left_semi").select(*keys, "begin", "end"))
 

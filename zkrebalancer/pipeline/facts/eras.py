@@ -13,7 +13,7 @@ def eras(events: DataFrame) -> DataFrame:
 
 
 def with_era(rows: DataFrame, deletions: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `era`: how often the row's topic had been deleted before `at`. `deletions` must be few."""
+    """Add `era`: how often the row's topic had been deleted before `at`."""
     past = F.filter("deleted_us", lambda deleted: deleted < F.col(at))
     era = F.when(F.col("deleted_us").isNull(), F.lit(0)).otherwise(F.size(past))
-    return rows.join(F.broadcast(deletions), ["run", "topic"], "left").withColumn("era", era).drop("deleted_us")
+    return rows.join(deletions, ["run", "topic"], "left").withColumn("era", era).drop("deleted_us")

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.schema import ORDER, PARTITION
+from zkrebalancer.pipeline.schema import BOUNDS, ORDER, PARTITION
 
 ENDED = "ended"  # the member's session ended without a stop
 RESTARTED = "restarted"  # the member started a partition that it already owned
@@ -27,12 +27,14 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
 
     `ended_by` is the reason of the stop, ENDED or RESTARTED; it and `ended_us` are null if the partition was owned to
     the last event. Further columns: `began` and `ceased`, the ORDER of the two events; `era`, the topic's at the start;
-    `until_us`, the earlier of `ended_us` and just before the member's next start: a member's intervals never overlap.
+    `start_early_us`, `start_late_us`, `end_early_us` and `end_late_us`, by how much each may have been earlier or later
+    (0 if the run has one clock); `until_us`, the earlier of `ended_us` and just before the member's next start: a
+    member's intervals never overlap.
     """
     started = starts(events)
     rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
     window = Window.partitionBy(*OWNER).orderBy(*ORDER)
-    following = F.lead(F.struct("kind", "reason", F.struct(*ORDER).alias("at"))).over(window)
+    following = F.lead(F.struct("kind", "reason", F.struct(*ORDER).alias("at"), *BOUNDS)).over(window)
     ended_by = (
         F.when(F.col("next.kind") == "fetcher_stopped", F.col("next.reason"))
         .when(F.col("next.kind") == "ownership_ended", F.lit(ENDED))
@@ -52,6 +54,8 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
             ended_by.alias("ended_by"),
             F.struct(*ORDER).alias("began"),
             F.col("next.at").alias("ceased"),
+            *[F.col(name).alias(f"start_{name}") for name in BOUNDS],
+            *[F.coalesce(f"next.{name}", F.lit(0)).alias(f"end_{name}") for name in BOUNDS],
         )
     )
     until_us = F.least("ended_us", F.lead("started_us").over(by_start) - 1)
@@ -81,7 +85,7 @@ def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataF
 def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_ended") -> DataFrame:
     """Return one row for each event of `kind` and each partition that its member ever started."""
     touched = started.select(*OWNER).distinct()
-    ends = events.where(F.col("kind") == kind).select("run", "group", "member", *ORDER, "kind", "reason")
+    ends = events.where(F.col("kind") == kind).select("run", "group", "member", *ORDER, "kind", "reason", *BOUNDS)
     return ends.join(touched, ["run", "group", "member"]).select(
         *OWNER,
         *ORDER,
@@ -90,12 +94,13 @@ def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_en
         null("bigint", "generation"),
         null("string", "cause_id"),
         null("bigint", "position"),
+        *BOUNDS,
     )
 
 
 def _fetchers(events: DataFrame, kind: str) -> DataFrame:
     pair = F.explode(F.arrays_zip("partitions", "positions"))
-    columns = ["run", "group", "topic", "member", *ORDER, "kind", "reason", "generation", "cause_id"]
+    columns = ["run", "group", "topic", "member", *ORDER, "kind", "reason", "generation", "cause_id", *BOUNDS]
     rows = events.where(F.col("kind") == kind).select(*columns, pair.alias("pair"))
     return rows.select(
         *[name for name in OWNER if name != "partition"],
@@ -106,7 +111,8 @@ def _fetchers(events: DataFrame, kind: str) -> DataFrame:
         "generation",
         "cause_id",
         F.col("pair.positions").alias("position"),
-    ).select(*OWNER, *ORDER, "kind", "reason", "generation", "cause_id", "position")
+        *BOUNDS,
+    ).select(*OWNER, *ORDER, "kind", "reason", "generation", "cause_id", "position", *BOUNDS)
 
 
 def null(kind: str, name: str) -> Column:

@@ -18,10 +18,10 @@ def runs(
 
     Columns: run, events, began_us, ended_us, scenario, protocol, members, seed, settings, versions, machine, mode,
     rejected, torn, events_dropped, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order,
-    unheld, overlaps.
+    unheld, overlaps, unclear.
     `events_dropped` counts the events that processes could not write; the other columns do not include those.
     Counts of records and deliveries are summed over groups and partitions. `overlaps` counts the partitions that two
-    members owned at once.
+    members owned at once, `unclear` those of which the clocks of several hosts leave it open.
     """
     scenarios = events.where(F.col("kind") == "scenario").groupBy("run")
     first = scenarios.agg(F.min_by(F.struct("name", *_SCENARIO), F.struct(*ORDER)).alias("scenario"))
@@ -29,7 +29,10 @@ def runs(
         F.sum("events").alias("events"), F.min("began_us").alias("began_us"), F.max("ended_us").alias("ended_us")
     )
     records = delivery.groupBy("run").agg(*[F.sum(name).alias(name) for name in _SUMS])
-    held_twice = overlaps.select(*PARTITION).distinct().groupBy("run").agg(F.count("*").alias("overlaps"))
+    by_partition = overlaps.groupBy(*PARTITION).agg(F.bool_or("is_certain").alias("is_certain"))
+    held_twice = by_partition.groupBy("run").agg(
+        F.count_if("is_certain").alias("overlaps"), F.count_if(~F.col("is_certain")).alias("unclear")
+    )
     broken = rejects.groupBy("run").agg(
         F.count_if(~F.col("is_torn")).alias("rejected"), F.count_if("is_torn").alias("torn")
     )
@@ -47,6 +50,6 @@ def runs(
         *[f"scenario.{name}" for name in _SCENARIO],
         *[
             F.coalesce(name, F.lit(0)).alias(name)
-            for name in ("rejected", "torn", "events_dropped", *_SUMS, "overlaps")
+            for name in ("rejected", "torn", "events_dropped", *_SUMS, "overlaps", "unclear")
         ],
     )

@@ -42,7 +42,7 @@ def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataF
     spans = windows.select("run", "step", "from_us", "to_us")
     is_within = (F.col("from_us") <= F.col(at)) & (F.col("to_us").isNull() | (F.col(at) < F.col("to_us")))
     of_run = rows.withColumnRenamed("run", "run_of_row")
-    joined = of_run.join(F.broadcast(spans), (F.col("run_of_row") == F.col("run")) & is_within, "left")
+    joined = of_run.join(spans, (F.col("run_of_row") == F.col("run")) & is_within, "left")
     return joined.select(F.col("run_of_row").alias("run"), *[name for name in rows.columns if name != "run"], "step")
 
 

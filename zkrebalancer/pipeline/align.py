@@ -1,0 +1,88 @@
+"""Puts the events of runs of several hosts, or of several boots of one, on one clock per run (`observe.clocks`).
+
+Spark finds these runs, and moves their events; what ties clocks together are few events, which the driver looks at.
+Other runs, nearly all, are read as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+from pyspark.sql.types import LongType, StructField, StructType
+
+from zkrebalancer.observe.clocks import Alignment, align
+from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
+from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
+
+ALIGNED = "aligned"
+_TIES = ("rebalance_planned", "command_sent", "command_acked", "fetcher_started", "fetcher_stopped")
+_RECORDS = ("produced", "delivered")
+_KEYS = (
+    *("host", "boot", "ts_us", "mono_us", "kind", "group", "generation", "cause_id", "command_id", "asked_us"),
+    *("topic", "partition", "first_offset", "last_offset", "sent_us"),
+)
+_PLACED = StructType([StructField(name, LongType()) for name in ("at_us", *BOUNDS)])
+Clocks = tuple[ClockNames, Alignment]
+
+
+def find_clocks(events: DataFrame) -> dict[str, Clocks]:
+    """Return how to read the clocks of each run that has several."""
+    wall_us = F.col("ts_us") - F.col("mono_us")
+    nearby = F.floor(wall_us / REBOOTED_US)
+    clocks = events.where(F.col("mono_us").isNotNull()).groupBy("run", "host", "boot", nearby.alias("nearby"))
+    of_runs: dict[str, ClockNames] = {}
+    for row in clocks.agg(F.min(wall_us).alias("ts_us")).orderBy("run", "host", "boot", "nearby").toLocalIterator():
+        names = of_runs.setdefault(row["run"], ClockNames())
+        names.note({"host": row["host"], "boot": row["boot"], "ts_us": row["ts_us"], "mono_us": 0})
+    return {run: (names, _align(events, run, names)) for run, names in of_runs.items() if names.count > 1}
+
+
+def _align(events: DataFrame, run: str, names: ClockNames) -> Alignment:
+    """Align the clocks of one run by the events that tie them, and by the first and the last of each clock."""
+    own = events.where((F.col("run") == run) & F.col("mono_us").isNotNull())
+    is_sampled = F.expr(f"first_offset div {SAMPLED} < last_offset div {SAMPLED} or first_offset % {SAMPLED} = 0")
+    ties = F.col("kind").isin(*_TIES) | (F.col("kind").isin(*_RECORDS) & is_sampled)
+    ends = own.groupBy("host", "boot", F.floor((F.col("ts_us") - F.col("mono_us")) / REBOOTED_US).alias("nearby")).agg(
+        F.min_by(F.struct("ts_us", "mono_us"), "mono_us").alias("first"),
+        F.max_by(F.struct("ts_us", "mono_us"), "mono_us").alias("last"),
+        F.count("*").alias("count"),
+    )
+    witness = Witness(names)
+    for row in ends.orderBy("host", "boot", "nearby").toLocalIterator():
+        for at in (row["first"], row["last"]):
+            event = {"host": row["host"], "boot": row["boot"], **at.asDict(), "kind": "end"}
+            witness.add(event, row["count"])
+    for row in own.where(ties).select(*_KEYS).toLocalIterator():
+        witness.add(row.asDict(), 0)
+    return align(witness.evidence())
+
+
+def aligned(events: DataFrame, clocks: Mapping[str, Clocks]) -> DataFrame:
+    """Return the events of these runs at times of one clock, with BOUNDS, FOREVER_US without one."""
+    place = F.udf(partial(_place, clocks), _PLACED)
+    found = place("run", "host", "boot", "ts_us", "mono_us")
+    moved = events.where(F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()).withColumn("placed", found)
+    bounds = {name: F.col(f"placed.{name}") for name in BOUNDS}
+    return moved.withColumns({"mono_us": F.col("placed.at_us"), **bounds}).drop("placed")
+
+
+def on_one_clock(events: DataFrame, keep: Callable[[str, DataFrame], DataFrame]) -> DataFrame:
+    """Return all events, those of runs with several clocks at times of one; `keep` stores a table and reads it back."""
+    clocks = find_clocks(events)
+    if not clocks:
+        return events
+    is_moved = F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()
+    return events.where(~is_moved).unionByName(keep(ALIGNED, aligned(events, clocks)))
+
+
+def _place(
+    clocks: Mapping[str, Clocks], run: str, host: str | None, boot: str | None, ts_us: int | None, mono_us: int
+) -> tuple[int, int, int]:
+    names, alignment = clocks[run]
+    event = {"host": host, "boot": boot, "ts_us": ts_us, "mono_us": mono_us}
+    found = alignment.place(names.of(event), mono_us)
+    early_us = FOREVER_US if found.earliest_us is None else found.at_us - found.earliest_us
+    return found.at_us, early_us, FOREVER_US if found.latest_us is None else found.latest_us - found.at_us
