@@ -15,6 +15,7 @@ from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Merge, Order, Request, Settings
 from zkrebalancer.region.roles import Phase
@@ -48,7 +49,7 @@ TOPICS = ("t", "u")  # members stop reading the second one, and then nobody hold
 class RegionRun:
     """One run."""
 
-    def __init__(self, seed: int, faults: int = 12) -> None:
+    def __init__(self, seed: int, faults: int = 12, limit: RequestLimit = DEFAULT_LIMIT) -> None:
         """Draw everything from the seed."""
         self.draw = random.Random(seed)  # to repeat a run
         self.world = World()
@@ -63,12 +64,14 @@ class RegionRun:
         self.members: list[SimulatedMember] = []
         self.names = [f"m{number}" for number in range(MEMBERS + 2)]
         for _ in range(2):
-            self.world.add_coordinator()
+            self.world.add_coordinator(limit=limit)
         for name in self.names[:MEMBERS]:
             self.add(name)
         self.faults = sorted(self.draw.randrange(STEPS) for _ in range(faults))
         self.seen = Counter[str]()
         self.checked = self.opened = 0
+        self.moves = 6  # of a coordinator in one step, at most
+        self.deleted: set[str] = set()  # topics, whose records are not looked at any more
 
     def add(self, name: str) -> None:
         self.members.append(SimulatedMember(self.world, name, self.copies, self.log, self.settings))
@@ -132,7 +135,7 @@ class RegionRun:
         actors = self.running()
         coordinators = [process for process in self.world.coordinators if process.alive]
         if kind < 0.35 and coordinators:
-            for _ in range(self.draw.randint(1, 6)):
+            for _ in range(self.draw.randint(1, self.moves)):
                 if not self.world.move(self.draw.choice(coordinators)):
                     break
         elif kind < 0.80 and actors:
@@ -191,6 +194,12 @@ class RegionRun:
             self.ask(kind)
         else:
             self._hurt(kind, member)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; what was read of it is in the states for ever."""
+        self.world.delete_topic(topic)
+        self.log.ends = {tp: end for tp, end in self.log.ends.items() if tp[0] != topic}
+        self.deleted.add(topic)
 
     def ask(self, kind: str) -> None:
         """Ask for a round, as an operator does."""
@@ -291,7 +300,7 @@ class RegionRun:
             for tp, records in state.items():
                 found.setdefault(tp, []).extend(records)
         initial = self.initial()
-        for tp in found.keys() | offsets.keys():
+        for tp in (tp for tp in found.keys() | offsets.keys() if tp[0] not in self.deleted):
             wanted = list(range(initial.get(tp, 0), offsets.get(tp, 0)))
             assert sorted(found.get(tp, [])) == wanted, f"{where}: {tp}: {sorted(found.get(tp, []))}, wanted {wanted}"
 

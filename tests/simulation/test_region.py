@@ -14,7 +14,10 @@ from tests.support import examples
 from tests.support.world import GROUP
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
+from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import region_writes
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Initial
 from zkrebalancer.region.roles import Phase
 
 MANY = 100  # partitions
@@ -114,6 +117,28 @@ def test_a_new_leader_completes_no_checkpoint_of_a_former_one() -> None:
     assert "its leader did not complete it" in reasons
 
 
+@pytest.mark.parametrize("stored", range(1, 6))
+def test_a_leader_that_dies_between_two_writes_of_a_merge_costs_that_checkpoint_only(stored: int) -> None:
+    """Between any two pieces, and between the last of them and the order; the next one deletes the pieces."""
+    run = RegionRun(5, faults=0, limit=RequestLimit(max_bytes=2_000))
+    run.moves = 1
+    run.step_until(lambda: run.seen["checkpoints"] > 0)
+
+    def pieces() -> list[str]:
+        order = run.order()
+        number = None if order is None or order.open is None or order.is_resetting else order.open.id
+        return [name for name in run.world.zk.children(paths.region(GROUP, "merged")) if name.startswith(f"{number}.")]
+
+    run.step_until(lambda: len(pieces()) == stored)
+    torn = pieces()
+    run.world.kill_coordinator(run.world.leader())
+    run.world.add_coordinator(limit=RequestLimit(max_bytes=2_000))
+    run.moves = 6
+    run.complete_another()
+    run.step_until(lambda: (order := run.order()) is not None and order.open is None)
+    assert not set(torn) & set(run.world.zk.children(paths.region(GROUP, "merged")))
+
+
 def test_no_checkpoint_is_opened_in_vain_while_an_evicted_member_may_read_on() -> None:
     """In `Region._is_quiet`, forget `evicted`: every member would store a copy, for a round that cannot be complete."""
     run = RegionRun(5, faults=0)
@@ -155,6 +180,24 @@ def test_a_reset_places_partitions_again_that_had_a_holder_meanwhile(monkeypatch
     assert run.offset(others[-1]) > 0  # the leader has not placed all yet
     run.step_until(lambda: (order := run.order()) is not None and order.open is None)
     assert {run.offset(tp) for tp in [*some, *others]} == {0}
+
+
+def test_initial_offsets_of_deleted_topics_are_removed_but_not_those_of_the_next_one_of_that_name() -> None:
+    """In `RegionWrites._gone_read`, delete whatever version is there: a member has stored it for the new topic."""
+    run = RegionRun(5, faults=0)
+    path = paths.region(GROUP, "initial", "u")
+    run.step_until(lambda: len(run.world.zk.children(path)) == 2)
+    run.delete_topic("u")
+    run.moves = 1
+    session = run.world.leader().session
+    run.step_until(lambda: any(f"{path}/0" in str(call) and "Delete" in str(call) for _, call in session.sent))
+    run.world.zk.perform(Multi((SetContent(f"{path}/0", documents.encode_initial(Initial(7, "id-2"))),)))
+    run.world.set_topic("u", 2, "id-2")
+    run.complete_another()
+    assert documents.decode_initial(run.world.zk.nodes[f"{path}/0"].content).offset == 7
+    run.delete_topic("u")
+    run.step_until(lambda: path not in run.world.zk.nodes)
+    assert run.world.zk.children(paths.region(GROUP, "initial", "t")) != []
 
 
 def _step_without(run: RegionRun, blind: SimulatedMember, is_so: Callable[[], bool]) -> None:

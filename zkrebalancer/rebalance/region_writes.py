@@ -44,6 +44,15 @@ class _Unheld:
     initial: dict[TopicPartition, Initial] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Gone:
+    """A deleted topic, and what of its initial offsets is deleted at once."""
+
+    topic: str
+    deletes: list[Operation]
+    missing: int = 0
+
+
 def _nothing() -> None:
     """Do nothing: there is nothing to do again."""
 
@@ -261,10 +270,11 @@ class RegionWrites:
     # ---- what no order names any more
 
     def sweep(self, kept: Collection[int | None]) -> None:
-        """Delete answers and merges of all other rounds."""
+        """Delete answers and merges of all other rounds, and initial offsets of deleted topics, some at a time."""
         names = {str(number) for number in kept if number is not None}
         self._scheduler.ask(ListChildren(self._path("merged")), self._merges_listed, names)
         self._scheduler.ask(ListChildren(self._path("contributions")), self._rounds_listed, names)
+        self._scheduler.ask(ListChildren(self._path("initial")), self._initial_listed)
 
     def _merges_listed(self, reply: Reply, kept: set[str]) -> None:
         names = reply.names if isinstance(reply, Children) else ()
@@ -279,6 +289,36 @@ class RegionWrites:
     def _round_listed(self, reply: Reply, path: str) -> None:
         if isinstance(reply, Children):
             self._delete([*(f"{path}/{name}" for name in reply.names), path])
+
+    def _is_gone(self, topic: str) -> bool:
+        return topic not in self._view.topics and topic not in self._view.held_topics()
+
+    def _initial_listed(self, reply: Reply) -> None:
+        topic = next(filter(self._is_gone, sorted(reply.names)), None) if isinstance(reply, Children) else None
+        if topic is not None:
+            path = self._path("initial", topic)
+            self._scheduler.ask(ListChildren(path), self._gone_listed, path, topic)
+
+    def _gone_listed(self, reply: Reply, path: str, topic: str) -> None:
+        names = reply.names[:MAX_AT_ONCE] if isinstance(reply, Children) else ()
+        gone = _Gone(topic, [Delete(path)] if isinstance(reply, Children) and len(names) == len(reply.names) else [])
+        gone.missing = len(names)
+        for name in names:
+            self._scheduler.ask(Get(f"{path}/{name}"), self._gone_read, f"{path}/{name}", gone)
+        if not names:
+            self._delete_gone(gone)
+
+    def _gone_read(self, reply: Reply, path: str, gone: _Gone) -> None:
+        """Delete what was read, and no offset that a member stores meanwhile because the topic was made anew."""
+        if isinstance(reply, Content):
+            gone.deletes.insert(0, Delete(path, reply.stat.version))
+        gone.missing -= 1
+        if not gone.missing:
+            self._delete_gone(gone)
+
+    def _delete_gone(self, gone: _Gone) -> None:
+        if gone.deletes and self._is_gone(gone.topic):
+            self._scheduler.write(gone.deletes[: self._scheduler.fitting(gone.deletes)], _ignore)
 
     def _delete(self, doomed: Iterable[str]) -> None:
         deletes = [Delete(path) for path in doomed][:MAX_AT_ONCE]
