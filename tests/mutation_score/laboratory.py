@@ -37,8 +37,8 @@ WIDER = {
     "rebalance": (f"{UNIT}/operations", ONE_SEED),
     "membership": (f"{UNIT}/consumer_agent/runtime", ONE_SEED),
     "assignment": (),
-    "observe": (),
-    "operations": (),
+    "observe": (f"{UNIT}/cli",),
+    "operations": (f"{UNIT}/cli",),
 }
 SECONDS_FOR_ONE_MUTANT = {True: 6.0, False: 4.0}  # of the nearest tests, of wider ones: measured without a mutant
 GRACE_S, SLOWER = 2.0, 5.0  # of processor time: a test hangs if it takes this more than five times its usual time

@@ -8,6 +8,8 @@ from typing import cast
 
 import pytest
 
+from tests.support.groups import world_with
+from tests.support.world import GROUP
 from tests.support.zk_model import ZkModel
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol import paths
@@ -16,6 +18,7 @@ from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, encode_coord
 from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.refusals import require_expected
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.problems import MAX_SHOWN
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -149,3 +152,16 @@ def test_of_many_foreign_nodes_a_few_of_each_place_are_named_and_the_rest_is_cou
         "lease": 5,
         "unreadable": 2 * count - MAX_SHOWN,
     }
+
+
+def test_a_group_without_members_is_empty_and_commands_are_counted() -> None:
+    """In `GroupReport.state`, look for no members; in `read_group`, count no commands."""
+    world = world_with(GroupSettings(), "a")
+    client = Client()
+    client.model = world.zk
+    settled = inspection.read_group(cast("BlockingZk", client), GROUP)
+    assert (settled.state, [member.pending_commands for member in settled.members]) == ("stable", [0])
+    client.create(f"{paths.channel(GROUP, settled.members[0].consumer)}/command-0000009999")
+    moving = inspection.read_group(cast("BlockingZk", client), GROUP)
+    assert (moving.state, [member.pending_commands for member in moving.members]) == ("moving", [1])
+    assert inspection.read_group(cast("BlockingZk", with_groups("g")), "g").state == "empty"

@@ -167,3 +167,20 @@ def test_what_all_processes_spent_is_added_up() -> None:
     events += [count(30, "b", 13), count(30, "c", 105), count(31, "new", 7), step(3, "end", 40)]
     _figures, steps = measure(events)
     assert (steps[1]["requests"], steps[1]["bytes"]) == (8, 16)  # of one that is new, nothing is known of before
+
+
+def test_the_first_record_is_that_of_a_partition_at_its_new_owner() -> None:
+    """In `_Run._delivered`, keep one time for all; in `_figures`, say nothing."""
+    events = [
+        *BEGIN,
+        step(2, "add-member", 1_000, "b"),
+        delivered("a", 1_050, 0, 5),  # it has not moved
+        fetcher("stopped", "a", 1_100, 2, 3),
+        fetcher("started", "b", 1_200, 2, 3),
+        delivered("b", 1_260, 3, 5),
+        delivered("b", 1_270, 2, 5),
+        step(3, "end", 2_000),
+        fetcher("stopped", "b", 2_100, 2, 3),
+    ]
+    _figures, steps = measure(events)
+    assert [row["first_record_ms"] for row in steps] == [None, 260]

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from zkrebalancer.observe.obstacles import find_obstacles
+from zkrebalancer.observe.rebalances import RebalanceLog
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
-from zkrebalancer.protocol.obstacles import REFUSED, PublishedObstacle
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.obstacles import REFUSED, PublishedObstacle, decode
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
@@ -54,3 +56,34 @@ def test_what_a_program_reads_of_an_obstacle() -> None:
         ("lease", "b-1", None, None, 3_000),
         ("lease", "c-1", None, None, None),
     ]
+
+
+def test_the_end_of_a_freeze_and_what_is_drained_are_named() -> None:
+    """In `obstacles._of_settings`, forget the end, or that a freeze may have none; name the kind otherwise."""
+    base = GroupSettings(drained_members=("a",), drained_hosts=("h",))
+    frozen = replace(base, frozen=True, frozen_until_ms=1_763_000_000_000)
+    found = find_obstacles(GroupView("g", {}, frozen), is_led=True, published=[], unpublished=0)
+    assert [(each.kind, each.until_ms) for each in found] == [
+        ("frozen", 1_763_000_000_000),
+        ("drained", None),
+        ("drained", None),
+    ]
+    assert found[0].text.startswith("frozen until 20")
+    assert [each.text.split(":")[0] for each in found[1:]] == ["member a is drained", "host h is drained"]
+    view = GroupView("g", {}, GroupSettings(frozen=True))
+    (endless,) = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    assert (endless.until_ms, endless.text.split(":")[0]) == (None, "frozen")
+
+
+def test_what_a_leader_publishes_in_a_wrong_form_is_refused_by_its_name() -> None:
+    content = b'{"version": 1, "epoch": 1, "obstacles": [{"kind": "k", "reason": "r", "generation": "x"}]}'
+    with pytest.raises(NodeContentError, match=r"^obstacles: generation"):
+        decode(content)
+
+
+def test_a_plan_whose_request_was_not_seen_has_an_unknown_cause() -> None:
+    """In `RebalanceLog.planned`, give no cause."""
+    log = RebalanceLog()
+    counts = {"member_count": 1, "partition_count": 2, "moved_count": 0}
+    log.planned({"group": "g", "generation": 1, "cause_id": "c", "mode": "eager", **counts})
+    assert [each.cause for each in log.rebalances] == ["unknown"]

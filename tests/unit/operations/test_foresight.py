@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -207,3 +208,14 @@ def test_a_strategy_that_weighs_nothing_asks_kafka_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(loads, "read_loads", None)
     found = foreseen(with_all_on_a("b"), GroupSettings(strategy="sticky"), {"bootstrap.servers": "k:1"})
     assert (found.after, found.notes) == ({"a-1": 2, "b-1": 2}, [])
+
+
+def test_a_plan_that_was_approved_is_not_said_to_wait() -> None:
+    """In `foresee`, compare with no generation."""
+    waiting = GroupSettings(approve_moves_above=0)
+    world = with_all_on_a("b")
+    (note,) = foreseen(world, waiting).notes
+    assert note.startswith("2 partitions would leave their members")
+    generation = inspection.read_group(client_of(world), GROUP).generation
+    approved = replace(waiting, approved_moves=2, approved_generation=generation)
+    assert foreseen(world, approved).notes == []

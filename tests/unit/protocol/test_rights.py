@@ -244,3 +244,9 @@ def test_roles_and_groups_that_are_given_replace_the_former() -> None:
     assert second == Principals(("sasl:coordinator",), ("sasl:p",), groups={"h": ("sasl:h",)})
     with pytest.raises(ConfigurationError, match="would lock itself out"):
         changed_principals(first, "sasl:o", {}, {})
+
+
+def test_roles_that_are_not_written_have_nobody() -> None:
+    """In `decode`, expect every role: a coordinator of a version with fewer roles wrote the node."""
+    found = rights.decode(b'{"version": 1, "coordinators": ["sasl:c"], "groups": {}}')
+    assert (found.coordinators, found.operators, found.gateways) == (("sasl:c",), (), ())

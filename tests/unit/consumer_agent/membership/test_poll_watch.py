@@ -165,5 +165,7 @@ def test_an_application_that_closes_meanwhile_is_told_of_its_loss_and_closed() -
 
 def test_records_in_hand_are_named_but_not_all_of_many() -> None:
     assert in_hand({T0: Position(20, 20)}) == "no records"
+    six = {("t", number): Position(number + 3, number) for number in range(6)}
+    assert in_hand(six).endswith(", 1 more partitions")
     many = {("t", number): Position(number + 3, number) for number in range(7)}
     assert in_hand(many) == "t/0 0-2, t/1 1-3, t/2 2-4, t/3 3-5, t/4 4-6, 2 more partitions"
