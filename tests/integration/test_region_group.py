@@ -13,7 +13,7 @@ from consumer_agent.region import Checkpoint, ConsistentRegion
 from tests.integration.commands import begin, end
 from tests.integration.region_counts import Counts, RegionCounts, counts_of
 from tests.integration.scenario import Scenario
-from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples
+from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples, output
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
 
@@ -117,6 +117,18 @@ def test_who_leaves_within_a_batch_stores_no_checkpoint_and_who_is_stopped_does(
             region.stop()
         region.close()
         assert bool(stored) == is_stopped
+
+
+def test_an_application_goes_back_to_its_checkpoint_and_to_the_beginning(region: Region) -> None:
+    """What it had counted by then is restored, and all records after it are read and counted again."""
+    records = PARTITIONS * RECORDS
+    example = region.stage.start("region_reset.py", MEMBER="one", FOLDER=str(region.folder), RECORDS=str(records))
+    region.stage.wait_for("its end", example, lambda: not example.is_running)
+    first = int(output(example).splitlines()[0].removeprefix("checkpoint at "))
+    assert 0 < first < records
+    back = [f"back at {count} of {records}" for count in (first, 0)]
+    assert output(example).splitlines() == [f"checkpoint at {first}", *back, f"counted {records} again"]
+    assert region.counts() == region.wanted()
 
 
 def test_a_classic_group_goes_back_whenever_kafka_moves_a_partition(region: Region) -> None:

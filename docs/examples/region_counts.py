@@ -1,0 +1,45 @@
+"""Counts for the examples of regions: a state in memory, and its copies in a folder that a restarted process sees."""
+
+import json
+from pathlib import Path
+
+from consumer_agent.region import Checkpoint
+
+
+class Counts:
+    """For each partition: the number of records, and the sum of their offsets."""
+
+    def __init__(self, folder: Path, member: str) -> None:
+        """Count nothing yet."""
+        self._folder, self._member = folder, member
+        self._counts: dict[str, list[int]] = {}
+
+    @property
+    def total(self) -> int:
+        """How many records are counted."""
+        return sum(count for count, _sum in self._counts.values())
+
+    def add(self, partition: int, offset: int) -> None:
+        """Count a record."""
+        count = self._counts.setdefault(str(partition), [0, 0])
+        count[0] += 1
+        count[1] += offset
+
+    def store(self, checkpoint: Checkpoint) -> None:
+        """Store the counts durably under the number of a checkpoint, or not at all."""
+        file = self._file(checkpoint)
+        file.with_suffix(".new").write_text(json.dumps(self._counts))
+        file.with_suffix(".new").replace(file)
+
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        """Become as in a checkpoint, None: as at the very beginning."""
+        self._counts = {} if checkpoint is None else json.loads(self._file(checkpoint).read_text())
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Delete the copies of earlier checkpoints."""
+        for file in self._folder.glob(f"{self._member}-*.json"):
+            if int(file.stem.rpartition("-")[2]) < (checkpoint.number or 0):
+                file.unlink()
+
+    def _file(self, checkpoint: Checkpoint) -> Path:
+        return self._folder / f"{self._member}-{checkpoint.number}.json"
