@@ -120,7 +120,7 @@ def test_who_leaves_within_a_batch_stores_no_checkpoint_and_who_is_stopped_does(
 
 
 def test_an_application_goes_back_to_its_checkpoint_and_to_the_beginning(region: Region) -> None:
-    """What it had counted by then is restored, and all records after it are read and counted again."""
+    """What it had counted by then (`region_counts.py`) is restored; later records are read and counted again."""
     records = PARTITIONS * RECORDS
     example = region.stage.start("region_reset.py", MEMBER="one", FOLDER=str(region.folder), RECORDS=str(records))
     region.stage.wait_for("its end", example, lambda: not example.is_running)
