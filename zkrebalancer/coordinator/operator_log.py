@@ -22,6 +22,7 @@ _LEFT = {
     "lost": "it lost its session",
 }
 _PLAIN = {
+    "group_deleted": "of operators",
     "leader_elected": "leadership",
     "leader_resigned": "leadership",
     "member_joined": "joined",
@@ -89,6 +90,8 @@ def _of_group(effect: Emit, cause: str) -> str:
     known = effect.fields
     if effect.kind == "operator_changed":
         return f"{known['by']} {known['what']}"
+    if effect.kind == "group_deleted":
+        return f"{known['by']} deleted the group" if "by" in known else "deleted"
     if effect.kind == "member_joined":
         return f"{known['member']} joined"
     if effect.kind == "member_left":

@@ -46,6 +46,7 @@ KEYS: dict[str, dict[str, type]] = {  # required keys by kind; other kinds and k
     "member_joined": {"group": str, "member": str},
     "member_left": {"group": str, "member": str, "reason": str},
     "false_claim": {"group": str, "member": str, "partition_count": int},
+    "group_deleted": {"group": str},
     "leader_elected": {"epoch": int},
     "leader_resigned": {"epoch": int},
     "fault": {"name": str, "target": str},

@@ -12,7 +12,7 @@ from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import audit
 from zkrebalancer.protocol import last_change, paths, settings
-from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, Refusal, Refused, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -23,6 +23,9 @@ WHOLES = ("slo", "options")  # settings whose parts are set one by one
 RESERVED = frozenset(
     {*WHOLES, "starts_paused", "paused_by", "frozen_until_ms", "approved_moves", "approved_generation"}
 )
+
+
+MAX_TRIES = 3  # to name an operator in settings that others change at that moment
 
 
 class SettingsChangedError(RebalancerError):
@@ -64,6 +67,25 @@ def rewrite(zk: BlockingZk, group: str, node: Content, content: bytes, what: str
     if not isinstance(zk.perform(Multi((write,)), CHANGED), Done):
         raise SettingsChangedError(f"group {group}: its settings have just changed; check them and try again")
     audit.record(f"{what}, in group {group}")
+
+
+def name_author(zk: BlockingZk, group: str, what: str) -> None:
+    """Name the operator in the group's settings, for something that was done elsewhere.
+
+    Nobody is named if the group has no node, or if this user may not change it: the command's audit line remains.
+    """
+    for _ in range(MAX_TRIES):
+        node = zk.perform(Get(paths.group(group)), {*ABSENT, Refusal.NO_AUTH})
+        if not isinstance(node, Content):
+            return
+        try:
+            marked = last_change.noted(node.content, audit.change(what), node.stat.version)
+        except NodeContentError:
+            return  # not JSON; `describe` reports it
+        write = SetContent(paths.group(group), marked, node.stat.version)
+        reply = zk.perform(Multi((write,)), {*CHANGED, Refusal.NO_AUTH})
+        if isinstance(reply, Done) or (isinstance(reply, Refused) and reply.refusal is Refusal.NO_AUTH):
+            return
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:

@@ -22,13 +22,16 @@ from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
     Children,
+    Content,
     Create,
     Delete,
+    Get,
     ListChildren,
     Multi,
     Operation,
     Refusal,
     Refused,
+    SetContent,
 )
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
@@ -124,18 +127,29 @@ def delete_group(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
         ZooKeeperRefusedError: it may not be deleted; then nothing is.
 
     """
-    deletes = [Delete(path) for path in nodes.every]
+    naming = _naming(zk, group)
+    deletes = [*(Delete(path) for path in nodes.every), *naming]
     if len(deletes) <= MAX_NODES_AT_ONCE and zk.request_limit.fits(deletes):
         _delete_at_once(zk, group, deletes)
         return
     _delete_offsets(zk, group, nodes.offsets)
     try:
-        _delete_at_once(zk, group, [Delete(path) for path in read_nodes(zk, group).every])
+        left = read_nodes(zk, group).every
+        _delete_at_once(zk, group, [*(Delete(path) for path in left), *naming])
     except (GroupInUseError, GroupChangedError) as error:
         raise type(error)(f"{error}; its stored offsets are deleted already") from None
 
 
-def _delete_at_once(zk: BlockingZk, group: str, deletes: Sequence[Delete]) -> None:
+def _naming(zk: BlockingZk, group: str) -> list[Operation]:
+    """Return what names the operator to the leader: in the mark of the group, if it was served, as that outlives it."""
+    node, mark = zk.perform_all([Get(paths.group(group)), Get(paths.served(group))], {*ABSENT, Refusal.NO_AUTH})
+    if not isinstance(node, Content) or not isinstance(mark, Content):
+        return []
+    change = audit.change("deleted the group")
+    return [SetContent(paths.served(group), last_change.deletion(change, node.stat.created_zxid))]
+
+
+def _delete_at_once(zk: BlockingZk, group: str, deletes: Sequence[Operation]) -> None:
     if isinstance(zk.perform(Multi(tuple(deletes)), {*CHANGED, Refusal.NOT_EMPTY}), Refused):
         refuse_members(zk, group)
         raise GroupChangedError(f"group {group} changed meanwhile and is not deleted; try again")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.configure import name_author
 from zkrebalancer.operations.group_lifecycle import MAX_NAMES_SHOWN, create_group
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.lives import begin_lives
@@ -148,6 +149,7 @@ def import_into_kafka(
     changes = _changes(kafka.read(), offsets)
     if not dry_run and offsets:
         kafka.write(offsets)
+        name_author(zk, group, "imported offsets into Kafka")
     return changes
 
 
@@ -180,6 +182,7 @@ def import_into_old_consumers(
         fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], ())
         zk.perform(Multi(tuple(waiting[:fitting])))
         del waiting[:fitting]
+    name_author(zk, group, "imported offsets for Kafka's old consumers")
     return changes
 
 

@@ -2,10 +2,13 @@
 
 It names the version that the node has after that transaction. A program that does not know it may keep it when it
 writes settings; then the version differs, and nobody is named for what that program wrote.
+
+A deletion leaves no settings. It is named in the mark of the served group, with the transaction that created the group.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,13 +40,27 @@ def noted(content: bytes, change: LastChange, version: int) -> bytes:
     return settings.changed(content, {KEY: {**asdict(change), "version": version + 1}})
 
 
+def deletion(change: LastChange, created_zxid: int) -> bytes:
+    """Return the content of a mark that names who deleted the group that was created by this transaction."""
+    return json.dumps({KEY: {**asdict(change), "created_zxid": created_zxid}}).encode()
+
+
+def read_deletion(content: bytes, created_zxid: int) -> LastChange | None:
+    """Return who deleted the group that was created by this transaction, None if that is not known."""
+    return _read(content, "created_zxid", created_zxid)
+
+
 def read(content: bytes, version: int) -> LastChange | None:
     """Return who wrote this version of the node, None if that is not known."""
+    return _read(content, "version", version)
+
+
+def _read(content: bytes, key: str, expected: int) -> LastChange | None:
     if KEY.encode() not in content:
         return None
     try:
         found = fields.mapping(_WHAT, fields.read_document(_WHAT, content), KEY)
-        return _decoded(found) if fields.integer(_WHAT, found, "version") == version else None
+        return _decoded(found) if fields.integer(_WHAT, found, key) == expected else None
     except NodeContentError:
         return None  # it is only information, and other programs write settings, too
 

@@ -13,6 +13,7 @@ from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
+from zkrebalancer.rebalance.deletions import Deletions
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import OWNER as ELECTION
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
@@ -66,6 +67,7 @@ class Coordinator:
         self.rebalance_request_queue = Turns()
         self.topic_listener = TopicListener(self.scheduler, self.subscriptions, self._topic_changed)
         self.former_lives = FormerLives(self.scheduler)
+        self.deletions = Deletions(self.scheduler)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
         self.turnover = Turnover()
@@ -160,6 +162,7 @@ class Coordinator:
             epoch=epoch,
             subscriptions=self.subscriptions,
             former_lives=self.former_lives,
+            deletions=self.deletions,
             rebalance_request_queue=self.rebalance_request_queue,
             groups_to_load=self.groups_to_load,
             weighing=self._weighing,
@@ -340,8 +343,10 @@ class Coordinator:
             name = self._to_drop.popleft()
             if name in self._listed:
                 continue  # it exists again, and is read anew
-            if name in self.groups:
-                self.former_lives.wait_us(name, self.groups[name].view)
+            group = self.groups.get(name)
+            if group is not None:
+                self.former_lives.wait_us(name, group.view)
+            self.deletions.report(name, group.view.created_zxid if group is not None else 0)
             self._drop(name)
             self.quarantine.forget(name)
         if self._to_drop:

@@ -74,7 +74,7 @@ class Group:
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
         self._expiries = Expiries(scheduler, view)
-        self._authors = Authors(scheduler, view)
+        self._authors = Authors(scheduler, view, leadership.deletions)
         self._history = History(scheduler, view, leadership.epoch)
         self.region = Region(scheduler, view, self._is_at_rest)
         self.planning = Planning(view, subscriptions, scheduler.warn)

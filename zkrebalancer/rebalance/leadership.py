@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from zkrebalancer.rebalance.deletions import Deletions
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -19,6 +20,7 @@ class Leadership:
     epoch: int
     subscriptions: Subscriptions
     former_lives: FormerLives
+    deletions: Deletions
     rebalance_request_queue: Turns  # groups that wait to be planned
     groups_to_load: Turns
     weighing: frozenset[str]  # strategies for which `ReadLoads` are performed

@@ -195,6 +195,21 @@ def test_a_view_is_shown_again_until_an_interrupt(
     assert commands.run(*arguments, "--watch", "--json").exit_code == 2
 
 
+def test_members_are_shown_with_rack_and_capacity(commands: Commands) -> None:
+    """In `members_table`, leave out a column, or exchange two."""
+    commands.world.add_agent("a", rack="r1", capacity=2.5)
+    commands.world.add_agent("b")
+    commands.world.pass_time(1_000)
+    lines = commands.run("describe", GROUP, "--members").stdout.splitlines()
+    (heading,) = [line for line in lines if "rack" in line and "capacity" in line]
+    first, second = (line for line in lines if line.lstrip("│| ").startswith(("a-1", "b-1")))
+    for title, values in {"rack": ("r1", "-"), "capacity": ("2.5", "1")}.items():
+        at = heading.index(title)
+        assert (first[at:].split()[0], second[at:].split()[0]) == values, title
+    shown = [one["registration"] for one in commands.json("describe", GROUP)["consumers"]]
+    assert [(one["rack"], one["capacity"]) for one in shown] == [("r1", 2.5), (None, 1.0)]
+
+
 def test_a_host_is_drained_in_every_group_that_has_members_there(commands: Commands) -> None:
     commands.world.add_agent("a", host="h1", rack="r1", capacity=2.0)
     commands.world.add_agent("b", host="h2")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
 
 import pytest
 
 from tests.support.client import MAX_CALLS, Client, KilledError
-from tests.support.groups import world_with
+from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from zkrebalancer.operations import move_offsets, starts_pause
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import (
     Imported,
     OldOffsetsError,
+    import_into_kafka,
     import_into_old_consumers,
     import_offsets,
     in_zookeeper,
@@ -20,8 +24,10 @@ from zkrebalancer.operations.move_offsets import (
 )
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.operations.topic_offsets import UnknownTopicError
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Refusal, Reply, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 OFFSETS = {("t", 0): 10, ("t", 2): 12}
@@ -174,3 +180,82 @@ def test_many_offsets_go_back_in_several_transactions(monkeypatch: pytest.Monkey
     world = without_group()
     import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
     assert [old_offset(world, number) for number in range(3)] == [b"10", None, b"12"]
+
+
+class Kafka:
+    """Kafka's own offsets of the group."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def read(self) -> dict[TopicPartition, int]:
+        return dict(self.offsets)
+
+    def write(self, offsets: dict[TopicPartition, int]) -> None:
+        self.offsets.update(offsets)
+
+
+def move_away(world: World, to: str, *, dry_run: bool) -> dict[TopicPartition, Imported]:
+    if to == "old":
+        return import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run)
+    return import_into_kafka(client_of(world), cast("StoredInKafka", Kafka()), GROUP, OFFSETS, dry_run)
+
+
+@pytest.mark.parametrize(("to", "what"), [("kafka", "into Kafka"), ("old", "for Kafka's old consumers")])
+def test_the_leader_reports_who_moved_offsets_away(to: str, what: str) -> None:
+    """Leave `name_author` out of the import; or name somebody with `dry_run`."""
+    world = world_with(partitions=3)
+    move_away(world, to, dry_run=True)
+    world.pass_time(2_000)
+    assert events(world, "operator_changed") == []
+    move_away(world, to, dry_run=False)
+    world.pass_time(2_000)
+    (event,) = events(world, "operator_changed")
+    assert event["what"] == f"imported offsets {what}"
+
+
+@pytest.mark.parametrize("to", ["kafka", "old"])
+def test_offsets_of_a_group_without_a_node_are_moved_without_one(to: str) -> None:
+    world = without_group()
+    assert move_away(world, to, dry_run=False) == {tp: Imported(None, offset) for tp, offset in OFFSETS.items()}
+    assert paths.group(GROUP) not in world.zk.nodes
+
+
+class Rival(Client):
+    """Somebody else's change comes between each reading of the settings and the next write, `times` times."""
+
+    times = 0
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        reply = super().perform(call, expected)
+        if isinstance(call, Get) and call.path == paths.group(GROUP) and self.times:
+            self.times -= 1
+            self.world.zk.perform(
+                Multi((SetContent(call.path, settings.encode(GroupSettings(max_rebalance_retries=7 + self.times))),))
+            )
+        return reply
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_operator_is_named_in_settings_that_change_meanwhile(times: int) -> None:
+    """In `name_author`, try once."""
+    world = world_with(partitions=3)
+    rival = Rival(world)
+    rival.times = times
+    import_into_old_consumers(cast("BlockingZk", rival), GROUP, OFFSETS, dry_run=False)
+    world.pass_time(2_000)
+    assert len(events(world, "operator_changed")) == 1
+
+
+@pytest.mark.parametrize("content", [None, b"no settings"])
+def test_who_may_not_write_the_settings_moves_offsets_all_the_same(content: bytes | None) -> None:
+    """In `name_author`, expect no refusal, and only settings: the command fails after the move."""
+    world = world_with(partitions=3)
+    if content is None:
+        world.zk.identity = str
+        world.zk.denied |= {("0", paths.group(GROUP), Right.WRITE)}
+    else:
+        world.zk.perform(Multi((SetContent(paths.group(GROUP), content),)))
+    assert move_away(world, "kafka", dry_run=False)
+    world.pass_time(2_000)
+    assert events(world, "operator_changed") == []

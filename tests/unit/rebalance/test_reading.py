@@ -25,6 +25,7 @@ from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import coordinator, loading
+from zkrebalancer.rebalance.deletions import Deletions
 from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.leadership import Leadership
@@ -51,7 +52,9 @@ def reading_in_slices(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> Schedu
     scheduler = Scheduler()
     view, lives = GroupView(GROUP, {}), FormerLives(scheduler)
     lives._served[GROUP] = None
-    shared = Leadership(scheduler, 1, Subscriptions(), lives, Turns(), Turns(), frozenset(), Turnover())
+    shared = Leadership(
+        scheduler, 1, Subscriptions(), lives, Deletions(scheduler), Turns(), Turns(), frozenset(), Turnover()
+    )
     reading = loading.Loading(scheduler.part(GROUP), view, shared, lambda _: None)
     for _ in range(times):
         scheduler.forget(GROUP)
