@@ -11,7 +11,7 @@ from tests.style.sources import ROOT
 from tests.support.groups import DEFAULTS, world_with
 
 REBALANCE = ROOT / "zkrebalancer" / "rebalance"
-WALK = re.compile(r"^\d+\. `(\w+\.py)`", re.MULTILINE)
+WALK = re.compile(r"^(?:\d+\.|-) `(\w+\.py)`", re.MULTILINE)
 
 
 def test_a_join_goes_through_the_files_of_the_walk() -> None:
