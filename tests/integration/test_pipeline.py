@@ -138,7 +138,8 @@ def test_a_topic_gives_what_the_files_give(
         broken.setattr(handovers, "overlaps", lambda *_: 1 // 0)
         with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
             take_all()
-    assert (tmp_path / "intervals").exists()
+    assert any((tmp_path / "store" / "intervals").iterdir())
+    assert not (tmp_path / "intervals").exists()
     take_all()
     small.assert_equal(tmp_path)
     send_again(agent_cluster.bootstrap, topic, small.events)
@@ -179,7 +180,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(spark: SparkSession,
                 appended.write(lines)
         watcher = begin(tmp_path, *arguments, "--once")
         if half == 0:
-            wait_for("the first batch's intervals", lambda: any(out.glob("intervals/*/*.parquet")), watcher)
+            wait_for("the first batch's intervals", lambda: any(out.glob("store/intervals/*/*/*.parquet")), watcher)
             kill(watcher)  # while it makes tables
     _out, errors = watcher.communicate(timeout=DEADLINE_S)
     assert watcher.returncode == 0, errors.decode()[-2_000:]

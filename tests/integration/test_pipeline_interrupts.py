@@ -47,7 +47,7 @@ def computes(process: psutil.Process, _out: Path) -> bool:
 
 def makes_tables(_process: psutil.Process, out: Path) -> bool:
     """Whether the events of the first micro-batch are stored, but not yet its tables."""
-    return (out / "events" / "batch=0" / "_SUCCESS").exists()
+    return any(out.glob("store/events/*/_SUCCESS"))
 
 
 def having(argument: str, processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -74,7 +74,7 @@ def write_tables(spark: SparkSession, lines: DataFrame, out: str) -> dict[str, D
     def keep(name: str, table: DataFrame) -> DataFrame:
         progress.step(spark.sparkContext, f"table {name}")
         table.write.mode("overwrite").parquet(f"{out}/{name}")
-        written[name] = ingest.read_table(spark, f"{out}/{name}", table.schema)
+        written[name] = ingest.read_table(spark, f"{out}/{name}", schema=table.schema)
         return written[name]
 
     tables(written[EVENTS], keep)

@@ -97,17 +97,24 @@ def write_events(events: DataFrame, folder: str) -> None:
     writer.parquet(folder)
 
 
-def read_events(spark: SparkSession, folder: str) -> DataFrame:
+def read_events(spark: SparkSession, *folders: str, base: str | None = None) -> DataFrame:
     """Read what `write_events` wrote, with one column for every key, and BOUNDS: 0."""
-    stored = read_table(spark, folder, STORED)
+    stored = read_table(spark, *folders, schema=STORED, base=base)
     columns = [name for name in STORED.names if name != "rest"]
     return stored.select(*columns, "rest.*", *[F.lit(0).cast("bigint").alias(name) for name in BOUNDS])
 
 
-def read_table(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:
-    """Read the Parquet files of a folder, a path or a URL; without `schema`, the files' own applies."""
+def read_table(
+    spark: SparkSession, *folders: str, schema: StructType | None = None, base: str | None = None
+) -> DataFrame:
+    """Read the Parquet files of folders, paths or URLs; without `schema`, the files' own applies.
+
+    `base`: the folder of several folders.
+    """
     reader = spark.read if schema is None else spark.read.schema(schema)
-    return reader.parquet(_literal(folder))
+    if base is not None:
+        reader = reader.option("basePath", base)
+    return reader.parquet(*map(_literal, folders))
 
 
 def _literal(folder: str) -> str:

@@ -1,8 +1,10 @@
 """The streaming pipeline: keeps the tables up to date while events are still written to a folder or a Kafka topic.
 
-Each micro-batch is stored as Parquet in a folder named by its number; a repeated micro-batch replaces its folder. Then
-the batch pipeline's functions rebuild the tables of the runs that it touched. The checkpoint records what was read, so
-a watcher that is killed and restarted repeats at most its last micro-batch, and loses and duplicates nothing.
+Each micro-batch is stored as Parquet, and the batch pipeline's functions rebuild the tables of the runs it touched.
+Both are one commit (`commits.py`), so readers never see half of a refresh. The checkpoint records what was read, so a
+killed watcher, when it is restarted, repeats at most its last micro-batch, which replaces its own part of the events:
+nothing is lost or duplicated. Micro-batches are merged MERGED at a time, and so are the merged ones: an event is
+rewritten as often as the number of micro-batches has digits to that base.
 
 A producer may send lines to Kafka again after a failure. Equal lines of a run that are read within REPEATED_WITHIN of
 each other count once; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time
@@ -12,8 +14,7 @@ of the events, so no line is ever too late and only repetitions are dropped.
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.pipeline import batch, ingest, progress
+from zkrebalancer.pipeline.commits import Commits
+from zkrebalancer.pipeline.schema import STORED
 from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -31,6 +34,8 @@ CHECKPOINT = "checkpoint"
 LOCK = ".lock"
 REPEATED_WITHIN = "10 minutes"
 _ID_DIGITS = 16
+_PREFIX = "batch="  # parts of the events
+MERGED = 16  # parts
 
 
 @contextmanager
@@ -44,6 +49,8 @@ def claimed(out: Path) -> Iterator[None]:
     """
     if (out / batch.EVENTS).exists() and not (out / CHECKPOINT).exists():
         raise ConfigurationError(f"--out {out} has the tables of a batch; name another folder")
+    if (out / batch.EVENTS).is_dir() and not (out / batch.EVENTS).is_symlink():
+        raise ConfigurationError(f"--out {out} has the tables of a watcher of an earlier version; name another folder")
     with locked(out / LOCK, 0.0):
         yield
 
@@ -93,10 +100,8 @@ def start(
     """
 
     def process(frame: DataFrame, number: int) -> None:
-        events, runs = store(spark, ingest.parse(frame), out, number)
-        if runs:
-            refresh(spark, out, runs)
-        report(f"batch {number}: {events:,} lines of {len(runs)} runs")
+        events, runs = update(spark, ingest.parse(frame), out, number)
+        report(f"batch {number}: {events:,} lines of {runs} runs")
 
     writer = lines.writeStream.foreachBatch(process).option("checkpointLocation", str(out.absolute() / CHECKPOINT))
     if interval_s is None:
@@ -104,29 +109,83 @@ def start(
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def store(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tuple[int, list[str]]:
-    """Write the events of a micro-batch into a separate folder; return their number and their runs."""
-    folder = f"{out.absolute()}/{batch.EVENTS}/batch={number}"
-    ingest.write_events(events, folder)
-    rows = ingest.read_events(spark, folder).groupBy("run").count().collect()  # one row per run of the micro-batch
-    return sum(row["count"] for row in rows), [row["run"] for row in rows]
+def update(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tuple[int, int]:
+    """Store the events of a micro-batch, rebuild the tables of its runs, and commit both; return its lines and runs."""
+    commits = Commits(out)
+    parts = commits.parts()
+    added = commits.new_folder(batch.EVENTS, _PREFIX)
+    progress.step(spark.sparkContext, f"table {batch.EVENTS}")
+    _write(spark, events, commits, added)
+    counts = ingest.read_events(spark, str(commits.path(added))).groupBy("run").count().collect()  # one row per run
+    if runs := [row["run"] for row in counts]:
+        before = _merged(spark, commits, parts.get(batch.EVENTS, {}), number)
+        parts[batch.EVENTS] = {**before, _part(number, number): added}
+        stored = ingest.read_events(spark, *commits.paths(parts[batch.EVENTS]), base=str(commits.path(batch.EVENTS)))
+        batch.tables(stored.where(F.col("run").isin(runs)), _Tables(spark, commits, parts, runs).keep)
+        commits.commit(parts)
+    return sum(row["count"] for row in counts), len(runs)
 
 
-def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
-    """Rebuild the tables of these runs and leave those of other runs. Each run has its own folder in each table."""
-    ids = [hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS] for run in runs]
-    run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
+def _write(spark: SparkSession, events: DataFrame, commits: Commits, folder: str) -> None:
+    """Write events; each task writes a file per kind, so there are only as many as can run at once."""
+    ingest.write_events(events.coalesce(spark.sparkContext.defaultParallelism), str(commits.path(folder)))
 
-    def keep(name: str, table: DataFrame) -> DataFrame:
-        progress.step(spark.sparkContext, f"table {name}")
-        folder = out.absolute() / name
-        if not folder.exists():  # an empty file gives the table its columns
-            table.limit(0).write.parquet(f"{folder}/run_id=none")
-        for each in ids:
-            shutil.rmtree(folder / f"run_id={each}", ignore_errors=True)
-        table.withColumn("run_id", run_id).write.mode("append").partitionBy("run_id").parquet(str(folder))
-        stored = ingest.read_table(spark, str(folder), table.schema.add("run_id", "string"))
-        return stored.where(F.col("run_id").isin(ids)).drop("run_id")
 
-    stored = ingest.read_events(spark, f"{out.absolute()}/{batch.EVENTS}")
-    batch.tables(stored.where(F.col("run").isin(runs)), keep)
+def _part(first: int, last: int) -> str:
+    return f"{_PREFIX}{first}" if first == last else f"{_PREFIX}{first}-{last}"
+
+
+def _span(part: str) -> tuple[int, int]:
+    first, _, last = part.removeprefix(_PREFIX).partition("-")
+    return int(first), int(last or first)
+
+
+def to_merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the first MERGED spans of micro-batches that are about equally long, or none."""
+    by_level: dict[int, list[tuple[int, int]]] = {}
+    for first, last in sorted(spans):
+        level = 0
+        while (last - first + 1) >= MERGED ** (level + 1):
+            level += 1
+        by_level.setdefault(level, []).append((first, last))
+    return next((same[:MERGED] for _level, same in sorted(by_level.items()) if len(same) >= MERGED), [])
+
+
+def _merged(spark: SparkSession, commits: Commits, parts: Mapping[str, str], number: int) -> dict[str, str]:
+    """Merge parts of the events where there are too many, but not micro-batch `number`, which may be repeated."""
+    kept = {part: folder for part, folder in parts.items() if _span(part) != (number, number)}
+    while spans := to_merge(map(_span, kept)):
+        old = {part: kept.pop(part) for part in (_part(*span) for span in spans)}
+        folder = commits.new_folder(batch.EVENTS, _PREFIX)
+        base = str(commits.path(batch.EVENTS))
+        rows = ingest.read_table(spark, *commits.paths(old), schema=STORED, base=base)
+        _write(spark, rows.select(*STORED.names), commits, folder)
+        kept[_part(spans[0][0], spans[-1][1])] = folder
+    return kept
+
+
+class _Tables:
+    """The tables of some runs, as parts of a commit; each run has its own part in each table."""
+
+    def __init__(
+        self, spark: SparkSession, commits: Commits, parts: dict[str, dict[str, str]], runs: list[str]
+    ) -> None:
+        self._spark, self._commits, self._parts = spark, commits, parts
+        self._ids = [hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS] for run in runs]
+
+    def keep(self, name: str, table: DataFrame) -> DataFrame:
+        """Write the rows of these runs; return them read back."""
+        progress.step(self._spark.sparkContext, f"table {name}")
+        folder, parts = self._commits.new_folder(name), self._parts.setdefault(name, {})
+        path = self._commits.path(folder)
+        run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
+        table.withColumn("run_id", run_id).write.partitionBy("run_id").parquet(str(path))
+        if not parts:  # an empty file gives the table its columns
+            table.limit(0).write.parquet(f"{path}/run_id=none")
+            parts["run_id=none"] = f"{folder}/run_id=none"
+        for part in (f"run_id={each}" for each in self._ids):
+            parts.pop(part, None)
+            if (path / part).exists():
+                parts[part] = f"{folder}/{part}"
+        stored = ingest.read_table(self._spark, str(path), schema=table.schema.add("run_id", "string"))
+        return stored.where(F.col("run_id").isin(self._ids)).drop("run_id")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from tests.support.pipeline_run import Made
 from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
-from zkrebalancer.pipeline import ingest, tail, watch
+from zkrebalancer.pipeline import batch, ingest, tail, watch
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -95,14 +95,59 @@ def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
         EventFileReader(tmp_path).latestOffset({"topic": {"0": {"from": 0, "to": 1}}}, ReadAllAvailable())  # type: ignore[dict-item]
 
 
-def test_a_repeated_micro_batch_replaces_its_events(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build only the table `runs`, with a row per event."""
+
+    def tables(events: DataFrame, keep: batch.Keep) -> None:
+        keep("runs", events.select("run", "mono_us"))
+
+    monkeypatch.setattr(batch, "tables", tables)
+
+
+def lines(spark: SparkSession, *numbers: int) -> DataFrame:
     columns = "run string, file string, block long, row long, text string"
-    lines = spark.createDataFrame([("r", "f", 0, 1, '{"mono_us": 1, "kind": "new"}')], columns)
-    before = tmp_path / "events" / "batch=7" / "kind=other" / "part-0.parquet"
-    before.parent.mkdir(parents=True)
-    before.write_text("of the attempt that failed")
-    assert watch.store(spark, ingest.parse(lines), tmp_path, 7) == (1, ["r"])
-    assert [row["run"] for row in stored(tmp_path / "events" / "batch=7")] == ["r"]
+    texts = [("r", "f", 0, number, f'{{"mono_us": {number}, "kind": "new"}}') for number in numbers]
+    return ingest.parse(spark.createDataFrame(texts, columns))
+
+
+def numbers(out: Path, table: str) -> list[int]:
+    return sorted(row["mono_us"] for row in stored(out / table))
+
+
+@pytest.mark.usefixtures("few_tables")
+def test_a_repeated_micro_batch_replaces_its_events(spark: SparkSession, tmp_path: Path) -> None:
+    """In `update`, give the part another name each time."""
+    for _ in range(2):
+        assert watch.update(spark, lines(spark, 1), tmp_path, 7) == (1, 1)
+        assert numbers(tmp_path, "events") == numbers(tmp_path, "runs") == [1]
+
+
+@pytest.mark.usefixtures("few_tables")
+def test_micro_batches_are_merged_and_readers_see_whole_refreshes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_merged`, merge nothing; commit before the tables are made."""
+    monkeypatch.setattr(watch, "MERGED", 2)
+    for number in range(4):
+        watch.update(spark, lines(spark, number), tmp_path, number)
+    assert sorted(path.name for path in (tmp_path / "events").iterdir()) == ["batch=0-1", "batch=2", "batch=3"]
+    assert numbers(tmp_path, "events") == numbers(tmp_path, "runs") == [0, 1, 2, 3]
+    with monkeypatch.context() as broken:
+        broken.setattr(batch, "tables", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            watch.update(spark, lines(spark, 4), tmp_path, 4)
+    assert numbers(tmp_path, "events") == numbers(tmp_path, "runs") == [0, 1, 2, 3]
+    watch.update(spark, lines(spark, 4), tmp_path, 4)
+    assert numbers(tmp_path, "events") == numbers(tmp_path, "runs") == [0, 1, 2, 3, 4]
+
+
+def test_micro_batches_of_about_the_same_length_are_merged() -> None:
+    assert watch.to_merge((number, number) for number in range(15)) == []
+    assert watch.to_merge((number, number) for number in range(17)) == [(number, number) for number in range(16)]
+    long = [(16 * number, 16 * number + 15) for number in range(16)]
+    assert watch.to_merge([*long, (256, 256)]) == long
+    assert watch.to_merge(long[1:]) == []
 
 
 def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: Path) -> None:
@@ -114,6 +159,9 @@ def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: P
     with pytest.raises(ConfigurationError, match="tables of a batch"), watch.claimed(tmp_path):
         pass
     (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(ConfigurationError, match="of an earlier version"), watch.claimed(tmp_path):
+        pass
+    (tmp_path / "events").rmdir()
     with watch.claimed(tmp_path), pytest.raises(ConfigurationError, match="tables of a watcher"):
         watch.require_unwatched(tmp_path)
 

@@ -1,0 +1,61 @@
+"""A commit of tables is seen as a whole or not at all, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.pipeline import commits
+from zkrebalancer.pipeline.commits import COMMITS, KEPT, STORE, Commits
+
+
+def add(store: Commits, table: str, text: str) -> str:
+    folder = store.new_folder(table)
+    store.path(folder).mkdir(parents=True)
+    (store.path(folder) / "part").write_text(text)
+    return folder
+
+
+def contents(out: Path) -> dict[str, str]:
+    found = {}
+    for table in ("a", "b"):
+        for part in sorted((out / table).iterdir()):
+            found[f"{table}/{part.name}"] = (part / "part").read_text()
+    return found
+
+
+def test_readers_see_a_refresh_of_all_tables_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `commit`, replace CURRENT before the last table has its links."""
+    store = Commits(tmp_path)
+    assert store.parts() == {}
+    first = {"a": {"x": add(store, "a", "a1")}, "b": {"x": add(store, "b", "b1")}}
+    store.commit(first)
+    assert store.parts() == first
+    before = contents(tmp_path)
+    assert before == {"a/x": "a1", "b/x": "b1"}
+    new = add(store, "a", "a2")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError("killed")
+
+    half = {"a": {"x": new}, "b": {"x": add(store, "b", "b2")}}
+    with monkeypatch.context() as broken:
+        broken.setattr(commits, "_replace_link", fail)
+        with pytest.raises(OSError, match="killed"):
+            store.commit(half)
+    assert contents(tmp_path) == before
+    again = Commits(tmp_path)  # of a restarted watcher
+    again.commit({"a": {"x": add(again, "a", "a3"), "y": add(again, "a", "new")}, "b": first["b"]})
+    assert contents(tmp_path) == {"a/x": "a3", "a/y": "new", "b/x": "b1"}
+
+
+def test_what_no_commit_leads_to_is_removed(tmp_path: Path) -> None:
+    """In `_tidy`, remove nothing; keep one commit, so that a reader loses its files."""
+    store = Commits(tmp_path)
+    for number in range(5):
+        add(store, "a", "of a refresh that failed")
+        reader = tmp_path / "current" if number == 0 else tmp_path / COMMITS / str(number)
+        store.commit({"a": {"x": add(store, "a", str(number))}})
+        assert (reader / "a" / "x" / "part").exists()
+    assert len(list((tmp_path / STORE / "a").iterdir())) == len(list((tmp_path / COMMITS).iterdir())) == KEPT
