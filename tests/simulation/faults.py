@@ -378,8 +378,9 @@ def _operated(cluster: Cluster, group: str) -> list[str]:
     """
     hosts = [one.name for one in cluster.living_agents(group)]
     some = [f'"drained_hosts":["{host}"]' for host in hosts]
-    generation = cluster.ensemble.zk.nodes.get(paths.generation(group))
-    approved = f',"approved_moves":9,"approved_generation":{generation.content.decode()}' if generation else ""
+    node = cluster.ensemble.zk.nodes.get(paths.generation(group))
+    generation = node.content.decode() if node is not None and node.content.isdigit() else ""  # it may be garbled
+    approved = f',"approved_moves":9,"approved_generation":{generation}' if generation else ""
     now_ms = cluster.living_coordinators()[0].wall_ms()
     return [
         '"drained_members":["i1"]',

@@ -21,6 +21,7 @@ SETTLE_LIMIT_US = 150_000_000  # for the longest lease (of an unreadable member)
 RECONCILED_LIMIT_US = 320_000_000
 MISSED_LIMIT_US = RECONCILED_LIMIT_US + SETTLE_LIMIT_US  # after a change without a watch event
 LOOK_US = 250_000
+UNDER_WAY_US = 50_000  # the second fault of a pair, and then its change of settings, come that much later
 EVICTED_US = 8_000_000  # for the time limit of a command and a lease
 STANDING_TIMERS = {"reconcile"}
 
@@ -32,6 +33,7 @@ def calm_down(cluster: Cluster) -> None:
         BrokenPromiseError: it has not settled within SETTLE_LIMIT_US, or after the next reconciliation.
 
     """
+    cluster.run_until(cluster.schedule.now_us + UNDER_WAY_US)
     cluster.schedule.tell("CALM", "the faults are over")
     repair(cluster)
     cluster.stop_producing()
