@@ -105,7 +105,7 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
     owners_are_recorded = bool(seen.kinds["fetcher_started"])
     verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
     for rebalance in verdict.rebalances:
-        if not owners_are_recorded:  # the coordinator measured the pause, too
+        if (rebalance.group, rebalance.generation) not in seen.started:  # the coordinator measured the pause, too
             rebalance.pause_ms_max = seen.pauses_ms.get((rebalance.group, rebalance.generation))
     return Overview(
         verdict,
@@ -127,6 +127,7 @@ class _Seen:
         self.ended_us: int | None = None
         self.planned_us: list[int | None] = []
         self.pauses_ms: dict[tuple[str, int], float] = {}
+        self.started: set[tuple[str, int]] = set()  # group and generation of plans under which a start was recorded
 
     def add(self, event: Event) -> None:
         kind, at_us = event["kind"], event.get("ts_us")
@@ -137,5 +138,7 @@ class _Seen:
             self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
         if kind == "rebalance_planned":
             self.planned_us.append(at_us)
+        elif kind == "fetcher_started" and event.get("cause_id") is not None:
+            self.started.add((event["group"], event.get("generation") or 0))
         elif kind == "rebalance_finished" and type(event.get("pause_us_max")) is int:
             self.pauses_ms[event["group"], event["generation"]] = event["pause_us_max"] / 1_000

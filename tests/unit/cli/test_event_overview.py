@@ -60,6 +60,11 @@ def test_what_was_not_recorded_is_unknown(tmp_path: Path) -> None:
     text = run(tmp_path, planned(), COORDINATORS).stdout
     assert "lost unknown" in text
     assert "one owner: unknown" in text
+    history = planned()
+    for event in history.events:
+        if event["kind"] == "fetcher_started":
+            event |= {"cause_id": None, "generation": None}
+    assert document(tmp_path, history)["rebalances"][0]["pause_ms_max"] == 0.001  # starts that name no plan
     without_producer = document(tmp_path, moved(), frozenset({"fetcher_started", "fetcher_stopped", "delivered"}))
     assert [without_producer[name] for name in NAMES] == [None, 10, None, 0, 0, 0, 0]
     assert "rebalances: unknown" in run(tmp_path, moved()).stdout
