@@ -35,7 +35,19 @@ MAX_EVENTS = 60
 MAX_GROUPS = 4
 READ_DEADLINE_S = 10.0
 FREQUENT = {"produced", "delivered", "committed"}  # they would displace the others
-KNOWN = {"ts_us", "mono_us", "host", "process", "kind", "cause_id", "command_id", "positions"}
+KNOWN = {
+    "ts_us",
+    "mono_us",
+    "boot",
+    "host",
+    "process",
+    "kind",
+    "cause_id",
+    "command_id",
+    "positions",
+    "asked_us",
+    "sent_us",
+}
 REST_OF_UUID = re.compile(r"(?<=-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 

@@ -413,13 +413,13 @@ def test_shell_child(examples: Examples) -> None:
     sorted(
         path.stem
         for path in FOLDER.glob("*.py")
-        if path.stem not in {"msgpack_child", "region_forced", "spark_exactly_once"}
+        if path.stem not in {"msgpack_child", "region_counts", "region_forced", "spark_exactly_once"}
     ),
 )
 def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path, name: str) -> None:
     """It exits with 0 and without a traceback, and its partitions are free at once."""
     needs = {"FROM": "0", "TOPIC2": examples.topic, "END": "1000000", "INSTANCE": "i", "DATABASE": f"{folder}/sink.db"}
-    needs |= {"SINCE_MS": "0", "FOLDER": str(folder), "MEMBER": "m", "EVERY_S": "0.5"}
+    needs |= {"SINCE_MS": "0", "FOLDER": str(folder), "MEMBER": "m", "EVERY_S": "0.5", "RECORDS": "1000000"}
     example = examples.start(f"{name}.py", **needs)
     group = examples.group
     examples.wait_for("partitions", example, lambda: len(examples.lab.group(group).owned()) == PARTITIONS)

@@ -89,6 +89,6 @@ def test_the_commands_that_say_why_a_group_was_rebalanced(scenario: Scenario) ->
     shown = run("zkrebalancer", "events", scenario.lab.events, *wanted).stdout
     cause = json.loads(shown)["events"][-1]["cause_id"]
     told = pages.run_all("why-rebalanced.md", {CAUSE: cause})
-    assert len(told) == 8
+    assert len(told) == 9
     assert "rebalance_finished" in told[f"events events --cause {CAUSE}"]
     assert json.loads(told["groups describe payments --history 3 --json"])["history"]
