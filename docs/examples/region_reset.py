@@ -4,6 +4,7 @@ As after a repair of what counts. All members of the region go back together; he
 """
 
 import os
+import signal
 from pathlib import Path
 
 from region_counts import Counts
@@ -30,6 +31,8 @@ region = ConsistentRegion(
     on_reset=counts.restore,
     on_retire=counts.retire,
 )
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: region.stop())
 checkpoint: bytes | None = None
 resets = 0
 for batch in region:

@@ -11,6 +11,7 @@ from tests.docs.rules import blocks
 from tests.integration.commands import begin, end, run
 from tests.integration.scenario import Scenario
 from tests.style.sources import ROOT
+from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol.settings import INCREMENTAL
 
@@ -88,6 +89,8 @@ def test_the_commands_that_say_why_a_group_was_rebalanced(scenario: Scenario) ->
     wanted = ("--group", pages.group, "--kind", "rebalance_finished", "--json")
     shown = run("zkrebalancer", "events", scenario.lab.events, *wanted).stdout
     cause = json.loads(shown)["events"][-1]["cause_id"]
+    # It is written after the event, and off the way.
+    scenario.lab.wait_for("the history", lambda: bool(inspection.read_history(scenario.lab.zk, pages.group).rebalances))
     told = pages.run_all("why-rebalanced.md", {CAUSE: cause})
     assert len(told) == 9
     assert "rebalance_finished" in told[f"events events --cause {CAUSE}"]

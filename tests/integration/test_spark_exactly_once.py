@@ -47,7 +47,8 @@ class Company:
         work_s = "0.3" if file == SPARK else "0.001"  # a batch; a record
         checkpoint = str(self.folder / f"checkpoint-{name}")
         settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
-        java = ("--driver-java-options", f"-Djava.io.tmpdir={self.temporary}")
+        heap = "-Xms300m -Xmn150m"  # the example's own limit is below the heap that other tests begin with
+        java = ("--driver-java-options", f"-Djava.io.tmpdir={self.temporary} {heap}")
         settings |= light_spark.submit(*java, "--conf", f"spark.local.dir={self.temporary}")
         return self.examples.start(file, **settings, WORK_S=work_s)
 
