@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 MAX_DRIFT = 1_000  # two clocks drift apart by at most 1 us in so many: each is slewed by at most 500 ppm
@@ -114,16 +114,13 @@ class Relation:
         widths = sorted((self.upper.at(at) or 0) - (self.lower.at(at) or 0) for at in self.upper.times)
         return missing, 0 if missing or not widths else widths[len(widths) // 2]
 
-    def place(self, time_us: int) -> Placed:
-        """Return a moment of this clock on its parent's."""
+    def guess(self, time_us: int) -> int:
+        """Return about when a moment of this clock is on its parent's."""
         upper, lower = self.upper.at(time_us), self.lower.at(time_us)
         if upper is not None and lower is not None:
-            offset = (upper + lower) // 2
-        else:
-            offset = self.guess_us if upper is None else min(self.guess_us, upper)
-            offset = offset if lower is None else max(offset, lower)
-        earliest = None if upper is None else time_us - upper
-        return Placed(time_us - offset, earliest, None if lower is None else time_us - lower)
+            return time_us - (upper + lower) // 2
+        offset = self.guess_us if upper is None else min(self.guess_us, upper)
+        return time_us - (offset if lower is None else max(offset, lower))
 
 
 class Alignment:
@@ -137,15 +134,22 @@ class Alignment:
 
     def place(self, clock: str, time_us: int) -> Placed:
         """Return a moment of a clock on the reference."""
-        relation = self.relations.get(clock)
-        if relation is None:
-            return Placed(time_us, time_us, time_us)
-        here = relation.place(time_us)
-        earliest = None if here.earliest_us is None else self.place(relation.parent, here.earliest_us).earliest_us
-        latest = None if here.latest_us is None else self.place(relation.parent, here.latest_us).latest_us
+        earliest = self._moved(clock, time_us, lambda relation: relation.upper)
+        latest = self._moved(clock, time_us, lambda relation: relation.lower)
         if earliest is not None and latest is not None:
             return Placed((earliest + latest) // 2, earliest, latest)
-        return Placed(self.place(relation.parent, here.at_us).at_us, earliest, latest)
+        relation = self.relations[clock]  # the reference is its own bounds
+        return Placed(self.place(relation.parent, relation.guess(time_us)).at_us, earliest, latest)
+
+    def _moved(self, clock: str, time_us: int, bound: Callable[[Relation], Envelope]) -> int | None:
+        """Move a time along one kind of bounds to the reference; None: one of them is unknown."""
+        while clock != self.reference:
+            relation = self.relations[clock]
+            offset = bound(relation).at(time_us)
+            if offset is None:
+                return None
+            clock, time_us = relation.parent, time_us - offset
+        return time_us
 
 
 def align(evidence: Evidence) -> Alignment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,19 @@ def test_a_clock_that_jumped_is_told_and_has_no_bound() -> None:
     alignment = align(evidence)
     assert alignment.contradictions == ("the clocks of b and a contradict each other: one has jumped",)
     assert alignment.place("b", 2_200).error_us is None
+
+
+def test_a_moment_passes_over_many_clocks_in_one_walk() -> None:
+    """In `Alignment._moved`, ask for both bounds at each clock: a host that was booted thirty times is never judged."""
+    evidence = Evidence()
+    for number in range(30):
+        evidence.note(f"c{number:02}", 0, None, count=30 - number)
+    for number in range(29):
+        one, other = f"c{number:02}", f"c{number + 1:02}"  # the next clock is 100 us ahead, known within 2 us
+        evidence.add((one, 1_000), (other, 1_101))
+        evidence.add((other, 1_099), (one, 1_000))
+    placed = align(evidence).place("c29", 1_000 + 29 * 100)
+    assert placed.earliest_us is not None
+    assert placed.latest_us is not None
+    assert placed.earliest_us <= 1_000 <= placed.latest_us
+    assert placed.latest_us - placed.earliest_us == pytest.approx(29 * 2, abs=29 * 8)
