@@ -92,13 +92,15 @@ def test_every_client_of_librdkafka_fetches_alike() -> None:
     agent = {key: str(value).lower() for key, value in kafka_settings(config).items()}
     assert CLIENT.items() <= agent.items()
     assert {"fetch.wait.max.ms", "fetch.queue.backoff.ms", "fetch.error.backoff.ms"} < CLIENT.keys()
+    tried = set[frozenset[tuple[str, str]]]()  # librdkafka takes a while for each
     for protocol in PROTOCOLS.values():
         for tuning in protocol.settings:
-            described = protocol.described(tuning)
+            described, member = protocol.described(tuning), protocol.settings[tuning].member
             assert (described.items() >= CLIENT.items()) is (protocol.kind != "zookeeper"), protocol.name
-            assert described.items() >= protocol.settings[tuning].member.items()
-            if protocol.kind == "kafka":
-                assert fault({"bootstrap.servers": "b:1", **protocol.settings[tuning].member}) is None
+            assert described.items() >= member.items()
+            if protocol.kind == "kafka" and frozenset(member.items()) not in tried:
+                tried.add(frozenset(member.items()))
+                assert fault({"bootstrap.servers": "b:1", **member}) is None
 
 
 def test_heartbeats_are_all_that_differs_from_tuned() -> None:
