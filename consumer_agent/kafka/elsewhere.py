@@ -1,4 +1,4 @@
-"""What a group has at Kafka's brokers, looked at once when a consumer starts.
+"""Looks at a group's offsets and members at Kafka's brokers, once, when a consumer starts.
 
 A group of plain Kafka consumers keeps its offsets in Kafka. An agent that stores offsets in ZooKeeper knows nothing of
 them, and would read again what they have read. While plain consumers run, both would read every partition.

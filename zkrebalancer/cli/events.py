@@ -83,9 +83,9 @@ def events(
 ) -> None:
     """Show what the event files in a directory say.
 
-    Without options: the rebalances with their causes and pauses, and whether records were lost or duplicated; unknown
-    is what nobody recorded. With options that select events: these events, oldest first. The files are those that
-    `--events` writes, also of several hosts.
+    Without options: the rebalances with their causes and pauses, and whether records were lost or duplicated. Figures
+    that were not recorded are unknown. With options that select events: these events, oldest first. The files are
+    those that `--events` writes, on one host or on several.
 
     \b
     Example:

@@ -207,7 +207,7 @@ class Play:
         self.expected.discard(member)
 
     def _freeze(self, member: str) -> None:
-        """Suspend a member's process and record the end of its ownership: nobody reads its partitions."""
+        """Suspend a member's process and record the end of its ownership: its partitions are not read."""
         self.lab.freeze(self._process_of(member))
         self.watch.look()
         with self.watch.lock:
@@ -217,7 +217,7 @@ class Play:
         self.expected.discard(member)
 
     def _thaw(self, member: str) -> None:
-        """Resume a member's process. What nobody took meanwhile, it still owns: the group has not noticed."""
+        """Resume a member's process. It still owns the partitions that no other member took meanwhile."""
         self.watch.look()
         with self.watch.lock:
             owners = self.watch.picture.group(GROUP).owners

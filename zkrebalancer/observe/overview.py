@@ -1,6 +1,6 @@
 """A run at a glance: its rebalances and causes, pauses, records, and the verdict, from a few files and without Spark.
 
-What was not recorded is None, not 0: often only coordinators write events, and agents or producers do not.
+A figure that was not recorded is None, not 0: often only coordinators write events.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Overview:
     error_us: int | None  # the largest one of a change of owners; None: unbounded
 
     def figures(self) -> dict[str, int | bool | None]:
-        """Return the verdict's figures, None for those that nobody recorded."""
+        """Return the verdict's figures, None for those that were not recorded."""
         known = {name: all(self.kinds[kind] for kind in kinds) for name, kinds in _NEEDS.items()}
         return {name: getattr(self.verdict, name) if known[name] else None for name in _NEEDS}
 
@@ -105,7 +105,7 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
     owners_are_recorded = bool(seen.kinds["fetcher_started"])
     verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
     for rebalance in verdict.rebalances:
-        if (rebalance.group, rebalance.generation) not in seen.started:  # the coordinator measured the pause, too
+        if (rebalance.group, rebalance.generation) not in seen.started:  # then the coordinator's figure is the only one
             rebalance.pause_ms_max = seen.pauses_ms.get((rebalance.group, rebalance.generation))
     return Overview(
         verdict,

@@ -1,4 +1,4 @@
-"""The events of one run in order of time, also if several hosts wrote them, or several boots of one.
+"""The events of one run in order of time, whether one host wrote them or several, in one boot or more.
 
 The processes of one boot share a clock, and their events are only merged. Otherwise the files are read twice: first to
 align the clocks, then in the order of the reference clock.

@@ -67,7 +67,7 @@ class Commits:
         return {table.name: {part.name: _target(part) for part in table.iterdir()} for table in tree.iterdir()}
 
     def _tidy(self) -> None:
-        """Remove old commits, also those that were not completed, and what nothing leads to any more."""
+        """Remove old and incomplete commits, and folders that no commit uses."""
         newest = int((self._out / CURRENT).readlink().name)
         kept = [number for number in self._numbers() if number <= newest][-KEPT:]
         for number in set(self._numbers()) - set(kept):

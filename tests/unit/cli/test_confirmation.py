@@ -102,7 +102,7 @@ def test_a_freeze_does_not_ask_and_an_unfreeze_does(monkeypatch: pytest.MonkeyPa
 
 
 def test_offsets_that_members_still_change_are_not_moved_to_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `_read_at_rest`, refuse nobody: what members read after the move would be read twice."""
+    """In `_read_at_rest`, leave out the check for members: what members read after the move would be read twice."""
     world = world_with()
     world.zk.perform(Multi((Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5"))))
     world.add_agent("a")
@@ -115,7 +115,7 @@ def test_offsets_that_members_still_change_are_not_moved_to_kafka(monkeypatch: p
 def test_no_file_replaces_offsets_in_kafka_that_members_still_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In `import_into_kafka`, refuse nobody: members that commit to Kafka overwrite what was imported."""
+    """In `import_into_kafka`, leave out the check for members: their commits overwrite what was imported."""
     world = world_with()
     world.add_agent("a")
     world.pass_time(1_000)

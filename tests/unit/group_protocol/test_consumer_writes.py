@@ -1,4 +1,4 @@
-"""What a KIP-848 group stores, when it answers, and how another coordinator resumes it."""
+"""A KIP-848 group stores its state before it answers, and another coordinator resumes from it."""
 
 from __future__ import annotations
 

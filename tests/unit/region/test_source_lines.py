@@ -381,7 +381,7 @@ def test_line_14_a_partition_that_moves_during_a_reset_is_sought_and_answered_fo
 
 
 def test_line_14_a_partition_that_comes_while_a_reset_reads_where_to_begin_is_sought_as_well(stage: Stage) -> None:
-    """Was so: it was answered for at its former offset, and the records before it were in nobody's state any more."""
+    """As it was: a member answered for it at its former offset, and the records before it were lost from all states."""
     flowing(stage)
     stage.fetch(t1=3)
     order = stage.order(**resetting(2))

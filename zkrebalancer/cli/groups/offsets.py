@@ -182,7 +182,7 @@ def import_offsets(
         changes = store(dry_run=False)
         audit.record(f"imported {len(changes)} offsets of group {group} into {target}")
         if source == ZOOKEEPER:
-            text = f"group {group} keeps its offsets in ZooKeeper, too, which agents compare with Kafka's"
+            text = f"group {group} still has its offsets in ZooKeeper, which agents compare with Kafka's"
             click.echo(f"note: {text}; `zkrebalancer groups delete {group}` removes them", err=True)
     if as_json:
         rows = [{"topic": topic, "partition": number, **asdict(row)} for (topic, number), row in changes.items()]
