@@ -15,7 +15,6 @@ from tests.campaign.company import (
 )
 from tests.campaign.schedule import Fault
 from zkrebalancer.localcluster import faults, zookeeper
-from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.server import Server
 
 
@@ -23,7 +22,7 @@ def zookeeper_leader(servers: list[Server]) -> Server:
     """Return the ensemble's leader; raises NothingToBreakError while there is none."""
     for server in servers:
         try:
-            if b"\nMode: leader" in zookeeper.ask(HOST, server.port, "srvr"):
+            if zookeeper.leads(server.port):
                 return server
         except OSError:
             continue

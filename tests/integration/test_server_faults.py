@@ -10,11 +10,9 @@ import pytest
 from tests.integration.conftest import TICK_MS, play
 from tests.integration.scenario import Scenario
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster import faults, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.server import Server
-from zkrebalancer.localcluster.zookeeper import ask
 from zkrebalancer.protocol.settings import INCREMENTAL
 
 
@@ -34,7 +32,7 @@ def bare(folder: Path) -> Iterator[Scenario]:
 
 def leading_server(cluster: LocalCluster) -> Server:
     """Return the server that leads the ensemble."""
-    return next(s for s in cluster.zookeeper_servers if b"Mode: leader" in ask(HOST, s.port, "srvr"))
+    return next(server for server in cluster.zookeeper_servers if zookeeper.leads(server.port))
 
 
 def test_the_leading_zookeeper_of_three_is_killed(ensemble: Scenario) -> None:

@@ -7,13 +7,10 @@ from confluent_kafka.cimpl import NewTopic
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.ports import HOST
-from zkrebalancer.localcluster.server import Server
 
 OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 4
 # Replicas by broker id, the first one leads: not broker 1, which in KRaft mode is the only controller.
 PLACEMENT = [2, 3, 1]
-LEADS = b"\nMode: leader"
 
 
 def place_offsets(lab: Lab) -> None:
@@ -35,7 +32,7 @@ def fail_broker(lab: Lab) -> None:
 def fail_zookeeper(lab: Lab, count: int) -> None:
     """Kill `count` ZooKeeper servers, the leader first."""
     running = [server for server in lab.cluster.zookeeper_servers if server.is_running]
-    for server in sorted(running, key=_leads, reverse=True)[:count]:
+    for server in sorted(running, key=lambda server: zookeeper.leads(server.port), reverse=True)[:count]:
         lab.fault("kill-zookeeper", server.name)
         server.kill()
 
@@ -47,7 +44,3 @@ def restart_zookeeper(cluster: LocalCluster) -> None:
         server.spawn()
     for server in away:
         server.wait_ready()
-
-
-def _leads(server: Server) -> bool:
-    return LEADS in zookeeper.ask(HOST, server.port, "srvr")

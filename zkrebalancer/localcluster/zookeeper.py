@@ -67,6 +67,11 @@ def ask(host: str, port: int, word: str) -> bytes:
     return answer
 
 
+def leads(port: int, host: str = HOST) -> bool:
+    """Whether a server leads an ensemble; raises OSError without a reply."""
+    return b"\nMode: leader" in ask(host, port, "srvr")
+
+
 class ServingProbe:
     """Checks whether one server serves clients."""
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
-from zkrebalancer.operations.configure import read_settings
+from zkrebalancer.operations.configure import Altered, read_settings
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.obstacles import UNAPPROVED
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
-
-Altered = Callable[[GroupReport], GroupSettings]
 
 
 class NothingWaitsError(RebalancerError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zkrebalancer.assignment import WITH_OPTIONS, strategy
 from zkrebalancer.assignment.balanced.options import read_options
-from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.observe.inspection import GroupReport, UnknownGroupError
 from zkrebalancer.operations import audit
 from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, Refusal, Refused, SetContent
@@ -25,6 +25,7 @@ RESERVED = frozenset(
 )
 
 
+Altered = Callable[[GroupReport], GroupSettings]  # from a group, as it was read, to its new settings
 MAX_TRIES = 3  # to name an operator in settings that others change at that moment
 
 

@@ -6,18 +6,18 @@ The coordinator gives what drained members have to others. The settings outlive 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.evict import MAX_NAMES_SHOWN, NoSuchConsumerError
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 _NAME_OF_A_PROCESS = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")  # `<client id>-<uuid>`
-Altered = Callable[[GroupReport], GroupSettings]
 
 
 class NotDrainedError(RebalancerError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -24,17 +24,16 @@ _KEYS = (
     *("host", "boot", "ts_us", "mono_us", "kind", "group", "generation", "cause_id", "command_id", "asked_us"),
     *("topic", "partition", "first_offset", "last_offset", "sent_us"),
 )
+_BOOT = ("host", "boot", "nearby")
 _PLACED = StructType([StructField(name, LongType()) for name in ("at_us", *BOUNDS)])
 Clocks = tuple[ClockNames, Alignment]
 
 
 def find_clocks(events: DataFrame) -> dict[str, Clocks]:
     """Return how to read the clocks of each run that has several."""
-    wall_us = F.col("ts_us") - F.col("mono_us")
-    nearby = F.floor(wall_us / REBOOTED_US)
-    clocks = events.where(F.col("mono_us").isNotNull()).groupBy("run", "host", "boot", nearby.alias("nearby"))
+    clocks = events.where(F.col("mono_us").isNotNull()).groupBy("run", *_boot())
     of_runs: dict[str, ClockNames] = {}
-    for row in clocks.agg(F.min(wall_us).alias("ts_us")).orderBy("run", "host", "boot", "nearby").toLocalIterator():
+    for row in clocks.agg(F.min(_wall_us()).alias("ts_us")).orderBy("run", *_BOOT).toLocalIterator():
         names = of_runs.setdefault(row["run"], ClockNames())
         names.note({"host": row["host"], "boot": row["boot"], "ts_us": row["ts_us"], "mono_us": 0})
     return {run: (names, _align(events, run, names)) for run, names in of_runs.items() if names.count > 1}
@@ -45,19 +44,28 @@ def _align(events: DataFrame, run: str, names: ClockNames) -> Alignment:
     own = events.where((F.col("run") == run) & F.col("mono_us").isNotNull())
     is_sampled = F.expr(f"first_offset div {SAMPLED} < last_offset div {SAMPLED} or first_offset % {SAMPLED} = 0")
     ties = F.col("kind").isin(*_TIES) | (F.col("kind").isin(*_RECORDS) & is_sampled)
-    ends = own.groupBy("host", "boot", F.floor((F.col("ts_us") - F.col("mono_us")) / REBOOTED_US).alias("nearby")).agg(
+    ends = own.groupBy(*_boot()).agg(
         F.min_by(F.struct("ts_us", "mono_us"), "mono_us").alias("first"),
         F.max_by(F.struct("ts_us", "mono_us"), "mono_us").alias("last"),
         F.count("*").alias("count"),
     )
     witness = Witness(names)
-    for row in ends.orderBy("host", "boot", "nearby").toLocalIterator():
+    for row in ends.orderBy(*_BOOT).toLocalIterator():
         for at in (row["first"], row["last"]):
             event = {"host": row["host"], "boot": row["boot"], **at.asDict(), "kind": "end"}
             witness.add(event, row["count"])
     for row in own.where(ties).select(*_KEYS).toLocalIterator():
         witness.add(row.asDict(), 0)
     return align(witness.evidence())
+
+
+def _wall_us() -> Column:
+    return F.col("ts_us") - F.col("mono_us")
+
+
+def _boot() -> list[Column]:
+    """Return what tells the boots of a run apart, named as in _BOOT; `ClockNames` has the last word."""
+    return [F.col("host"), F.col("boot"), F.floor(_wall_us() / REBOOTED_US).alias("nearby")]
 
 
 def aligned(events: DataFrame, clocks: Mapping[str, Clocks]) -> DataFrame:

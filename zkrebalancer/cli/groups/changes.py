@@ -14,8 +14,8 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
-from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import configure as operation
+from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.foresight import Foreseen, foresee
 from zkrebalancer.protocol.calls import Content
 from zkrebalancer.protocol.settings import GroupSettings
@@ -29,8 +29,6 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 required_yes_option = click.option(
     "--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal."
 )
-
-Altered = Callable[[GroupReport], GroupSettings]  # from a group, as it was read, to its new settings
 
 
 @dataclass(frozen=True, slots=True)

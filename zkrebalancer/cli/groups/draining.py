@@ -7,7 +7,6 @@ import json
 import click
 
 from zkrebalancer.cli.groups.changes import (
-    Altered,
     Asked,
     Change,
     apply_settings,
@@ -16,6 +15,7 @@ from zkrebalancer.cli.groups.changes import (
     write,
 )
 from zkrebalancer.operations import drain as operation
+from zkrebalancer.operations.configure import Altered
 from zkrebalancer.runtime.zk import BlockingZk
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.schema import ORDER, PARTITION
+from zkrebalancer.pipeline.schema import FOREVER_US, ORDER, PARTITION
 
 END = "end"
 STEP = ("run", "step")
@@ -74,7 +74,7 @@ def steps(events: DataFrame, windows: DataFrame, intervals: DataFrame, gaps: Dat
 
 def owners_around(windows: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return (run, step, target, group, topic, partition, before, after): the owners at both ends of each window."""
-    until = F.coalesce("to_us", F.lit((1 << 63) - 1))
+    until = F.coalesce("to_us", F.lit(FOREVER_US))
     pairs = intervals.join(windows.select(*STEP, "target", "from_us", until.alias("to_us")), "run")
 
     def owner_at(at: str) -> Column:

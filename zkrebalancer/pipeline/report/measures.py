@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline.facts.delays import bin_of_delay, delay_figures
 from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
-from zkrebalancer.pipeline.schema import PARTITION
+from zkrebalancer.pipeline.schema import FOREVER_US, PARTITION
 
 BEFORE, REST = "before", "rest"  # the steps without a change
 WORKLOAD = "producer"  # part of the experiment: its cost is not the protocol's
@@ -118,7 +118,7 @@ def delay_around_changes(events: DataFrame, steps: DataFrame, labels: DataFrame)
 
 
 def _since(span: Column, sent: Column) -> Column:
-    since, ends = sent - span["from_us"], F.coalesce(span["to_us"], F.lit((1 << 63) - 1))
+    since, ends = sent - span["from_us"], F.coalesce(span["to_us"], F.lit(FOREVER_US))
     is_near = (since >= -BEFORE_MS * 1_000) & (since < AFTER_MS * 1_000) & (sent < ends)
     return F.when(is_near, since)
 
