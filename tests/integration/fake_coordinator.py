@@ -54,7 +54,8 @@ class Stage:
         self.generation = 0
         self.produced: dict[int, int] = {}
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(WAIT_S)
+        kept = {"retention.ms": "-1"}  # records of past years too, which the broker would delete at its next look
+        admin.create_topics([NewTopic(self.topic, partitions, 1, config=kept)])[self.topic].result(WAIT_S)
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
 
     def close(self) -> None:
