@@ -58,6 +58,7 @@ class Region:
         self._view = view
         self._is_at_rest = is_at_rest
         self._writes = RegionWrites(scheduler, view)
+        self._tries = 0  # refused orders in a row
         self._forget()
 
     def _forget(self) -> None:
@@ -74,7 +75,6 @@ class Region:
         self._opened_us = 0  # when the open round was ordered, under this leadership
         self.reason = ""  # what the last decision waits for
         self._last_void = ""  # why the last checkpoint was void
-        self._tries = 0
 
     # ---- reading
 
