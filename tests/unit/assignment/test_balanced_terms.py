@@ -188,3 +188,10 @@ def test_the_report_has_the_terms_the_gap_and_what_is_left_over() -> None:
 
 def test_an_empty_group_has_no_gap() -> None:
     assert objective(plan_problem(balanced({}, {})))["gap"] == 0.0
+
+
+def test_where_nothing_is_read_no_move_has_a_price() -> None:
+    """In `Case.average_load`, return 1."""
+    problem = balanced({"t": 2}, {"a": Member({}, {("t", 0): 0}), "b": reads()})
+    plan = plan_problem(problem)
+    assert (plan.case.average_load, plan.case.price.tolist(), plan.cost.moving) == (0.0, [0.0, 0.0], 0.0)

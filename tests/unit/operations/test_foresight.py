@@ -219,3 +219,43 @@ def test_a_plan_that_was_approved_is_not_said_to_wait() -> None:
     generation = inspection.read_group(client_of(world), GROUP).generation
     approved = replace(waiting, approved_moves=2, approved_generation=generation)
     assert foreseen(world, approved).notes == []
+
+
+@pytest.mark.parametrize(
+    ("names", "group", "moved", "notes"),
+    [
+        ("ab", GroupSettings(drained_members=("a-1",)), 2, []),
+        (
+            "ab",
+            GroupSettings(drained_members=("a-1",), frozen=True),
+            0,
+            [
+                "the group is frozen: only partitions without an owner are assigned",
+                "a-1 is drained, and keeps 2 partitions: the group is frozen",
+            ],
+        ),
+        (
+            "a",
+            GroupSettings(drained_members=("a-1",)),
+            0,
+            ["a-1 is drained, and keeps 4 partitions: no other member reads them"],
+        ),
+    ],
+)
+def test_what_a_drained_member_would_keep_is_told_with_the_reason(
+    names: str, group: GroupSettings, moved: int, notes: list[str]
+) -> None:
+    found = foreseen(world_with(GroupSettings(), *names), group)
+    assert (len(found.moves), found.notes) == (moved, notes)
+    assert {(before, after) for _partition, before, after in found.moves} <= {("a-1", "b-1")}
+
+
+def test_why_a_partition_leaves_a_drained_member_or_stays_there() -> None:
+    for names, reason in (("ab", "a-1 is drained"), ("a", "a-1 is drained, but no other member reads the topic")):
+        world = world_with(GroupSettings(), *names)
+        (partition, *_others) = sorted(world.owned()["a-1"])
+        world.configure(settings.encode(GroupSettings(drained_members=("a-1",))))
+        report = inspection.read_group(client_of(world), GROUP)
+        explanation, notes = foresee_one(client_of(world), report, partition, None)
+        assert (explanation.holder, explanation.reason) == ("a-1", reason)
+        assert notes == ["a-1 is drained: it gets nothing that another member reads"]
