@@ -85,7 +85,12 @@ class RegionWorld:
         self.write(Create(path, documents.encode_request(Request(kind, member, reason)), sequence=True))
 
     def answer(
-        self, name: str, offsets: Mapping[TopicPartition, int], piece: int = 0, pieces: int = 1, number: int | None = None
+        self,
+        name: str,
+        offsets: Mapping[TopicPartition, int],
+        piece: int = 0,
+        pieces: int = 1,
+        number: int | None = None,
     ) -> None:
         """Store one piece of a member's answer to the open round, or to round `number`."""
         round_ = self._open_id() if number is None else number
@@ -171,7 +176,10 @@ class RegionWorld:
     def offsets(self, topic: str) -> dict[int, str]:
         """Return the stored offsets of the group."""
         path = paths.offsets(GROUP, topic)
-        return {int(number): self.world.zk.nodes[f"{path}/{number}"].content.decode() for number in self.world.zk.children(path)}
+        return {
+            int(number): self.world.zk.nodes[f"{path}/{number}"].content.decode()
+            for number in self.world.zk.children(path)
+        }
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return events(self.world, f"region_{kind}")

@@ -57,8 +57,12 @@ def _group(seed: int, shape: _Shape) -> tuple[Problem, BalancedOptions]:
     limit = chance.choice(("none", "none", "moves", "partitions", "both"))
     options = BalancedOptions(
         max_moves_per_rebalance=chance.randint(0, total // 4) if limit in {"moves", "both"} else None,
-        max_partitions_per_member=total // len(names) + chance.randint(0, 4) if limit in {"partitions", "both"} else None,
-        pinned={topic: frozenset(range(0, count, 7)) for topic, count in topics.items()} if chance.random() < 0.2 else {},
+        max_partitions_per_member=total // len(names) + chance.randint(0, 4)
+        if limit in {"partitions", "both"}
+        else None,
+        pinned={topic: frozenset(range(0, count, 7)) for topic, count in topics.items()}
+        if chance.random() < 0.2
+        else {},
     )
     return Problem(topics, members, lag, racks=to_racks(racks if have_racks else {})), options
 

@@ -19,7 +19,12 @@ def member(*owned: int, topics: str = "t", capacity: float = 1.0, rack: str | No
 
 
 def decision(
-    members: list[Member], target: list[int], row: int = 0, lag: list[int] | None = None, racks: str = "", **options: object
+    members: list[Member],
+    target: list[int],
+    row: int = 0,
+    lag: list[int] | None = None,
+    racks: str = "",
+    **options: object,
 ) -> Decision:
     """Return the decision about one partition of `t`; `racks`: that of each partition's only replica."""
     problem = Problem(
@@ -41,9 +46,7 @@ def test_without_a_choice() -> None:
     assert decision([member(0, capacity=0), member(topics="u")], [A]).reason is Reason.ONLY_SUBSCRIBER
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"), [(None, Reason.NO_ROOM), (1, Reason.MOVE_LIMIT), (2, Reason.NO_ROOM)]
-)
+@pytest.mark.parametrize(("limit", "reason"), [(None, Reason.NO_ROOM), (1, Reason.MOVE_LIMIT), (2, Reason.NO_ROOM)])
 def test_what_stays_with_a_drained_member_has_no_room_or_exceeds_the_moves(limit: int | None, reason: Reason) -> None:
     """One of its two partitions has moved."""
     drained = [member(0, 1, capacity=0), member()]

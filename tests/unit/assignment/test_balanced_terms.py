@@ -11,7 +11,6 @@ import pytest
 from tests.unit.assignment.balanced_oracle import Judge, Small, small_group
 from zkrebalancer.assignment.balanced import plan_problem
 from zkrebalancer.assignment.balanced.case import Case, to_case
-from zkrebalancer.assignment.balanced.lower_bound import lower_bound
 from zkrebalancer.assignment.balanced.objective import Cost, cost_of
 from zkrebalancer.assignment.balanced.options import BalancedOptions
 from zkrebalancer.assignment.balanced.reasons import changes_of
@@ -72,7 +71,8 @@ def test_each_term_of_an_alternative_is_the_difference_of_that_term(seed: int) -
             other[row] = member
             after = cost_of(case, other)
             wanted = (
-                options.peak_cost * (after.peak - before.peak) + options.uneven_cost * (after.unevenness - before.unevenness),
+                options.peak_cost * (after.peak - before.peak)
+                + options.uneven_cost * (after.unevenness - before.unevenness),
                 options.rack_cost * (after.crossing - before.crossing),
                 after.moving - before.moving,
                 options.spread_cost * (after.crowding - before.crowding),
@@ -157,17 +157,13 @@ def test_loads_below_the_floor_count_as_much_as_the_floor() -> None:
 
 def test_lag_counts_as_a_rate_over_the_time_to_catch_up() -> None:
     members = {"a": reads("t"), "b": reads("t")}
-    problem = balanced(
-        {"t": 2}, members, lag={"t": [100, 0]}, rate={"t": [10.0, 10.0]}, options={"catch_up_s": 10}
-    )
+    problem = balanced({"t": 2}, members, lag={"t": [100, 0]}, rate={"t": [10.0, 10.0]}, options={"catch_up_s": 10})
     assert plan_problem(problem).case.load.tolist() == pytest.approx([4 / 3, 2 / 3])
 
 
 def test_the_report_has_the_terms_the_gap_and_what_is_left_over() -> None:
     members = {"a": reads("t", "u"), "b": reads("t")}
-    problem = balanced(
-        {"none": 1, "t": 5, "u": 1}, members, options={"max_partitions_per_member": 2}
-    )
+    problem = balanced({"none": 1, "t": 5, "u": 1}, members, options={"max_partitions_per_member": 2})
     plan = plan_problem(problem)
     told = objective(plan)
     assert told["search_steps"] == plan.search_steps

@@ -35,9 +35,7 @@ def test_its_figures_are_those_of_the_changes(problem: Problem, name: str) -> No
 @given(problem=problems(), name=NAMES)
 def test_an_eager_transition_starts_everything_and_stops_what_moves(problem: Problem, name: str) -> None:
     found, lazy = transition(name, problem, everything=True), transition(name, problem)
-    starts = {
-        (consumer, thread, *tp) for consumer, started in found.starts.items() for tp, thread in started.items()
-    }
+    starts = {(consumer, thread, *tp) for consumer, started in found.starts.items() for tp, thread in started.items()}
     assert starts == set(placed(decide(name, problem)))
     assert (found.stops, found.changing) == (lazy.stops, lazy.changing)
     assert (found.everything, lazy.everything) == (True, False)

@@ -76,12 +76,12 @@ def test_who_is_no_member_cannot_be_drained(world: World) -> None:
 
 def test_at_most_five_names_are_shown() -> None:
     world = world_with(GroupSettings(), *"abcdef")
-    with pytest.raises(NoSuchConsumerError, match="it has a-1, b-1, c-1, d-1, e-1, …$"):
+    with pytest.raises(NoSuchConsumerError, match=r"it has a-1, b-1, c-1, d-1, e-1, …$"):
         draining(["x" * 100])(report_of(world))
     five = world_with(GroupSettings(), *"abcde")
-    with pytest.raises(NoSuchConsumerError, match=f"no member {'x' * 80}; it has a-1, b-1, c-1, d-1, e-1$"):
+    with pytest.raises(NoSuchConsumerError, match=rf"no member {'x' * 80}; it has a-1, b-1, c-1, d-1, e-1$"):
         draining(["x" * 100])(report_of(five))
-    with pytest.raises(NoSuchConsumerError, match="; it has none$"):
+    with pytest.raises(NoSuchConsumerError, match=r"; it has none$"):
         draining(["x"])(report_of(world_with(GroupSettings())))
 
 
@@ -125,7 +125,7 @@ def test_a_host_is_drained_in_the_groups_that_have_members_there() -> None:
 def test_the_drain_of_a_host_ends_in_the_groups_that_drain_it() -> None:
     world = company()
     assert groups_of_host(client(world), "h9", is_drain=False) == ["other"]
-    with pytest.raises(NotDrainedError, match="^no group drains the host h$"):
+    with pytest.raises(NotDrainedError, match=r"^no group drains the host h$"):
         groups_of_host(client(world), "h", is_drain=False)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.support.groups import events, world_with
@@ -186,7 +188,7 @@ def test_of_many_problems_of_a_place_the_first_are_told_and_all_are_counted() ->
 def test_large_containers_are_emptied_in_portions_that_leave_others_their_turn() -> None:
     """In `Rubbish._free`, empty everything in one step."""
     scheduler = Scheduler()
-    large = {number: None for number in range(30 * ENTRIES_PER_SLICE + 1)}
+    large = dict.fromkeys(range(30 * ENTRIES_PER_SLICE + 1))
     small = [1, 2, 3]
     Rubbish(scheduler).add(large, small)
     assert not small  # the last one first
@@ -199,5 +201,5 @@ def test_large_containers_are_emptied_in_portions_that_leave_others_their_turn()
         scheduler.run_next_due()
         steps.append(len(large))
     assert len(steps) >= 3
-    assert max(before - after for before, after in zip(steps, steps[1:], strict=False)) <= 10 * ENTRIES_PER_SLICE
+    assert max(before - after for before, after in itertools.pairwise(steps)) <= 10 * ENTRIES_PER_SLICE
     assert scheduler.next_deadline_us() is None

@@ -15,7 +15,9 @@ from zkrebalancer.rebalance.election import LOOK_INTERVAL_US, RETRY_US, Election
 def leaders(world: World) -> list[int]:
     """Return the numbers of the coordinators that lead."""
     leading = ElectionState.LEADING
-    return [n for n, one in enumerate(world.coordinators) if one.alive and one.machine.coordinator_elector.state is leading]
+    return [
+        n for n, one in enumerate(world.coordinators) if one.alive and one.machine.coordinator_elector.state is leading
+    ]
 
 
 def test_a_leader_says_who_and_where_it_is_and_since_when_under_a_new_epoch() -> None:

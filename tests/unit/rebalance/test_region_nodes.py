@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from dataclasses import replace
 
@@ -175,7 +176,7 @@ def test_orders_that_are_refused_again_and_again_are_tried_at_growing_intervals_
             answer_one(region.world, process)
         region.world.now_us += 10_000
         region.world.tick()
-    pauses = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 3 * pauses[0]
 
@@ -265,7 +266,9 @@ def test_a_request_that_its_member_withdraws_meanwhile_is_nothing() -> None:
     region = RegionWorld("a", "b")
     region.ask("reset", "a", "of the test")
     process = region.world.leader()
-    while not any(getattr(call, "path", "").startswith(paths.region(GROUP, "requests") + "/") for _, call in process.session.sent):
+    while not any(
+        getattr(call, "path", "").startswith(paths.region(GROUP, "requests") + "/") for _, call in process.session.sent
+    ):
         answer_one(region.world, process)
     region.delete(*(paths.region(GROUP, "requests", name) for name in region.children("requests")))
     region.run()

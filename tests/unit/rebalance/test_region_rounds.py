@@ -38,8 +38,6 @@ def test_a_group_without_a_region_reads_none() -> None:
     assert not [path for path in asked if "region" in path]
 
 
-
-
 # ---- a checkpoint
 
 
@@ -201,8 +199,6 @@ def _step(region: RegionWorld) -> None:
         world.act(agent)
 
 
-
-
 def test_answers_that_contradict_each_other_void_the_round_and_are_named() -> None:
     region = RegionWorld("a", "b")
     region.open_checkpoint()
@@ -271,9 +267,7 @@ def test_a_lost_member_resets_the_others_and_records_flow_when_all_that_is_held_
     number = region.complete_checkpoint()
     region.lose("a")
     region.run()
-    wanted = replace(
-        region.orders()[-3], members={"b": region.zxid("b")}, open=None, pending="member a is lost"
-    )
+    wanted = replace(region.orders()[-3], members={"b": region.zxid("b")}, open=None, pending="member a is lost")
     assert region.orders()[-2:] == [
         wanted,
         replace(wanted, id=number + 1, reset=number + 1, pending=None, open=Round(number + 1, RESET, ("b",))),
@@ -376,7 +370,7 @@ def test_reasons_are_stored_and_told_up_to_their_limit() -> None:
     region.run()
     far = {("x" * 249, 0): 1}
     region.answer("a", region.held("a", 5) | far)
-    region.answer("b", region.held("b", 7) | {tp: 2 for tp in far})
+    region.answer("b", region.held("b", 7) | dict.fromkeys(far, 2))
     region.run()
     told = [*region.events("reset_ordered"), *region.events("reset_abandoned")]
     assert [one["reason"] for one in told] == ["r" * MAX_REASON, "x" * MAX_REASON, "x" * MAX_REASON]

@@ -1,4 +1,4 @@
-"""What the leader of a region stores beside its orders: merges, offsets of partitions without a holder; what it deletes."""
+"""What the leader of a region stores beside its orders, and what it deletes: merges, offsets, what is left over."""
 
 from __future__ import annotations
 
@@ -166,7 +166,11 @@ def test_after_a_reset_partitions_without_a_holder_continue_where_the_merge_has_
     region.store_offsets("u", {0: 30})
     region.complete_checkpoint()
     region.set(paths.offsets(GROUP, "u", 0), b"31")
-    region.write(Create(paths.region(GROUP, "initial", "u/2"), region.world.zk.nodes[paths.region(GROUP, "initial", "u/0")].content))
+    region.write(
+        Create(
+            paths.region(GROUP, "initial", "u/2"), region.world.zk.nodes[paths.region(GROUP, "initial", "u/0")].content
+        )
+    )
     region.write(Create(paths.offsets(GROUP, "u", 2), b"32"))
     reset(region)
     assert region.order().open is None
