@@ -155,7 +155,7 @@ class RegionWorld:
         """Return every order that was stored, oldest first."""
         stored = [operation for operations in self.world.zk.transactions for operation in operations]
         contents = [one.content for one in stored if isinstance(one, Create | SetContent) and one.path == ORDER]
-        return [documents.decode_order(content) for content in contents if content.startswith(b"{")]
+        return [documents.decode_order(content) for content in contents if content.startswith(b'{"version"')]
 
     def zxid(self, name: str) -> int:
         """Return the id of the transaction that registered a member."""

@@ -101,8 +101,8 @@ def test_a_foreign_order_is_kept_in_quarantine_and_everybody_resets_to_the_newes
     assert made[0] == Order(id=version + 1, complete=number, pieces=pieces, pending="the order was lost")
     assert region.order().open == Round(version + 2, RESET, ("a", "b"))
     region.answer_all(0)
-    assert region.order().open is None
-    assert region.complete_checkpoint() > version
+    assert [one["round"] for one in region.events("reset_completed")] == [version + 2]
+    assert region.order().open == Round(version + 3, CHECKPOINT, ("a", "b"))  # as it was asked for
 
 
 def test_the_same_foreign_order_twice_is_made_anew_twice() -> None:
@@ -114,6 +114,7 @@ def test_the_same_foreign_order_twice_is_made_anew_twice() -> None:
         region.pass_time(1_000)
         assert region.order().is_resetting
         region.answer_all(0)
+        region.answer_all(0)  # the checkpoint that was asked for
         assert region.order().open is None
     assert len(region.world.zk.children(paths.quarantine(GROUP))) == 1
 
@@ -142,7 +143,8 @@ def test_an_order_that_is_made_anew_without_any_merge_begins_with_the_initial_of
     region.world.add_coordinator()
     region.run()
     made = [order for order in region.orders() if order.pending == "the order was lost"]
-    assert made == [Order(id=1, pending="the order was lost")]
+    assert made[0] == Order(id=1, pending="the order was lost")
+    assert region.order().open == Round(2, RESET, ("a", "b"))
 
 
 def test_an_order_that_somebody_else_has_written_is_followed() -> None:

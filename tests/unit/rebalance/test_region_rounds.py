@@ -12,7 +12,6 @@ from tests.support.world import GROUP
 from tests.support.zk_model import Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Get, ListChildren, Multi
-from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.region import documents
@@ -73,7 +72,6 @@ def test_a_checkpoint_is_complete_with_the_last_answer_and_told_with_its_duratio
         "reason": "all have stored their checkpoints",
     }
     assert Emit("region_checkpoint_completed", GROUP, None, None, completed) in region.world.events
-    assert region.children("contributions") == []
     assert not region.events("checkpoint_abandoned")
     assert not region.warnings()
 
@@ -160,43 +158,17 @@ def test_no_checkpoint_is_ordered_until_the_group_is_at_rest() -> None:
 def test_a_rebalance_voids_the_open_checkpoint_and_another_one_is_complete_afterwards() -> None:
     region = RegionWorld("a", "b")
     number = region.open_checkpoint()
+    region.world.agents["b"].silent = True
     region.world.set_topic("t", 8)
+    region.run()
+    region.answer("a", region.held("a", 5))
+    region.run()
+    region.world.agents["b"].silent = False
     region.pass_time(1_000)
     assert [one["reason"] for one in region.events("checkpoint_abandoned")] == ["a rebalance overtook the checkpoint"]
     region.complete_checkpoint()
     assert region.order().complete == number + 1
     assert len(region.merge().offsets) == 8
-
-
-def test_a_partition_that_moves_there_and_back_while_a_merge_is_stored_voids_it() -> None:
-    """In `Region._confirm`, forget the generation: what was read of partitions without a holder may be outdated."""
-    region = RegionWorld("a", partitions=100, limit=RequestLimit(max_bytes=2_000))
-    region.open_checkpoint()
-    region.answer("a", region.held("a", 5))
-    world, leader = region.world, region.world.leader()
-    joined = world.add_agent("b")
-    generation = world.generation()
-    while not world.owned().get("b-1"):
-        _step(region)
-    world.leave(joined)
-    joined.alive = False
-    while set(world.owned()) != {"a-1"} or len(world.owned()["a-1"]) < 100:
-        _step(region)
-    assert region.order().open is not None, "the merge has to be slower than the plans"
-    while region.order().open is not None:
-        world.move(leader)
-    assert world.generation() > generation
-    assert region.order().complete is None
-    assert region.events("checkpoint_abandoned")[0]["reason"] == "a rebalance overtook the checkpoint"
-
-
-def _step(region: RegionWorld) -> None:
-    world = region.world
-    world.move(world.leader())
-    world.now_us += 2_000
-    world.tick()
-    for agent in world.agents.values():
-        world.act(agent)
 
 
 def test_answers_that_contradict_each_other_void_the_round_and_are_named() -> None:
@@ -290,9 +262,10 @@ def test_a_reset_waits_for_partitions_that_come_late_and_is_over_with_their_answ
     region.ask("reset", "a", "of the test")
     region.run()
     region.world.add_agent("c")
+    region.pass_time(2_000)
     region.answer("a", region.held("a", 0))
     region.answer("b", region.held("b", 0))
-    region.pass_time(2_000)
+    region.run()
     moved = region.world.owned()["c-1"].keys()
     assert region.region.reason.startswith("c-1 holds t/")
     assert not region.warnings()

@@ -239,7 +239,7 @@ def test_a_forced_reset_writes_no_offsets() -> None:
 # ---- what no order names any more
 
 
-def test_after_a_round_only_its_merge_is_kept_and_answers_to_no_other_round() -> None:
+def test_of_former_rounds_nothing_is_kept_but_the_last_complete_one() -> None:
     region = RegionWorld("a", "b")
     region.write(
         Create(paths.region(GROUP, "merged", "11.0")),
@@ -257,10 +257,10 @@ def test_after_a_round_only_its_merge_is_kept_and_answers_to_no_other_round() ->
     assert region.merge().id == 1
     region.answer("a", region.held("a", 6))
     region.run()
-    assert (region.children("contributions"), region.children("contributions/2")) == (["2"], ["a.0"])
+    assert (region.children("contributions"), region.children("contributions/2")) == (["1", "2"], ["a.0"])
     region.answer("b", region.held("b", 6))
     region.run()
-    assert (region.merge().id, region.children("contributions")) == (2, [])
+    assert (region.merge().id, region.children("contributions")) == (2, ["2"])
 
 
 def test_many_rests_are_deleted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
