@@ -71,7 +71,7 @@ def test_a_drained_member_beside_one_reader_is_not_its_only_subscriber() -> None
 )
 def test_why_a_partition_stays(target: list[int], options: dict[str, object], reason: Reason) -> None:
     owners = [member(*(n for n, holder in enumerate(target) if holder == one)) for one in (A, B)]
-    found = decision(owners, target, **options)
+    found = decision(owners, target, **options)  # type: ignore[arg-type]
     assert (found.reason, found.member, found.owner) == (reason, "a", "a")
     if options.get("max_partitions_per_member"):
         assert found.alternative is None

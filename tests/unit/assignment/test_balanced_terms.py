@@ -54,7 +54,7 @@ def test_the_cost_of_any_target_follows_the_documented_formulas(seed: int) -> No
         one = target[np.newaxis].astype(np.int64)
         owner = np.array(judge.owner, np.int64)
         costs, peaks = judge.costs(one, (one >= 0) & (owner >= 0) & (one != owner))
-        assert (found.total, found.peak) == (pytest.approx(costs[0]), pytest.approx(peaks[0]))
+        assert (found.total, found.peak) == pytest.approx((costs[0], peaks[0]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,7 +113,7 @@ def test_a_partition_above_the_mean_bounds_peak_and_unevenness() -> None:
     assert bound.peak == pytest.approx(2.0)
     assert bound.unevenness == pytest.approx(1 + 2 * 0.25)
     strong = bound_of(balanced({"t": 3}, {**members, "a": reads("t", capacity=4.0)}, lag={"t": [40, 10, 10]}))
-    assert (strong.peak, strong.unevenness) == (pytest.approx(1.0), pytest.approx(0.0))
+    assert (strong.peak, strong.unevenness) == pytest.approx((1.0, 0.0))
 
 
 def test_more_equal_partitions_than_members_bound_the_peak() -> None:

@@ -32,7 +32,7 @@ UUID = "0123abcd-0123-0123-0123-0123456789ab"
 
 def report_of(world: World, **drained: tuple[str, ...]) -> GroupReport:
     report = inspection.read_group(client(world), GROUP)
-    report.view.settings = replace(report.settings, **drained)
+    report.view.settings = replace(report.settings, **drained)  # type: ignore[arg-type]
     return report
 
 

@@ -13,7 +13,7 @@ from tests.support.zk_model import Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Get, ListChildren, Multi
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.effects import Emit
+from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, MAX_REASON, RESET, UNKNOWN, Merge, Order, Round
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_is_complete_with_the_last_answer_and_told_with_its_duratio
     assert region.merge() == Merge(
         number, region.held("a", 5) | region.held("b", 6), {"t": "id-1"}, {"a": number, "b": number}
     )
-    completed = {
+    completed: dict[str, EventField] = {
         "round": number,
         "member_count": 2,
         "elapsed_us": 500_000,
@@ -218,7 +218,7 @@ def test_a_member_that_is_away_keeps_its_copy_and_an_unknown_position_its_offset
     region.run()
     assert region.order().open == Round(first + 1, CHECKPOINT, ("a", "b"), leaving=("b",))
     region.answer_all(6)
-    assert (region.order().members.keys(), region.order().left) == ({"a"}, {"b": region.zxid("b")})
+    assert (set(region.order().members), dict(region.order().left)) == ({"a"}, {"b": region.zxid("b")})
     region.lose("b")
     region.pass_time(2_000)
     region.replace_leader()
