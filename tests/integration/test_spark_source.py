@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays, wait_until
-from zkrebalancer.pipeline.source import reading
+from zkrebalancer.pipeline.source import reading, stream
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
 from zkrebalancer.pipeline.source.kafka import DataLossError
 from zkrebalancer.pipeline.source.offsets import Document
@@ -87,6 +87,38 @@ def test_a_batch_is_what_is_owned_and_is_committed_when_spark_asks_for_the_next_
     assert second == {stage.topic: {"1": {"from": 0, "to": 10, "generation": 2}}}
     query.reader.commit(second)
     assert stage.offset(1) == 10
+
+
+def test_ranges_are_one_task_and_are_committed_like_records(stage: Stage) -> None:
+    query = Query(stage, rows="ranges")
+    query.plan()
+    stage.produce([0, 1], 10)
+    stage.wait_ack(stage.start(stage.wait_member(), 0, 1))
+    end = query.wait_batch()
+    (task,) = query.reader.partitions(query.start, end)
+    (batch,) = query.reader.read(task)
+    row = {"topic": stage.topic, "begin": 0, "end": 10, "generation": 1}
+    assert batch.to_pylist() == [{**row, "partition": 0}, {**row, "partition": 1}]
+    assert query.reader.partitions(end, end) == []
+    query.finish(end)
+    assert stage.offset(0) == 10
+    query.reader.stop()
+
+
+def test_without_a_limit_batches_begin_small_and_grow(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a first batch of months of records is planned, which takes longer than the group waits."""
+    monkeypatch.setattr(stream, "FIRST_OFFSETS", 3)
+    query = Query(stage)
+    query.plan()
+    stage.produce([0], 30)
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    sizes = []
+    for _ in range(3):
+        end = query.wait_batch()
+        sizes.append(len(query.read(end)))
+        query.start = end
+    assert sizes == [3, 6, 12]
+    query.reader.stop()
 
 
 def test_a_query_says_who_and_where_it_is_and_how_much_it_can_read(stage: Stage) -> None:

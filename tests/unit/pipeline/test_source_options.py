@@ -41,6 +41,7 @@ def test_a_topic_named_twice_is_read_once() -> None:
         ("minPartitions", "-1"),
         ("failOnDataLoss", "yes"),
         ("includeHeaders", ""),
+        ("rows", "lines"),
         ("startingOffsets", "beginning"),
         ("sessionTimeoutMs", "soon"),
         ("capacity", "much"),
@@ -70,3 +71,10 @@ def test_all_faults_are_one_error() -> None:
         parse({"group": "g", "minpartitions": "x"})
     for name in ("zookeeper", "bootstrap", "topics", "minPartitions"):
         assert f"{name}: " in str(refused.value)
+
+
+def test_ranges_have_no_headers() -> None:
+    with pytest.raises(ConfigurationError, match="includeHeaders: ranges have no headers"):
+        parse({**REQUIRED, "rows": "ranges", "includeHeaders": "true"})
+    assert parse({**REQUIRED, "rows": "ranges"}).gives_ranges
+    assert not parse({**REQUIRED, "rows": "records"}).gives_ranges

@@ -13,11 +13,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from consumer_agent.spark import Storage, parse_offset_reset
 from zkrebalancer.observe import inspection
-from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.kafka import END, FIRST, DataLossError, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
-from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
+from zkrebalancer.pipeline.source.stream import read_ranges, tasks
 from zkrebalancer.protocol import cluster_nodes
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
@@ -44,7 +43,7 @@ class ConsumerGroupReader(DataSourceReader):
             text = f"{topic}/{partition}: the group is at {begin}, and Kafka's log ends at {end}"
             raise DataLossError(f"{text}; option failOnDataLoss=false skips the partition")
         ranges = [whole for whole in ranges if whole.begin < whole.end]
-        return [RangesPartition(task) for task in offsets.split(ranges, self._options.task_count)]
+        return [*tasks(self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of one task, in an executor."""

@@ -20,6 +20,7 @@ _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp, timestampType int, generation bigint"
 )
+RANGE_COLUMNS = "topic string, partition int, begin bigint, end bigint, generation bigint"
 _HEADERS = "headers array<struct<key: string, value: binary>>"
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _ARROW: list[tuple[str, pa.DataType]] = [
@@ -33,12 +34,21 @@ _ARROW: list[tuple[str, pa.DataType]] = [
     ("generation", pa.int64()),
 ]
 _ARROW_HEADERS = ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_RANGES = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32())]
+    + [(name, pa.int64()) for name in ("begin", "end", "generation")]
+)
 _SCHEMAS = {False: pa.schema(_ARROW), True: pa.schema([*_ARROW, _ARROW_HEADERS])}
 
 
 def spark_schema(include_headers: bool) -> str:
     """Return the columns as a Spark DDL string; `timestampType`: 0 create time, 1 log append time, -1 none."""
     return f"{_COLUMNS}, {_HEADERS}" if include_headers else _COLUMNS
+
+
+def range_batch(ranges: Sequence[Range]) -> pa.RecordBatch:
+    """Return a row for each range, with the columns RANGE_COLUMNS."""
+    return pa.RecordBatch.from_pylist([one._asdict() for one in ranges], schema=_RANGES)
 
 
 def record_batch(read: Range, messages: Sequence[Message], include_headers: bool) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
-from zkrebalancer.pipeline.source.columns import spark_schema
+from zkrebalancer.pipeline.source.columns import RANGE_COLUMNS, spark_schema
 from zkrebalancer.pipeline.source.options import parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 
@@ -31,7 +31,7 @@ class ConsumerGroupSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns."""
-        return spark_schema(self._parsed.include_headers)
+        return RANGE_COLUMNS if self._parsed.gives_ranges else spark_schema(self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> ConsumerGroupReader:  # noqa: ARG002  # Spark's name
         """Return the reader of a batch query."""

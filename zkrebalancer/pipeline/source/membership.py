@@ -37,7 +37,7 @@ class Membership:
         """Create the clients; the first `poll` joins the group."""
         self._options = options
         self._logs = Logs(options)
-        settings = {"stop_timeout_ms": STOP_TIMEOUT_MS, **options.agent}
+        settings = {**options.agent, "stop_timeout_ms": stop_timeout_ms(options)}
         self._consumer = PlanningConsumer(**settings, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
@@ -138,6 +138,11 @@ class Membership:
                 ends=[r.end for r in held],
                 lags=[max(0, self.ends.get((r.topic, r.partition), r.end) - r.end) for r in held],
             )
+
+
+def stop_timeout_ms(options: Options) -> int:
+    """Return how long other members wait for the batch in flight."""
+    return int(options.agent.get("stop_timeout_ms", STOP_TIMEOUT_MS))
 
 
 def _open_event_log(options: Options) -> EventLog:

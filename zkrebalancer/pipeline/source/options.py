@@ -14,6 +14,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 KAFKA_PREFIX = "kafka."
 MAX_OFFSETS = 2**63 - 1  # no limit
 MAX_TASKS = 100_000
+ROWS = ("records", "ranges")
 DRIVER_CORES = os.cpu_count() or 1
 
 
@@ -30,6 +31,12 @@ def _boolean(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise ValueError(f"must be true or false, not {text!r:.80}")
     return text.lower() == "true"
+
+
+def _are_ranges(text: str) -> bool:
+    if text not in ROWS:
+        raise ValueError(f"must be {' or '.join(ROWS)}, not {text!r:.80}")
+    return text == "ranges"
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -58,6 +65,7 @@ _OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Opt
     "minPartitions": ("task_count", _number(MAX_TASKS)),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "includeHeaders": ("include_headers", _boolean),
+    "rows": ("gives_ranges", _are_ranges),
 }
 _OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> agent setting, parser; checked by the agent
     "zookeeper": ("zookeeper", str),
@@ -86,6 +94,7 @@ class Options:
     task_count: int = DRIVER_CORES  # one task per range reads half as fast: too many starts
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    gives_ranges: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict)  # librdkafka's own settings
 
     @property
@@ -124,6 +133,8 @@ def parse(given: Mapping[str, str]) -> Options:
     agent = {**usual, **agent, "kafka_config": kafka}
     names = {setting: name for name, (setting, _) in _OF_THE_AGENT.items()} | {"kafka_config": f"{KAFKA_PREFIX}*"}
     faults += [f"{names[fault.key]}: {fault.text}" for fault in find_faults(agent)]
+    if own.get("gives_ranges") and own.get("include_headers"):
+        faults.append("includeHeaders: ranges have no headers; pass it to kafka_records")
     if faults:
         raise ConfigurationError(f"consumer_group: {'; '.join(faults)}")
     return Options(agent=agent, kafka=kafka, **own)

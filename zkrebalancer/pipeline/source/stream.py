@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,11 +22,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from zkrebalancer.pipeline.source import offsets
-from zkrebalancer.pipeline.source.columns import record_batch
+from zkrebalancer.pipeline.source.columns import range_batch, record_batch
 from zkrebalancer.pipeline.source.kafka import client_settings
-from zkrebalancer.pipeline.source.membership import Membership
+from zkrebalancer.pipeline.source.membership import Membership, stop_timeout_ms
 from zkrebalancer.pipeline.source.offsets import Document, Range
-from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.pipeline.source.options import MAX_OFFSETS, Options
+from zkrebalancer.pipeline.source.pace import FIRST_OFFSETS, Pace
 from zkrebalancer.pipeline.source.reading import RangeReader
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -51,6 +53,8 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._member: Membership | None = None
         self._planned: list[Range] = []  # of the batch in flight
         self._targets: dict[TopicPartition, int] | None = None  # the ends of an availableNow query
+        limit = options.max_offsets_per_trigger
+        self._pace = Pace(stop_timeout_ms(options) / 1_000, FIRST_OFFSETS if limit == MAX_OFFSETS else limit)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # here and below Spark's names
         """Return `maxOffsetsPerTrigger`."""
@@ -83,8 +87,9 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 return offsets.encode(self._planned)  # Spark has not started it
             self._finish()
         member.poll()
-        self._planned = member.plan(limit.max_rows, self._targets)
+        self._planned = member.plan(min(limit.max_rows, self._pace.limit()), self._targets)
         if self._planned:
+            self._pace.begin(sum(whole.end - whole.begin for whole in self._planned), time.monotonic())
             return offsets.encode(self._planned)
         if self._targets is None:
             member.poll(IDLE_WAIT_S)
@@ -101,8 +106,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
         """Divide a batch into tasks; a batch planned before a restart is read unchanged, whatever is owned now."""
         ranges = offsets.decode(end) if start != end else []
-        tasks = offsets.split(ranges, self._options.task_count)
-        return [RangesPartition(task) for task in tasks]
+        return tasks(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of one task, in an executor."""
@@ -123,6 +127,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         planned, self._planned = self._planned, []
         if self._member is not None:
             self._member.finish(planned)
+            self._pace.end(time.monotonic())
 
     def _joined(self) -> Membership:
         if self._member is None:
@@ -132,9 +137,19 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._member
 
 
+def tasks(options: Options, ranges: list[Range]) -> list[RangesPartition]:
+    """Divide the ranges of a batch into tasks; with `rows=ranges`, one task names all of them."""
+    divided = [ranges] if options.gives_ranges and ranges else offsets.split(ranges, options.task_count)
+    return [RangesPartition(task) for task in divided]
+
+
 def read_ranges(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's ranges as Arrow batches."""
-    if isinstance(partition, RangesPartition):
+    """Yield the records of a task's ranges as Arrow batches; with `rows=ranges`, the ranges themselves."""
+    if not isinstance(partition, RangesPartition):
+        return
+    if options.gives_ranges:
+        yield range_batch(partition.ranges)
+    else:
         reader = RangeReader(client_settings(options), partition.ranges, fail_on_data_loss=options.fail_on_data_loss)
         for whole, messages in reader.read():
             yield record_batch(whole, messages, options.include_headers)
