@@ -81,10 +81,16 @@ def run_pipeline(
 def _print(runs: list[dict[str, Any]]) -> None:
     table = Table(*SHOWN)
     for run in runs[:MAX_ROWS_SHOWN]:
-        table.add_row(*(Text(value if isinstance(value, str) else f"{value:,}") for value in map(run.get, SHOWN)))
+        table.add_row(*map(_text, map(run.get, SHOWN)))
     console().print(table)
     if len(runs) > MAX_ROWS_SHOWN:
         click.echo(f"and {len(runs) - MAX_ROWS_SHOWN} more; --json prints all")
+
+
+def _text(value: str | int | None) -> Text:
+    if value is None:
+        return Text("unknown", "dim")
+    return Text(value if isinstance(value, str) else f"{value:,}")
 
 
 @click.command()

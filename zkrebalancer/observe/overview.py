@@ -15,7 +15,7 @@ from zkrebalancer.observe.reading import Event, NoEventsError, Problems
 from zkrebalancer.observe.rebalances import Rebalance
 from zkrebalancer.observe.run_events import RunEvents
 
-_NEEDS = {  # the kinds without which a figure is unknown
+NEEDS = {  # the kinds of events without which a figure is unknown
     "produced": ("produced", "fetcher_started"),
     "delivered": ("delivered",),
     "lost": ("produced", "delivered", "fetcher_started"),
@@ -53,8 +53,8 @@ class Overview:
 
     def figures(self) -> dict[str, int | bool | None]:
         """Return the verdict's figures, None for those that were not recorded."""
-        known = {name: all(self.kinds[kind] for kind in kinds) for name, kinds in _NEEDS.items()}
-        return {name: getattr(self.verdict, name) if known[name] else None for name in _NEEDS}
+        known = {name: all(self.kinds[kind] for kind in kinds) for name, kinds in NEEDS.items()}
+        return {name: getattr(self.verdict, name) if known[name] else None for name in NEEDS}
 
     def causes(self) -> list[Cause]:
         """Return what each cause brought about, the most frequent one first."""

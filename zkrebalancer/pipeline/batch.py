@@ -38,7 +38,7 @@ def tables(events: DataFrame, keep: Keep) -> None:
     overlaps = keep("overlaps", handovers.overlaps(intervals))
     gaps = keep("gaps", handovers.gaps(intervals))
     keep("moves", handovers.moves(intervals))
-    keep("rebalances", rebalances(events, gaps))
+    keep("rebalances", rebalances(events, intervals, gaps))
     legs = keep("legs", ownership.legs(events, intervals, deletions))
     held = deliveries.deliveries_by_leg(events, legs, deletions)
     stretches = keep("stretches", deliveries.stretches(held))

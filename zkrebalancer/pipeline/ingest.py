@@ -123,11 +123,15 @@ def _literal(folder: str) -> str:
 
 
 def blocks(events: DataFrame) -> DataFrame:
-    """Return (run, file, block, row, lines, events, began_us, ended_us) of each block; `row` is its first row."""
+    """Return (run, file, block, row, lines, events, kinds, began_us, ended_us) of each block.
+
+    `row` is its first row, `kinds` are the kinds of its events.
+    """
     return events.groupBy("run", "file", "block").agg(
         F.min("row").alias("row"),
         F.count("*").alias("lines"),
         F.count_if(F.col("kind") != REJECTED).alias("events"),
+        F.collect_set("kind").alias("kinds"),
         F.min("mono_us").alias("began_us"),
         F.max("mono_us").alias("ended_us"),
     )

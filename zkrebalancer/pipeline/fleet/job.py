@@ -33,7 +33,7 @@ def fleet(spark: SparkSession, source: str, out: str, seed: int) -> Tables:
     events = history.read(spark, source, f"{out}/{EVENTS}")
     intervals = history.owned(events).persist()
     gaps = history.costly_gaps(events, intervals).persist()
-    causes = history.causes(rebalances(events, gaps), gaps, history.waits(events, intervals)).toPandas()
+    causes = history.causes(rebalances(events, intervals, gaps), gaps, history.waits(events, intervals)).toPandas()
     spans = history.spans(events)
     tables = Tables(
         groups=_groups(spans.toPandas(), causes),
