@@ -1,7 +1,7 @@
 """The package's Java programs, compiled once into the user's cache.
 
-`OldConsumer` runs members that assign partitions themselves through ZooKeeper: Kafka's old consumers. `BrokerCounts`
-reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything; it must be a JDK.
+`OldConsumer` runs members that assign partitions themselves through ZooKeeper: Kafka's old consumers. `JavaConsumer`
+runs members with Kafka's own client. `BrokerCounts` reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything; it must be a JDK.
 """
 
 from __future__ import annotations
@@ -32,13 +32,22 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
         JarError, LocalClusterError: the jars are unavailable, or the cache folder cannot be written.
 
     """
+    return _members_command(jars.OLD_CLIENT, ("OldMember", "OldConsumer"), report)
+
+
+def java_consumer_command(report: Callable[[str], None]) -> list[str]:
+    """Return the command that runs consumers of Kafka's Java client; otherwise as `old_consumer_command`."""
+    return _members_command(jars.KAFKA_4, ("JavaMember", "JavaConsumer"), report)
+
+
+def _members_command(version: str, names: tuple[str, ...], report: Callable[[str], None]) -> list[str]:
     source = jars.JarSource.of(None, None, report)
     java = find_java()
-    class_path = jars.class_path(jars.OLD_CLIENT, java, source)
-    files = [_SOURCES / f"{name}.java" for name in ("EventLog", "Delivery", "Member", "OldConsumer")]
+    class_path = jars.class_path(version, java, source)
+    files = [_SOURCES / f"{name}.java" for name in ("EventLog", "Delivery", "Member", "Members", *names)]
     classes = compiled(files, class_path, java, source)
     logging = f"-Dlog4j.configuration=file:{_SOURCES / 'log4j.properties'}"
-    return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", "OldConsumer"]
+    return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", names[-1]]
 
 
 def broker_counts_command() -> list[str]:

@@ -4,7 +4,7 @@
 heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table.
 `heartbeat-N` is `tuned` with heartbeats every N ms, for protocols whose members learn of a rebalance from a heartbeat:
 the shorter, the sooner and the costlier. How records are fetched is no part of a protocol: every client of librdkafka
-always has the agent's settings for that.
+always has the agent's settings for that, and the Java client the same where it has such settings.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
 CLIENT: Mapping[str, str] = {key: str(value).lower() for key, value in {**DATA_PATH, **RECONNECT}.items()}
 
 
+# The same of Kafka's Java client; it has no settings for its queue or for pauses after errors of a fetch.
+JAVA_CLIENT: Mapping[str, str] = {
+    "fetch.max.wait.ms": CLIENT["fetch.wait.max.ms"],
+    "reconnect.backoff.max.ms": CLIENT["reconnect.backoff.max.ms"],
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it.
@@ -54,7 +61,7 @@ class Protocol:
 
     name: str
     about: str
-    kind: Literal["central", "kafka", "zookeeper"]
+    kind: Literal["central", "kafka", "java", "zookeeper"]
     brokers: tuple[BrokerKind, ...]
     settings: Mapping[str, Settings]
 
@@ -91,6 +98,8 @@ def _central(name: str, about: str, mode: str) -> Protocol:
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
+_TUNED_JAVA_MEMBER = {"metadata.max.age.ms": "1000"}
+_JAVA_COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 # The settings that are tuned, by name -> their heartbeats in milliseconds.
 _TUNED: Mapping[str, int] = {"tuned": TUNED_HEARTBEAT_MS, **HEARTBEATS_MS}
 
@@ -102,6 +111,21 @@ def _classic(name: str, about: str, strategy: str) -> Protocol:
         tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER) for tuning, ms in _TUNED.items()
     }
     return Protocol(name, about, "kafka", EVERY_BROKER, settings)
+
+
+def _with_java(name: str, about: str, like: Protocol, member: Mapping[str, str]) -> Protocol:
+    """Return a protocol with Kafka's own client, `like` that of librdkafka; `member`: settings of each client."""
+    kept = ("session.timeout.ms", "heartbeat.interval.ms")
+    settings = {
+        tuning: replace(
+            of,
+            member={**JAVA_CLIENT, **member}
+            | ({} if tuning == "default" else _TUNED_JAVA_MEMBER)
+            | {key: of.member[key] for key in kept if key in of.member},
+        )
+        for tuning, of in like.settings.items()
+    }
+    return Protocol(name, about, "java", like.brokers, settings)
 
 
 def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
@@ -176,6 +200,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
         _RANGE,
         _COOPERATIVE,
         _KIP848,
+        _with_java(
+            "java-cooperative",
+            "as classic-cooperative, with Kafka's Java client",
+            _COOPERATIVE,
+            {"partition.assignment.strategy": _JAVA_COOPERATIVE},
+        ),
+        _with_java("java-848", "as kip848, with Kafka's Java client", _KIP848, {"group.protocol": "consumer"}),
         _behind_gateway("gateway-client", "as classic-range, coordinated by this project's gateway", _RANGE, "client"),
         _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client"),
         _behind_gateway("gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central"),

@@ -21,7 +21,7 @@ from typing import Any
 import confluent_kafka
 
 from zkrebalancer.experiments.costs import Costs, roles
-from zkrebalancer.experiments.java_programs import old_consumer_command
+from zkrebalancer.experiments.java_programs import java_consumer_command, old_consumer_command
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
@@ -178,11 +178,15 @@ class Run:
         log.close()
 
     def _member_command(self) -> list[str]:
-        """Return the command that runs members; may download the old consumer first."""
-        if self.plan.protocol.kind != "zookeeper":
-            return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
-        self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
-        return old_consumer_command(self.report)
+        """Return the command that runs members; may download a client first."""
+        kind = self.plan.protocol.kind
+        if kind == "java":
+            self._result["versions"]["java-client"] = jars.KAFKA_4
+            return java_consumer_command(self.report)
+        if kind == "zookeeper":
+            self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
+            return old_consumer_command(self.report)
+        return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
 
     # The result -----------------------------------------------------------------------------------------------------
 

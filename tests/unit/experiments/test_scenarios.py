@@ -13,7 +13,7 @@ from zkrebalancer.cli.group_coordinator import group_coordinator
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
-from zkrebalancer.experiments.protocols import CLIENT, HEARTBEATS_MS, PROTOCOLS, TUNINGS
+from zkrebalancer.experiments.protocols import CLIENT, HEARTBEATS_MS, JAVA_CLIENT, PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Freeze, Join, Kill, Leave, Step, Thaw
 from zkrebalancer.runtime.kafka import fault
@@ -86,7 +86,7 @@ def test_a_member_to_be_killed_has_its_own_process() -> None:
     }
 
 
-def test_every_client_of_librdkafka_fetches_alike() -> None:
+def test_every_client_fetches_alike() -> None:
     """What is compared is how partitions are assigned."""
     config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
     agent = {key: str(value).lower() for key, value in kafka_settings(config).items()}
@@ -96,7 +96,8 @@ def test_every_client_of_librdkafka_fetches_alike() -> None:
     for protocol in PROTOCOLS.values():
         for tuning in protocol.settings:
             described, member = protocol.described(tuning), protocol.settings[tuning].member
-            assert (described.items() >= CLIENT.items()) is (protocol.kind != "zookeeper"), protocol.name
+            assert (described.items() >= CLIENT.items()) is (protocol.kind in {"central", "kafka"}), protocol.name
+            assert (described.items() >= JAVA_CLIENT.items()) is (protocol.kind == "java"), protocol.name
             assert described.items() >= member.items()
             if protocol.kind == "kafka" and frozenset(member.items()) not in tried:
                 tried.add(frozenset(member.items()))
@@ -106,7 +107,7 @@ def test_every_client_of_librdkafka_fetches_alike() -> None:
 def test_heartbeats_are_all_that_differs_from_tuned() -> None:
     for protocol in PROTOCOLS.values():
         assert list(protocol.settings) in (["default", "tuned"], [*TUNINGS])
-        assert (list(protocol.settings) == [*TUNINGS]) is (protocol.kind == "kafka"), protocol.name
+        assert (list(protocol.settings) == [*TUNINGS]) is (protocol.kind in {"kafka", "java"}), protocol.name
         tuned = protocol.settings["tuned"]
         for tuning, ms in HEARTBEATS_MS.items():
             if tuning in protocol.settings:

@@ -1,7 +1,6 @@
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.nio.charset.StandardCharsets;
-import kafka.message.MessageAndMetadata;
 
 /** A contiguous range of records of one partition that was delivered to the application. */
 final class Delivery {
@@ -11,22 +10,22 @@ final class Delivery {
     private long nextOffset;
     private long monoUs;
 
-    Delivery(MessageAndMetadata<byte[], byte[]> first) {
-        fields.put("topic", first.topic()).put("partition", first.partition());
-        firstOffset = nextOffset = first.offset();
+    Delivery(String topic, int partition, long offset, byte[] value) {
+        fields.put("topic", topic).put("partition", partition);
+        firstOffset = nextOffset = offset;
         fields.put("first_offset", firstOffset);
         delaysUs = fields.putArray("delays_us");
-        append(first);
+        append(offset, value);
     }
 
     /** Add a record if it follows the last one; return whether it does. */
-    boolean append(MessageAndMetadata<byte[], byte[]> record) {
-        if (record.offset() != nextOffset) {
+    boolean append(long offset, byte[] value) {
+        if (offset != nextOffset) {
             return false;
         }
         nextOffset++;
         monoUs = EventLog.monoUs();
-        delaysUs.add(EventLog.wallUs() - sentAtUs(record.message()));
+        delaysUs.add(EventLog.wallUs() - sentAtUs(value));
         return true;
     }
 

@@ -1,4 +1,4 @@
-"""Kafka's old consumers, which balance themselves through ZooKeeper: their behaviour and their events."""
+"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, and those of its present client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zkrebalancer.experiments.java_programs import old_consumer_command
+from zkrebalancer.experiments.java_programs import java_consumer_command, old_consumer_command
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -14,10 +14,12 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import Event
 
-GROUP = "old-group"
-TOPIC = "old-topic"
 PARTITIONS = 6
-SETTINGS = ("zookeeper.session.timeout.ms=6000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500")
+COMMANDS = {"old": old_consumer_command, "java": java_consumer_command}
+SETTINGS = {
+    "old": ("zookeeper.session.timeout.ms=6000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500"),
+    "java": ("session.timeout.ms=6000", "heartbeat.interval.ms=500", "auto.commit.interval.ms=500"),
+}
 MAX_DELAY_US = 120_000_000  # a clock that is read or written in another unit is further away
 
 
@@ -64,18 +66,23 @@ def wait_owners(lab: Lab, story: Story, *members: str) -> None:
     lab.wait_for(f"partitions owned by {', '.join(members)}", is_so)
 
 
+@pytest.fixture(params=list(COMMANDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def old_command(shared_cluster: LocalCluster) -> list[str]:
+def command(shared_cluster: LocalCluster, kind: str) -> list[str]:
     """Fetch and compile before the test's clock begins."""
     del shared_cluster  # its start takes the Java that is needed here
-    return old_consumer_command(lambda _line: None)
+    return COMMANDS[kind](lambda _line: None)
 
 
 def test_an_order_that_makes_no_sense_ends_the_process(
-    shared_cluster: LocalCluster, folder: Path, old_command: list[str]
+    shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]
 ) -> None:
     with Lab(shared_cluster, folder / "events") as lab:
-        program = lab.start_members("old-c", old_command, {"--group": GROUP, "--topic": TOPIC})
+        program = lab.start_members(f"{kind}-c", command, {"--group": f"{kind}-group", "--topic": f"{kind}-topic"})
         lab.wait_events_of(program)
         program.tell("dance m1")
         lab.wait_for("its end", lambda: not program.is_running)
@@ -84,14 +91,17 @@ def test_an_order_that_makes_no_sense_ends_the_process(
     program.has_failed = False  # it was meant to; the cluster need not keep its logs
 
 
-def test_old_consumers_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, old_command: list[str]) -> None:
+def test_members_join_die_and_leave(
+    shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]
+) -> None:
+    group, topic, names = f"{kind}-group", f"{kind}-topic", (f"{kind}-a", f"{kind}-b")
     with Lab(shared_cluster, folder / "events") as lab:
         story = Story(lab.events)
-        lab.create_topic(TOPIC, PARTITIONS)
-        lab.start_producer("producer-old", {TOPIC: PARTITIONS}, 60)
-        config = [text for setting in SETTINGS for text in ("--config", setting)]
-        options = {"--group": GROUP, "--topic": TOPIC}
-        several, single = [lab.start_members(name, [*old_command, *config], options) for name in ("old-a", "old-b")]
+        lab.create_topic(topic, PARTITIONS)
+        lab.start_producer("producer-java", {topic: PARTITIONS}, 60)
+        config = [text for setting in SETTINGS[kind] for text in ("--config", setting)]
+        options = {"--group": group, "--topic": topic}
+        several, single = [lab.start_members(name, [*command, *config], options) for name in names]
         for program in (several, single):
             lab.wait_events_of(program)
         several.tell("join m1")
@@ -100,14 +110,14 @@ def test_old_consumers_join_die_and_leave(shared_cluster: LocalCluster, folder: 
         single.tell("join m3")
         wait_owners(lab, story, "m1", "m2", "m3")
         lab.wait_for("a commit by m3", lambda: "m3" in story.members_of("committed"))
-        lab.kill("old-b")
-        lab.note("ownership_ended", group=GROUP, member="m3", reason="killed")
+        lab.kill(names[1])
+        lab.note("ownership_ended", group=group, member="m3", reason="killed")
         wait_owners(lab, story, "m1", "m2")
         several.tell("leave m2")
         wait_owners(lab, story, "m1")
-        lab.stop("producer-old")
+        lab.stop("producer-java")
         lab.wait_for("every record delivered", lambda: story.ends("delivered") == story.ends("produced"))
-        lab.stop("old-a")
+        lab.stop(names[0])
     verdict = check(folder / "events")
     assert verdict.ok, verdict.problems
     assert verdict.produced == verdict.delivered > 0
