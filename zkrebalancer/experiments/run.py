@@ -135,6 +135,7 @@ class Run:
             zookeepers=plan.scenario.servers,
             broker=plan.broker,
             brokers=plan.scenario.servers,
+            round_trip_ms=plan.scenario.round_trip_ms,
             kafka_properties=broker_settings,
             mirror=plan.protocol.is_central,  # other protocols do not need it and would be charged for its requests
         )
@@ -226,6 +227,7 @@ class Run:
             "group": None if group is None else asdict(group),
             "gateway": None if settings.gateway is None else dict(settings.gateway),
             "servers_of_each_kind": plan.scenario.servers,
+            "round_trip_ms": plan.scenario.round_trip_ms,
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
             "skew": plan.scenario.skew(plan.cast),

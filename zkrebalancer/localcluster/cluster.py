@@ -61,6 +61,7 @@ class LocalCluster:
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
         mirror: bool = True,
+        round_trip_ms: float = 0.0,
         zookeeper_port: int | None = None,
         broker_port: int | None = None,
         cache: Path | None = None,
@@ -70,7 +71,8 @@ class LocalCluster:
         """Configure a cluster; `start` starts it.
 
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
-        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `brokers`: how many; the first has the id 1, and
+        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `round_trip_ms`: between every client and every
+        server, as if each were on a host of its own; among ZooKeeper servers there is none. `brokers`: how many; the first has the id 1, and
         if there are three or more, each partition has three replicas. `directory` must not exist yet; the default is a
         temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add or override
         properties of the servers; `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` and
@@ -99,6 +101,8 @@ class LocalCluster:
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
         self._mirror = mirror
+        self._round_trip_ms = round_trip_ms
+        self._far: dict[int, int] = {}  # port of a server -> the port to which its clients connect
         self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port, brokers)
         self._source = jars.JarSource.of(cache, kafka_home, report)
         self._directory: Path | None = None
@@ -220,7 +224,9 @@ class LocalCluster:
         return archives
 
     def _start_servers(self, java: str, class_paths: Mapping[str, str], archives: ClassArchives | None) -> None:
-        self._reserved = reserve_ports(FIRST_PORTS + self._broker_count - 1, self._ports.all())
+        own_count = FIRST_PORTS + self._broker_count - 1
+        far_count = self._ensemble_size + self._broker_count if self._round_trip_ms else 0
+        self._reserved = reserve_ports(own_count + far_count, self._ports.all())
         ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
         factory = ProgramFactory.in_folder(self.directory, java, class_paths, self._write_state, ports, archives)
         self.zookeeper_servers = factory.zookeepers(
@@ -231,7 +237,9 @@ class LocalCluster:
             self._zookeeper_options,
         )
         self._programs = [*self.zookeeper_servers]
-        hosts = ",".join(f"{HOST}:{server.port}" for server in self.zookeeper_servers)
+        if far_count:
+            self._begin_delay(factory, ports[own_count:])
+        hosts = ",".join(map(self._address, (server.port for server in self.zookeeper_servers)))
         self.zookeeper = hosts + self.chroot
         for server in self.zookeeper_servers:
             server.spawn()
@@ -241,8 +249,10 @@ class LocalCluster:
             server.wait_ready()
         create_chroot(hosts, self.chroot)
         if self._kind == "kafka-3.9":
-            settings = self.zookeeper, self._kafka_heap_mb, self._kafka_properties
-            self._begin_brokers([factory.zookeeper_mode_broker(n, *settings) for n in self._broker_numbers()])
+            settings = self.zookeeper, self._kafka_heap_mb
+            properties = [self._properties_of(factory.broker_port(n)) for n in self._broker_numbers()]
+            numbered = zip(self._broker_numbers(), properties, strict=True)
+            self._begin_brokers([factory.zookeeper_mode_broker(n, *settings, own) for n, own in numbered])
         for broker in self.brokers:
             broker.wait_ready()
         if self._broker_count > 1:  # else a topic created now may find too few brokers for its replicas
@@ -250,12 +260,33 @@ class LocalCluster:
         if self._kind == "kafka-4" and self._mirror:
             self._start_mirror(factory)
 
+    def _begin_delay(self, factory: ProgramFactory, listens: Sequence[int]) -> None:
+        """Begin to relay, before the first client connects."""
+        servers = [server.port for server in self.zookeeper_servers]
+        servers += [factory.broker_port(number) for number in self._broker_numbers()]
+        self._far = dict(zip(servers, listens, strict=True))
+        delay = factory.delay({listen: server for server, listen in self._far.items()}, self._round_trip_ms)
+        self._programs.append(delay)
+        delay.spawn()
+
+    def _address(self, port: int) -> str:
+        """Return where clients connect to the server with this port."""
+        return f"{HOST}:{self._far.get(port, port)}"
+
+    def _properties_of(self, port: int) -> Mapping[str, str]:
+        """Return the additional properties of the broker with this port: it names the address for its clients."""
+        own = {"advertised.listeners": f"PLAINTEXT://{self._address(port)}"} if self._far else {}
+        return {**own, **self._kafka_properties}
+
     def _broker_numbers(self) -> range:
         return range(1, self._broker_count + 1)
 
     def _begin_kraft_brokers(self, factory: ProgramFactory) -> None:
-        settings = kafka.new_cluster_id(), self._kafka_heap_mb, self._kafka_properties
-        pairs = [factory.kraft_broker(number, *settings) for number in self._broker_numbers()]
+        settings = kafka.new_cluster_id(), self._kafka_heap_mb
+        pairs = [
+            factory.kraft_broker(number, *settings, self._properties_of(factory.broker_port(number)))
+            for number in self._broker_numbers()
+        ]
         for storage_tool, _broker in pairs:
             self._programs.append(storage_tool)
             storage_tool.spawn()
@@ -266,7 +297,7 @@ class LocalCluster:
 
     def _begin_brokers(self, brokers: list[Server]) -> None:
         self.brokers = brokers
-        self.bootstrap = ",".join(f"{HOST}:{broker.port}" for broker in brokers)
+        self.bootstrap = ",".join(map(self._address, (broker.port for broker in brokers)))
         self._programs += brokers
         for broker in brokers:
             broker.spawn()
@@ -305,6 +336,7 @@ class LocalCluster:
         self._reserved = []
         self._guard, self._directory = None, None
         self._programs, self.zookeeper_servers, self.brokers = [], [], []
+        self._far = {}
         self.zookeeper, self.bootstrap = "", ""
 
 

@@ -91,7 +91,7 @@ class ProgramFactory:
         self, number: int, zookeeper_hosts: str, heap_mb: int, extra: Mapping[str, str]
     ) -> Server:
         """Return a Kafka 3.9 broker with its metadata in ZooKeeper; `number` counts from 1 and is its id."""
-        name, port = kafka.broker_name(number), self.ports[_broker_place(number)]
+        name, port = kafka.broker_name(number), self.broker_port(number)
         properties = {"broker.id": str(number), **extra}
         text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / f"{name}-data", properties)
         command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, self._config(name, text))
@@ -104,7 +104,7 @@ class ProgramFactory:
 
         The broker with number 1 is the controller, too.
         """
-        name, port, controller_port = kafka.broker_name(number), self.ports[_broker_place(number)], self.ports[1]
+        name, port, controller_port = kafka.broker_name(number), self.broker_port(number), self.ports[1]
         own = {} if number == 1 else kafka.broker_without_controller(number, port)
         text = kafka.render_kraft_mode(port, controller_port, self.directory / f"{name}-data", {**own, **extra})
         config = self._config(name, text)
@@ -113,6 +113,15 @@ class ProgramFactory:
         command = self._java_command(jars.KAFKA_4, heap_mb, kafka.MAIN_CLASS, config)
         broker = self._server(name, command, port, kafka.BrokerProbe(f"{HOST}:{port}"))
         return self._program(f"{name}-format", storage_tool), broker
+
+    def broker_port(self, number: int) -> int:
+        """Return the port of a broker; `number` counts from 1."""
+        return self.ports[_broker_place(number)]
+
+    def delay(self, pairs: Mapping[int, int], round_trip_ms: float) -> Program:
+        """Return the program that relays to servers as if they were far away: its port -> the server's."""
+        command = [sys.executable, "-m", "zkrebalancer.localcluster.delay", "--round-trip-ms", str(round_trip_ms)]
+        return self._program("delay", [*command, *(f"{listen}={target}" for listen, target in pairs.items())])
 
     def mirror(self, bootstrap: str, zookeeper_hosts: str) -> Program:
         """Return the topic mirror."""

@@ -9,6 +9,8 @@ from zkrebalancer.experiments.scenarios import (
     churn,
     coordinator_failover,
     crash,
+    far_1ms,
+    far_10ms,
     freeze,
     join_storm,
     new_topic,
@@ -31,6 +33,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     for module in (
         steady,
         scale_out,
+        far_1ms,
+        far_10ms,
         scale_in,
         join_storm,
         churn,

@@ -1,0 +1,13 @@
+"""far-10ms: as scale-out, with a network between the hosts: every process is 10 ms away from every server."""
+
+from __future__ import annotations
+
+from zkrebalancer.experiments.scenarios import scale_out
+from zkrebalancer.experiments.scenarios.model import Scenario
+
+SCENARIO = Scenario(
+    name="far-10ms",
+    about="three members join, one after the other; round trips to servers take 10 ms",
+    steps=scale_out.SCENARIO.steps,
+    round_trip_ms=10.0,
+)
