@@ -61,7 +61,9 @@ def test_every_call_takes_the_round_trip(broker: BrokerKind) -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         producer.produce("far", b"value")
         assert producer.flush(WITHIN_S) == 0
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "far", "auto.offset.reset": "earliest"})
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": "far", "auto.offset.reset": "earliest"}
+        )
         consumer.subscribe(["far"])
         message = consumer.poll(WITHIN_S)
         consumer.close()

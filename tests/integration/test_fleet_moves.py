@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.commands import run
 from tests.integration.scenario import Event
-from tests.integration.test_old_consumer import SETTINGS
+from tests.integration.test_java_members import SETTINGS
 from zkrebalancer.experiments.java_programs import old_consumer_command
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
@@ -31,7 +31,7 @@ class Fleet:
 
     def __init__(self, lab: Lab, old_command: list[str]) -> None:
         self.lab = lab
-        self._old = [*old_command, *(text for setting in SETTINGS for text in ("--config", setting))]
+        self._old = [*old_command, *(text for setting in SETTINGS["old"] for text in ("--config", setting))]
         self._tail = EventTail(lab.events)
         self._events: list[Event] = []
         self._stage = 0

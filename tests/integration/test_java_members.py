@@ -1,4 +1,4 @@
-"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, and those of its present client."""
+"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, and its present client."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ def test_an_order_that_makes_no_sense_ends_the_process(
     program.has_failed = False  # it was meant to; the cluster need not keep its logs
 
 
-def test_members_join_die_and_leave(
-    shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]
-) -> None:
+def test_members_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]) -> None:
     group, topic, names = f"{kind}-group", f"{kind}-topic", (f"{kind}-a", f"{kind}-b")
     with Lab(shared_cluster, folder / "events") as lab:
         story = Story(lab.events)

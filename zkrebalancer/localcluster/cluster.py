@@ -72,13 +72,13 @@ class LocalCluster:
 
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
         topic mirror if `mirror` is true; "none" starts ZooKeeper only. `round_trip_ms`: between every client and every
-        server, as if each were on a host of its own; among ZooKeeper servers there is none. `brokers`: how many; the first has the id 1, and
-        if there are three or more, each partition has three replicas. `directory` must not exist yet; the default is a
-        temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add or override
-        properties of the servers; `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` and
-        `broker_port`, the first ones of several in a row: by default free ports. Jars come from `kafka_home` (default:
-        the environment's KAFKA_HOME), or else the folder `cache` (default: the user's). `report` receives progress
-        lines.
+        server, as if each were on a host of its own; among ZooKeeper servers there is none. `brokers`: how many; the
+        first has the id 1, and if there are three or more, each partition has three replicas. `directory` must not
+        exist yet; the default is a temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two
+        `…_properties` add or override properties of the servers; `zookeeper_options` are further options of ZooKeeper's
+        JVM. `zookeeper_port` and `broker_port`, the first ones of several in a row: by default free ports. Jars come
+        from `kafka_home` (default: the environment's KAFKA_HOME), or else the folder `cache` (default: the user's).
+        `report` receives progress lines.
 
         Raises:
             ConfigurationError: a setting is out of range.

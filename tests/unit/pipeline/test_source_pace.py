@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 from zkrebalancer.pipeline.source.pace import FEWEST_OFFSETS, FIRST_OFFSETS, MAX_GROWTH, Pace
 
@@ -25,7 +26,7 @@ def sizes(seconds_of: Callable[[int], float], batches: int, waiting: int = 10**1
 def test_batches_grow_until_they_take_half_of_the_time() -> None:
     found = sizes(lambda size: size / 100_000, 30)
     assert found[0] == FIRST_OFFSETS
-    assert all(after <= MAX_GROWTH * before for before, after in zip(found, found[1:], strict=False))
+    assert all(after <= MAX_GROWTH * before for before, after in pairwise(found))
     assert 0.8 * 150 <= found[-1] / 100_000 <= 150
 
 

@@ -149,8 +149,8 @@ class Scenario:
     `hottest`: load of the hottest partition in multiples of an average member's load; 0: all partitions are equal.
     `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
     `before_s`: how long the group is measured at rest before the first step. `servers`: how many brokers and ZooKeeper
-    servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `has_weights`: whether the group has
-    weights that describe the load, if this project's coordinator manages it.
+    servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `has_weights`:
+    whether the group has weights that describe the load, if this project's coordinator manages it.
     """
 
     name: str

@@ -19,7 +19,8 @@ def rebalances(events: DataFrame, intervals: DataFrame, gaps: DataFrame) -> Data
     Columns: run, group, generation, cause_id, mode, cause, members, partitions, moved, outcome; the end of each phase:
     requested_us, planned_us, sent_us (first command), acked_us (last acknowledgement), finished_us; settled_ms, from
     the request to the last acknowledgement as the coordinator saw it; pause_ms_max, the longest gap that this plan
-    ended, or the coordinator's figure if no start under this plan was recorded. A plan without an end is SUPERSEDED if its group has a later plan, else UNDER_WAY.
+    ended, or the coordinator's figure if no start under this plan was recorded. A plan without an end is SUPERSEDED if
+    its group has a later plan, else UNDER_WAY.
     """
     by_group = Window.partitionBy("run", "group").orderBy(*ORDER)
     plans = events.where(F.col("kind") == "rebalance_planned").select(

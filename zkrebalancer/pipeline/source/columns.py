@@ -34,10 +34,9 @@ _ARROW: list[tuple[str, pa.DataType]] = [
     ("generation", pa.int64()),
 ]
 _ARROW_HEADERS = ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
-_RANGES = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32())]
-    + [(name, pa.int64()) for name in ("begin", "end", "generation")]
-)
+_NUMBERS: list[tuple[str, pa.DataType]] = [("begin", pa.int64()), ("end", pa.int64()), ("generation", pa.int64())]
+_RANGE_COLUMNS: list[tuple[str, pa.DataType]] = [("topic", pa.string()), ("partition", pa.int32()), *_NUMBERS]
+_RANGES = pa.schema(_RANGE_COLUMNS)
 _SCHEMAS = {False: pa.schema(_ARROW), True: pa.schema([*_ARROW, _ARROW_HEADERS])}
 
 

@@ -18,6 +18,8 @@ from zkrebalancer.protocol.errors import ConfigurationError
 NEEDED = ("topic", "partition", "begin", "end", "generation")
 DEFAULTS = {
     "kafka.isolation.level": "read_committed",  # as this project's source reads
+    # Nothing is committed under this name: with one of its own for each batch, all consumers would connect anew.
+    "kafka.group.id": "consumer_group-ranges",
     "kafka.fetch.max.wait.ms": "10",  # the rest makes it twice as fast as with Kafka's defaults
     "kafka.max.poll.records": "10000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),

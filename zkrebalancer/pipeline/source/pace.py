@@ -45,7 +45,7 @@ class Pace:
         if not self._taken:
             return self._first
         sizes, times_s = zip(*self._taken, strict=True)
-        largest = max(sizes)
+        largest: int = max(sizes)
         constant_s, each_s = 0.0, max(seconds / offsets for offsets, seconds in self._taken)
         if largest >= SPREAD * min(sizes):
             fit = linear_regression(sizes, times_s)
@@ -53,4 +53,6 @@ class Pace:
                 constant_s, each_s = fit.intercept, max(0.0, fit.slope)
         most = max(MAX_GROWTH * largest, self._first)
         left_s = self._allowed_s - constant_s
-        return max(FEWEST_OFFSETS, min(most, int(left_s / each_s))) if left_s > 0 and each_s > 0 else most
+        if left_s <= 0 or each_s <= 0:
+            return most  # smaller ones would not be finished sooner
+        return max(FEWEST_OFFSETS, min(most, int(left_s / each_s)))
