@@ -55,4 +55,4 @@ class Pace:
         left_s = self._allowed_s - constant_s
         if left_s <= 0 or each_s <= 0:
             return most  # smaller ones would not be finished sooner
-        return max(FEWEST_OFFSETS, min(most, int(left_s / each_s)))
+        return min(most, max(FEWEST_OFFSETS, int(left_s / each_s)))
