@@ -86,8 +86,7 @@ class LocalCluster:
         """
         _check(zookeepers, broker, brokers)
         self.chroot = normal_chroot(chroot)
-        self.zookeeper = ""
-        self.bootstrap = ""
+        self.zookeeper, self.bootstrap = "", ""
         self.zookeeper_servers: list[Server] = []
         self.brokers: list[Server] = []
         self._broker_count = brokers
@@ -98,10 +97,8 @@ class LocalCluster:
         self._zookeeper_properties = dict(zookeeper_properties or {})
         self._zookeeper_options = tuple(zookeeper_options)
         self._kafka_properties = {**(kafka.replicated(brokers) if brokers > 1 else {}), **(kafka_properties or {})}
-        self._zookeeper_heap_mb = zookeeper_heap_mb
-        self._kafka_heap_mb = kafka_heap_mb
-        self._mirror = mirror
-        self._round_trip_ms = round_trip_ms
+        self._zookeeper_heap_mb, self._kafka_heap_mb = zookeeper_heap_mb, kafka_heap_mb
+        self._mirror, self._round_trip_ms = mirror, round_trip_ms
         self._far: dict[int, int] = {}  # port of a server -> the port to which its clients connect
         self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port, brokers)
         self._source = jars.JarSource.of(cache, kafka_home, report)
