@@ -23,9 +23,9 @@ from zkrebalancer.runtime.zk import BlockingZk
 @options.json_option
 @options.log_level_option
 def backup(file: Path, zookeeper: str, as_json: bool) -> None:
-    """Keep groups, settings, offsets and generations in a new file, also while everything runs.
+    """Save groups, settings, offsets and generations to a new file, also while everything runs.
 
-    Members and pending commands are left out: they end with their sessions. Kafka's own nodes are left out, too.
+    Members and pending commands are left out: they end with their sessions. Kafka's own nodes are also left out.
 
     \b
     Example:
@@ -44,7 +44,7 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--overwrite", is_flag=True, help="Also if there are groups; nodes that the backup lacks stay.")
+@click.option("--overwrite", is_flag=True, help="Restore even if there are groups; nodes that the backup lacks stay.")
 @click.option("--adopt-topics", is_flag=True, help="Keep offsets of topics that have other ids here, or none.")
 @options.zookeeper_option
 @options.json_option

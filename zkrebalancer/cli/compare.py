@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # takes long to import
     required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
 )
-@click.option("--untrusted", "with_untrusted", is_flag=True, help="Count finished runs that are not trusted, too.")
+@click.option("--untrusted", "with_untrusted", is_flag=True, help="Also count finished runs that are not trusted.")
 @options.out_option
 @options.master_option
 @options.memory_option

@@ -1,4 +1,4 @@
-"""`zkrebalancer events`: small questions to event files, without Spark."""
+"""`zkrebalancer events`: answers small questions about event files, without Spark."""
 
 from __future__ import annotations
 

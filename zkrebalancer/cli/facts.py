@@ -170,6 +170,6 @@ def _watched(
 
 
 def refuse_event_files(out: Path) -> None:
-    """Protect event files: the output replaces a folder `events`, too."""
+    """Protect event files: the output would also replace a folder `events`."""
     if next(out.rglob("*.jsonl"), None) is not None:
         raise click.UsageError(f"--out {out} contains event files (*.jsonl); name another folder")

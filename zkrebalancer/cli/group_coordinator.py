@@ -146,8 +146,8 @@ def group_coordinator(
     """Run a gateway, to which Kafka clients connect instead of the brokers, and which coordinates their groups.
 
     Everything else is relayed. Each broker gets a port of its own, from the one after --listen on. `zkrebalancer
-    coordinator` decides about the clients' partitions, as about those of agents, with which they may share a group;
-    with `--assign client`, no coordinator is needed, and groups work as at Kafka's brokers. SIGTERM and Ctrl-C end it.
+    coordinator` assigns partitions to the clients as it does to agents, and both may share a group. With
+    `--assign client`, no coordinator is needed, and groups work as at Kafka's brokers. SIGTERM and Ctrl-C end it.
     SIGHUP reads --log-level and --metrics-per-group again. SIGUSR1 writes the state of all groups to the log.
 
     Each option can also come from a file (`session_timeout_ms = 6000`; librdkafka's settings in its table `kafka`) or

@@ -1,4 +1,4 @@
-"""Ends commands cleanly at Ctrl-C or SIGTERM that leave servers, files or a lead behind, whichever greenlet runs."""
+"""Lets commands clean up servers, files and nodes after Ctrl-C or SIGTERM, whichever greenlet runs at that moment."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 INTERRUPTED = 130  # the shell convention for a program that Ctrl-C has ended
 COMMANDS = {
     "assign": "Run one assignment strategy on a JSON document.",
-    "backup": "Keep the tree in ZooKeeper in a file.",
+    "backup": "Save the tree in ZooKeeper to a file.",
     "cluster": "Run ZooKeeper and Kafka, as processes or on Docker hosts.",
     "coordinator": "Run one coordinator process.",
     "demo": "Watch groups being rebalanced, with a verdict at the end.",

@@ -300,7 +300,7 @@ def _kafka_settings(
 
 
 def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and not ctx.params.get(PRINTS_CONFIG):  # who prints may be root, unlike who runs
+    if value is not None and not ctx.params.get(PRINTS_CONFIG):  # with `--print-config`, the user may be another one
         make_folder(value, param.opts[0])
     return value
 

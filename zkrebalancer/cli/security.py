@@ -60,9 +60,9 @@ def init(
 ) -> None:
     """Secure the tree, or complete and change what is secured.
 
-    Log in as a coordinator. All programs should have their logins before: what runs without one may no longer write.
-    Roles and groups that are given replace the former ones, all others stay; each option can be repeated. Run it
-    again whenever `security check` finds something.
+    Log in as a coordinator. Give all programs their logins first: a program without one can no longer write
+    afterwards. Roles and groups that are named replace the former ones, all others stay; each option can be repeated.
+    Run it again whenever `security check` finds something.
 
     \b
     Example:
@@ -133,7 +133,7 @@ def check(zookeeper: str, as_json: bool) -> None:
 @options.zookeeper_option
 @options.log_level_option
 def identity(zookeeper: str) -> None:  # noqa: ARG001  # its option brings those of the login
-    """Print the name of this login, as the options of `security init` take it. Connects to nothing.
+    """Print the name of this login, in the form for the options of `security init`. Connects to no server.
 
     \b
     Example:

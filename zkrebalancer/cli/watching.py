@@ -19,7 +19,7 @@ watch_option = click.option("--watch", is_flag=True, help=f"Show it again every 
 
 
 def refuse_json(*, watch: bool, as_json: bool) -> None:
-    """Raise UsageError if one document was asked for that would never end."""
+    """Raise UsageError if both are set: the one JSON document would never end."""
     if watch and as_json:
         raise click.UsageError("--watch shows a view again and again, so it cannot be combined with --json")
 

@@ -18,11 +18,11 @@ class NothingWaitsError(RebalancerError):
 
 
 class ChangedMeanwhileError(RebalancerError):
-    """The plan that waited is not the next one any more."""
+    """The plan that waited was followed by another one."""
 
 
 def approving(zk: BlockingZk, group: str) -> tuple[int, Altered]:
-    """Return how many partitions the plan would move that waits at the leader, and the change that approves it.
+    """Return how many partitions the plan that waits at the leader would move, and the change that approves it.
 
     The change raises ChangedMeanwhileError if the group has had another plan since this one was made.
 

@@ -1,8 +1,8 @@
-"""Keeps the tree below `/consumers` in a file, and puts it back, also into another ensemble.
+"""Saves the tree below `/consumers` to a file, and puts it back, also into another ensemble.
 
-A backup has every persistent node but what belongs to consumers that will be gone: their channels, and the records of
-what they were given; and `/consumers/security`. On a running tree, nodes are read one after the other: each offset is
-one that was stored at some time during the backup.
+A backup has every persistent node except `/consumers/security` and what belongs to consumers that will be gone: their
+channels, and the records of what they were given. On a running tree, nodes are read one after the other: each offset
+was current at some moment during the backup.
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
@@ -53,8 +53,8 @@ _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
 _OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-9]+)")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
-# The leader's node ends with its session. Who may do what belongs to an ensemble, with its logins: an old backup would
-# also give back the rights of logins that were taken away.
+# The leader's node ends with its session. Rights belong to an ensemble and its logins: an old backup would also restore
+# the rights of logins that were removed.
 _LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)})(/.*)?")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
 _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
@@ -62,7 +62,7 @@ Progress = Callable[[int, int | None], None]  # gets the number of nodes so far,
 
 
 class NothingToKeepError(RebalancerError):
-    """There is no tree, probably because the chroot is another one."""
+    """There is no tree, probably because the chroot is wrong."""
 
 
 class RestoreRefusedError(RebalancerError):
@@ -82,7 +82,7 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
         NothingToKeepError: there is no tree.
-        ZooKeeperRefusedError: a node may not be read: a backup without it would be worth nothing.
+        ZooKeeperRefusedError: a node may not be read: a backup without it would be useless.
 
     """
     if not isinstance(zk.perform(Get(paths.CONSUMERS), ABSENT), Content):
@@ -140,7 +140,7 @@ class _Holder:
         create_missing(self.zk, paths.CONSUMERS, paths.GROUPS)
         address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
         content = cluster_nodes.encode_coordinator(address)
-        # A leader writes its node once: a version above 0 tells that this node is still ours.
+        # A leader writes its node once: a version above 0 shows that this node is still ours.
         taken = Multi((Create(paths.COORDINATOR, content, ephemeral=True), SetContent(paths.COORDINATOR, content, 0)))
         if isinstance(self.zk.perform(taken, {Refusal.NODE_EXISTS}), Refused):
             raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
@@ -252,7 +252,7 @@ def portable(path: str, content: bytes, *, adopt_topics: bool) -> bytes:
 
 
 def _portable_region(kind: str, content: bytes, *, adopt_topics: bool) -> bytes:
-    """Return a node of a consistent region for another tree: its members are others, and begin with a reset."""
+    """Return a node of a consistent region for another tree: there it has other members, which begin with a reset."""
 
     def mark(known: str) -> str:
         return "" if adopt_topics else cluster_nodes.without_creation(known)

@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 4_000_000  # a node of 1 MB, in base64
 
 
 class BackupFileError(RebalancerError):
-    """The file is no backup, or not a whole one."""
+    """The file is not a backup, or not a whole one."""
 
 
 class Node(NamedTuple):
@@ -95,7 +95,7 @@ def _link(partial: Path, file: Path) -> None:
 def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) -> int:
     """Read a whole file and return its number of nodes; raises BackupFileError, OSError.
 
-    A person may have edited it: each node must come once, and after its parent, but for those that are left out.
+    A person may have edited it: each node must occur once, and after its parent, except those that are left out.
     """
     if file.exists() and not file.is_file():
         raise BackupFileError(f"{file}: is no regular file, and so cannot be read several times")

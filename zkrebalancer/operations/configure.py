@@ -59,7 +59,7 @@ def rewrite(zk: BlockingZk, group: str, node: Content, content: bytes, what: str
 
     Raises:
         SettingsChangedError: the node has changed since it was read.
-        NodeContentError: `content` is no settings.
+        NodeContentError: `content` is not a document of settings.
         ZooKeeperRefusedError: it may not be written.
 
     """
@@ -73,7 +73,7 @@ def rewrite(zk: BlockingZk, group: str, node: Content, content: bytes, what: str
 def name_author(zk: BlockingZk, group: str, what: str) -> None:
     """Name the operator in the group's settings, for something that was done elsewhere.
 
-    Nobody is named if the group has no node, or if this user may not change it: the command's audit line remains.
+    This is skipped if the group has no node, or if this user may not change it: the command's audit line remains.
     """
     for _ in range(MAX_TRIES):
         node = zk.perform(Get(paths.group(group)), {*ABSENT, Refusal.NO_AUTH})

@@ -1,6 +1,6 @@
 """Drains: which names and hosts are added to a group's settings, or removed from them.
 
-The coordinator gives what drained members have to others. The settings outlive leaders and members.
+The coordinator gives the partitions of drained members to others. The settings outlive leaders and members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Evicts a consumer: removes its registration, upon which the leader ends its membership.
 
-Every leader does so for a missing registration, also an older one, or one that begins to lead later. It waits for the
-consumer's lease before others get the partitions.
+Every leader does that for a missing registration: also one of an older version, or one that begins to lead later. It
+waits for the consumer's lease before others get the partitions.
 """
 
 from __future__ import annotations

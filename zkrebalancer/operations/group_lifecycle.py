@@ -141,7 +141,7 @@ def delete_group(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
 
 
 def _naming(zk: BlockingZk, group: str) -> list[Operation]:
-    """Return what names the operator to the leader: in the mark of the group, if it was served, as that outlives it."""
+    """Return the write that names the operator to the leader: in a served group's mark, which outlives the group."""
     node, mark = zk.perform_all([Get(paths.group(group)), Get(paths.served(group))], ABSENT)
     if not isinstance(node, Content) or not isinstance(mark, Content):
         return []

@@ -81,7 +81,7 @@ class StoredInKafka:
         return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def refuse_members(self) -> None:
-        """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they go on committing."""
+        """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they would keep committing."""
         try:
             answers = self._admin.describe_consumer_groups([self._group], request_timeout=REQUEST_TIMEOUT_S)
             members = answers[self._group].result(2 * REQUEST_TIMEOUT_S).members

@@ -1,9 +1,9 @@
-"""A verdict about a partition's lag from a few readings, after the rules of Burrow (LinkedIn), with fewer false alarms.
+"""A verdict about a partition's lag from a few readings, by the rules of Burrow (LinkedIn), with fewer false alarms.
 
 Burrow warns of quiet topics: of a lag that never changes, for example that of a transaction's marker, which no consumer
 reads, and of consumers that commit nothing because nothing arrives. Here, a lag without a record to read counts as
-none; a constant lag is no warning while the group makes progress; and the partition's owner shows whether anybody could
-read it.
+none; a constant lag is no warning while the group makes progress; and it matters whether the partition has an owner,
+which could read it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MIN_WINDOW_MS = 10_000  # two automatic commits; in less time, a healthy group m
 
 
 class Verdict(Enum):
-    """Worst last; each comment says what it asks for."""
+    """Worst last; each comment says what to do."""
 
     OK = "OK"  # nothing
     WARN = "WARN"  # it reads, but the lag has grown with every reading: it needs more members, or faster ones
     STALL = "STALL"  # it has an owner, who stores no offset although there are records: look at the application
-    STOP = "STOP"  # nobody owns it, and there are records: start members, or see why it waits
-    REWIND = "REWIND"  # its offset went back: somebody has reset it, or two groups share a name
+    STOP = "STOP"  # no member owns it, and there are records: start members, or see why it waits
+    REWIND = "REWIND"  # its offset went back: it was reset, or two groups share a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Reading:
     """One partition at a moment. None: unknown.
 
     `offset`: the next to read, as stored; `end`: after the last record. `has_unread`: whether there is a record to read
-    from `offset` on; None if that was not looked for, then a lag stands for records.
+    from `offset` on; None if that was not checked: then a lag is assumed to consist of records.
     """
 
     at_ms: int
@@ -43,7 +43,7 @@ class Reading:
 
     @property
     def lag(self) -> int | None:
-        """The records to read, 0 if there is only what no consumer gets."""
+        """The number of records to read; 0 if only markers are left, which no consumer gets."""
         if self.offset is None or self.end is None:
             return None
         return 0 if self.has_unread is False else max(0, self.end - self.offset)
@@ -52,8 +52,8 @@ class Reading:
 def judge(readings: Sequence[Reading]) -> Verdict | None:
     """Return the verdict about one partition, None if it is unknown; `readings` are in order of time.
 
-    It is unknown without an offset or an end in each reading, and, unless all is read or nobody owns it, if the
-    readings span less than MIN_WINDOW_MS.
+    It is unknown if a reading lacks the offset or the end. Unless all is read or no member owns the partition, it is
+    also unknown if the readings span less than MIN_WINDOW_MS.
     """
     offsets = [reading.offset for reading in readings if reading.offset is not None]
     lags = [reading.lag for reading in readings if reading.lag is not None]

@@ -14,7 +14,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 DEFAULT_WINDOW_S = 15
 MIN_WINDOW_S = MIN_WINDOW_MS // 1_000
-READINGS = 3  # in a window, if nobody watches
+READINGS = 3  # in a window, without `--watch`
 MAX_READINGS = 100  # of a partition
 
 
@@ -22,7 +22,7 @@ class LagWatch:
     """The last readings of each partition of one group."""
 
     def __init__(self, window_s: float) -> None:
-        """Have no reading; `window_s`: how far back readings count."""
+        """Start without readings; `window_s`: how far back readings count."""
         self._window_ms = int(window_s * 1_000)
         self._readings: dict[TopicPartition, deque[Reading]] = {}
 
@@ -37,7 +37,7 @@ class LagWatch:
                 readings.popleft()
 
     def verdicts(self, kafka: Mapping[str, str]) -> dict[TopicPartition, Verdict | None]:
-        """Judge each partition; where nothing is read, look for a record first, and give one the window to be read.
+        """Judge each partition; one without progress is OK if no record waits, or none has waited for the whole window.
 
         Raises:
             KafkaOffsetsError: records cannot be read.

@@ -1,4 +1,4 @@
-"""Takes a group's offsets out of one store and into another: ZooKeeper, Kafka, or the tree of Kafka's old consumers."""
+"""Moves a group's offsets from one store to another: ZooKeeper, Kafka, or the tree of Kafka's old consumers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
     """Return the offsets of Kafka 0.8's consumers: `/consumers/<group>/offsets/<topic>/<partition>`, next to read.
 
     Raises:
-        OldOffsetsError: a node there is no offset.
+        OldOffsetsError: a node there is not an offset.
         ZooKeeperRefusedError: a node may not be read.
 
     """
@@ -161,7 +161,7 @@ def import_into_old_consumers(
     An interrupted import can be repeated. `dry_run` writes nothing.
 
     Raises:
-        OldOffsetsError: the group has old consumers, or a node there is no offset.
+        OldOffsetsError: the group has old consumers, or a node there is not an offset.
         OffsetsRefusedError: the group has consumers here.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 

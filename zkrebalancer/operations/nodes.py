@@ -22,7 +22,7 @@ def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
 def create_missing(zk: BlockingZk, *nodes: str) -> None:
     """Create nodes that do not exist, in this order; raises ZooKeeperRefusedError.
 
-    Those that exist are read only, because ZooKeeper does not let a client create them without the right at the parent.
+    Existing ones are only read: without the right at the parent, ZooKeeper would refuse to create even those.
     """
     for path in nodes:
         if not isinstance(zk.perform(Get(path), ABSENT), Content):

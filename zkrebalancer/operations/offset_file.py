@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 100_000_000  # two million partitions
 
 
 class OffsetFileError(RebalancerError):
-    """The file is no list of offsets."""
+    """The file is not a list of offsets."""
 
 
 def to_csv(offsets: Mapping[TopicPartition, int]) -> str:

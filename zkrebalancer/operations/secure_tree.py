@@ -127,7 +127,7 @@ def changed_principals(
     """Return who is who after a change: roles and groups that are given replace the former ones. Pure.
 
     Raises:
-        ConfigurationError: a name is none, or `identity`, which makes the change, would not be a coordinator.
+        ConfigurationError: a name is invalid, or `identity`, which makes the change, would not be a coordinator.
 
     """
     before = before or Principals((identity,))

@@ -14,7 +14,7 @@ class Authors:
     """Watches the last change of one group."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, deletions: Deletions) -> None:
-        """Know none."""
+        """Start without a known change."""
         self._deletions = deletions
         self._created_zxid = 0  # of the group's node when it was last read
         self._scheduler = scheduler
@@ -23,7 +23,7 @@ class Authors:
         self._known: LastChange | None = None  # the last one that was reported, or that is older than this leadership
 
     def adopt(self, *, is_new_group: bool) -> None:
-        """After the group was read: a change from before this leadership is not reported, as a former leader did.
+        """After the group was read: a change from before this leadership is not reported, as a former leader did that.
 
         A group that was created again between two readings was deleted before.
         """

@@ -137,7 +137,7 @@ class GivenRecords:
         self._scheduler = scheduler
         self._view = view
         self._is_writing = False
-        self._tries = 0  # that failed, in a row
+        self._tries = 0  # failed ones in a row
 
     def reset(self) -> None:
         """Forget everything, because the group is read again."""

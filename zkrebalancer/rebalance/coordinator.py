@@ -72,7 +72,7 @@ class Coordinator:
         self.leadership: Leadership | None = None
         self.turnover = Turnover()
         self._planning: dict[str, int] = {}  # group -> since when
-        self._waits_for_topics = False  # groups are read after the topics, which bound what the groups' nodes may name
+        self._waits_for_topics = False  # groups are read after the topics, which limit what the groups' nodes may name
         self.groups_to_load = Turns()
         self._listing = Listing(self._own, self._groups_seen, self._groups_missing, self._groups_compared)
         self._is_listing = False

@@ -1,4 +1,4 @@
-"""Reports, as an event, that a group was deleted; and by whom, if its deletion has named somebody."""
+"""Reports, as an event, that a group was deleted, and by whom, if the deletion names its user."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Frees a consumer's partitions without its acknowledgement: when its session ends, or when it is evicted.
 
 The end of a session requires no wait, because the lease ends before ZooKeeper expires the session. An evicted consumer
-may emit until its lease ends, so its eviction record holds its partitions for one whole lease after a leader first saw
-the record.
+may return records until its lease ends, so its eviction record holds its partitions for one whole lease after a leader
+first saw the record.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Departures:
     def note_missing(self, new: GroupView, dead: Collection[str], *, is_mixed: bool) -> None:
         """Before a new reading replaces the view: consumers that it lacks may have a lease.
 
-        Their sessions may be over, or their group is being deleted. `dead`: those of which the reading found a channel
-        only; `is_mixed`: whether it may contain nodes of two lives, so that the members of the first one are unknown.
+        Their sessions may be over, or their group is being deleted. `dead`: those of which the reading found nothing
+        but a channel; `is_mixed`: whether it may contain nodes of two lives, so that members of the first are unknown.
         """
         before = self._view
         if is_mixed:

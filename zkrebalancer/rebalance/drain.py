@@ -1,6 +1,6 @@
 """Members that an operator drains: they read only the topics that no other member reads.
 
-A drained member thus gives away what it has, under every strategy, and a topic never loses its last reader.
+So a drained member gives up its partitions, under every strategy, and a topic never loses its last reader.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Drain:
                 self._is_touched = True
 
     def settled(self) -> Iterator[tuple[str, ProblemMember]]:
-        """Yield each drained member as the strategy shall see it, if that may have changed."""
+        """Yield each drained member as the strategy has to see it, if that may have changed."""
         if not self._is_touched:
             return
         self._is_touched = False

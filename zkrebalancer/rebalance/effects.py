@@ -42,8 +42,8 @@ class LoadsRead:
     """The answer to a `ReadLoads`: offsets of each partition of each topic, or why they could not be read.
 
     `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN if none is stored.
-    `expected`: of the topics for which the group has weights, records per second that each partition gets at this
-    time; `refused`: why the weights in ZooKeeper cannot be used. `racks`: of the replicas.
+    `expected`: for topics to which the group's weights apply, the records per second that each partition should get
+    now; `refused`: why the weights in ZooKeeper cannot be used. `racks`: of the replicas.
     """
 
     group: str

@@ -1,7 +1,7 @@
-"""Ends what a group's settings have for a time only: a freeze at its end, and a pause of starts that nothing renews.
+"""Ends settings of a group that last for a limited time: a freeze, and a pause of starts that nothing renews.
 
 The leader's clocks decide. While it leads, it measures the time that is left with its monotonic clock, so that a step
-of the wall clock changes nothing; the next leader begins anew. An operation on offsets renews its pause with every
+of the wall clock changes nothing; the next leader measures anew. An operation on offsets renews its pause with every
 transaction, by changing `paused_by`. After the end of the pause, its writes fail, because they check the version of the
 settings.
 """
@@ -26,8 +26,8 @@ PAUSE_LIMIT_US = 60_000_000  # a reset asks Kafka for 30 s at most between two r
 class Expiring:
     """A setting that ends.
 
-    `mark`: what identifies it while it is in force, None otherwise; a new mark begins its time anew. `left_us`: how
-    long it lasts from now. `ended`: the node's content without it.
+    `mark`: what identifies it while it is in force, None otherwise; with a new mark, its time starts again. `left_us`:
+    how long it lasts from now. `ended`: the node's content without it.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Expiry:
     """Watches one such setting of one group."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, what: Expiring) -> None:
-        """Know none in force."""
+        """Start with none in force."""
         self._scheduler = scheduler
         self._view = view
         self._what = what
@@ -111,7 +111,7 @@ class Expiries:
     """Watches a group's freeze and its pause of starts."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
-        """Know none."""
+        """Start with none of them in force."""
         self._each = tuple(Expiry(scheduler, view, what) for what in (FREEZE, PAUSE))
 
     def look(self) -> None:

@@ -1,10 +1,10 @@
 """A group that is deleted while it has members, and created again, waits for the leases of its former members.
 
-Deleting a group's node deletes all records of what its members own, but each member may emit until its lease ends. So
-`/consumers/served/<group>`, outside of the group's own tree, records that some leader has served a group of this name.
-A group without a generation is new. If it was served before, it had a former life: then it gets its generation, without
-which it is not served, only when no member of that life can have a lease. A leader that knew these members waits for
-the longest of their leases, any other leader for as long as a lease may last.
+Deleting a group's node deletes all records of what its members own, but each member may return records until its lease
+ends. So `/consumers/served/<group>`, outside of the group's own tree, records that some leader has served a group of
+this name. A group without a generation is new, and is not served. If this name was served before, the group had a
+former life: then it gets its generation only when no member of that life can have a lease. A leader that knew these
+members waits for the longest of their leases, any other leader for as long as a lease may last.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FormerLives:
             self._note_marked(names)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NODE_EXISTS and reply.index is not None:
             self._note_marked([names[reply.index]])
-        else:  # somebody has deleted the parent node
+        else:  # another client has deleted the parent node
             self._scheduler.wake("mark", self._scheduler.now.mono_us + FIRST_PAUSE_US, self._list)
 
     def _note_marked(self, names: list[str]) -> None:

@@ -170,7 +170,7 @@ class Group:
     def load(self, trigger: str) -> None:
         """Read the group anew, because of `trigger`, and forget every reply that is still awaited.
 
-        A leader may load a group at any time; it reconciles a group if that is still settled when its turn comes.
+        A leader may load a group at any time; it reconciles a group only if that is still settled when its turn comes.
         """
         if trigger == RECONCILIATION and self.state not in REST:
             return
@@ -428,7 +428,7 @@ class Group:
     def _settings_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             if reply.stat.created_zxid != self.view.created_zxid:
-                self.load("group-created")  # deleted and created again: nothing that was known holds
+                self.load("group-created")  # deleted and created again: nothing that was known is valid
                 return
             self.view.settings_version = reply.stat.version
             try:

@@ -1,7 +1,7 @@
 """Records the rebalances of a group in its node `history`, after their end and apart from them.
 
-The node is read and written at most once in DELAY_US. What is not written yet is lost with the leader. Bytes that are
-no history are replaced; a node of a newer version stays as it is.
+The node is read and written at most once in DELAY_US. What is not written yet is lost with the leader. Content that is
+not a history is replaced; a node of a newer version stays as it is.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class History:
     """The history of one group."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, epoch: int) -> None:
-        """Have nothing to write."""
+        """Start with nothing to write."""
         self._scheduler = scheduler
         self._view = view
         self._epoch = epoch
         self._waiting: deque[Rebalanced] = deque(maxlen=MAX_REBALANCES)  # ended, and not written yet
         self._is_busy = False  # the node is being read or written
-        self._tries = 0  # in a row that another client has defeated
+        self._tries = 0  # writes in a row that failed because another client wrote first
 
     def ended(self, plan: Plan, request: Request, outcome: str) -> None:
         """Record a rebalance that has ended."""

@@ -29,7 +29,7 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Relea
 MAX_COMMANDS_PER_TRANSACTION = 64
 MAX_LOOKS_PER_TRANSACTION = 700  # consumers and partitions to examine; the command that exceeds it is still included
 MAX_RECORDED_PER_TRANSACTION = 20_000  # partitions in the records of what the receivers of starts may own
-MAX_TRANSACTION_BYTES = 500_000  # of commands and what is written with them; ZooKeeper's limit is another one
+MAX_TRANSACTION_BYTES = 500_000  # of commands and what is written with them; ZooKeeper's own limit also applies
 
 
 class Moving:
@@ -65,7 +65,7 @@ class Moving:
     def reset(self, *, is_after_break: bool) -> None:
         """Forget outstanding commands, because the group is read again, which finds them in the channels.
 
-        Their time limits stay, unless the connection was broken: then consumers may have been cut off, too.
+        Their time limits stay, unless the connection was broken: then consumers may also have been cut off.
         """
         if is_after_break:
             self._late.clear()

@@ -1,8 +1,8 @@
-"""Plans: each member's next step follows from what it has and what it shall have, whatever happened before.
+"""Plans: each member's next step follows from what it has and what it should have, whatever happened before.
 
-A plan says what every consumer shall have. It is not a list of commands: whenever a consumer may get a command,
-`next_step` compares what it has with what it shall have. So a command that was refused, cancelled or cut short needs no
-bookkeeping, and neither does a new leader's plan.
+A plan says what every consumer should have. It is not a list of commands: whenever a consumer may get a command,
+`next_step` compares what it has with what it should have. So a command that was refused, cancelled or cut short needs
+no bookkeeping, and neither does a new leader's plan.
 
 Incremental: only what moves is stopped, and a partition starts at its new owner as soon as the old one has released it.
 Eager (the legacy design): every consumer stops everything, and none starts before all have stopped.
@@ -79,11 +79,11 @@ class Plan:
         return self.mode == EAGER and bool(self.stopping)
 
     def share(self, consumer: str) -> Share:
-        """Return all that a consumer shall have."""
+        """Return all that a consumer should have."""
         return self.shares[consumer] if consumer in self.shares else self.transition.share(consumer)
 
     def difference(self, consumer: str, has: Share) -> Difference:
-        """Compare what a consumer has with what it shall have.
+        """Compare what a consumer has with what it should have.
 
         The cost is proportional to the changes: if the difference in the transition applies, only that is examined.
         """
@@ -228,7 +228,7 @@ def make_plan(
 
     The cost is proportional to the changes: only where the plan deviates is the share compared with what is held; for
     all others the strategy's transition has the difference. `vacancies` names the last holders of free partitions,
-    because those of a dead consumer count as moved, too.
+    because partitions of a dead consumer also count as moved.
     """
     mode, shares = deviations.mode, deviations.shares
     plan = Plan(generation, mode, cause, requested_us, transition, shares, deviations.fenced)

@@ -82,7 +82,7 @@ class Planning:
 
     @property
     def state_at_rest(self) -> GroupState:
-        """The state of the group when its last plan is carried out."""
+        """The state of the group once its last plan is carried out."""
         if self._view.settings.frozen:
             return GroupState.FROZEN
         return GroupState.IDLE if self.unapproved_moves is None else GroupState.UNAPPROVED
@@ -270,7 +270,7 @@ class Planning:
 
     @property
     def waiting(self) -> Waiting | None:
-        """The plan that an operator decides, if there is one."""
+        """The plan that waits for an operator's approval, if there is one."""
         moves = self.unapproved_moves
         return None if moves is None else Waiting(moves, self._view.generation)
 
@@ -317,9 +317,9 @@ class Planning:
         return self._view.settings.frozen or self.unapproved_moves is not None
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
-        """Whether not all have to stop in an eager group, because static members only get back what they had.
+        """Whether an eager group need not stop everything, because static members only get back what they had.
 
-        While stops of an earlier eager plan are not acknowledged, static members wait for them, too.
+        While stops of an earlier eager plan are not acknowledged, static members also wait for them.
         """
         for consumer, wanted in shares.items():
             member = self._view.members[consumer]

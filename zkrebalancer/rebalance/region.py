@@ -1,7 +1,7 @@
 """The leader's part of a group's consistent region: reads its nodes, and carries out what `region.leader` decides.
 
-A group without a region costs one watch. No rebalance waits for a region, and no region's nodes for a rebalance: an
-order that another client has defeated is decided anew from what is stored by then.
+A group without a region costs one watch. No rebalance waits for a region, and the region's nodes are read without
+waiting for a rebalance. An order that fails because another client wrote first is decided again from what is stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Region:
     """The region of one group, under one leadership."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, is_at_rest: Callable[[], bool]) -> None:
-        """Know no region. `is_at_rest`: whether no plan is wanted, made or carried out."""
+        """Start without a region. `is_at_rest`: whether no plan is wanted, made or carried out."""
         self._scheduler = scheduler
         self._view = view
         self._is_at_rest = is_at_rest
@@ -136,7 +136,7 @@ class Region:
         self._read_order()
 
     def _make_order_anew(self, reply: Reply, foreign: Content) -> None:
-        """Continue from the newest merge that is whole, with ids above all former ones; everybody resets.
+        """Continue from the newest merge that is whole, with ids above all former ones; all members reset.
 
         Each id was given by a write of the node, so none is above its version.
         """
@@ -189,7 +189,7 @@ class Region:
             self._scheduler.ask(ListChildren(self._path("members"), watch=True), self._members_listed)
 
     def _members_listed(self, reply: Reply) -> None:
-        """Read who is new; a name that is registered again has another transaction, so all of them are read."""
+        """Read all members, because a name that was registered again differs only in its transaction's id."""
         names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
         reading = _Reading(len(names))
         for name in names:
@@ -348,7 +348,7 @@ class Region:
             self._writes.store_merge(answers, before, then, is_forced=is_forced)
 
     def _confirm(self, generation: int, merge: Merge | None, pieces: int) -> None:
-        """Write the order that ends the round: what was read of partitions without a holder holds at rest only."""
+        """Write the order that ends the round, if the group is still at rest: only then do the unheld offsets apply."""
         self._is_busy = False
         if self._settings is None or self.order is None:
             return

@@ -61,7 +61,7 @@ class RegionWrites:
     """The writes of one region. One task at a time; `forget` drops it."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
-        """Have nothing to do."""
+        """Start with nothing to do."""
         self._scheduler = scheduler
         self._view = view
         self._task = 0
@@ -77,7 +77,7 @@ class RegionWrites:
     # ---- which partitions no member holds
 
     def _find_unheld(self, held: Collection[TopicPartition], then: Callable[[_Unheld], None]) -> None:
-        """Call `then` with the partitions that have an initial offset and are not held: others have no effects."""
+        """Call `then` with the partitions that have an initial offset and are not held: others were never read."""
         self._task += 1
         self._scheduler.ask(ListChildren(self._path("initial")), self._topics_listed, self._task, set(held), then)
 
@@ -208,7 +208,7 @@ class RegionWrites:
     def store_merge(
         self, answers: Answers, before: Merge | None, done: Callable[[Merge | None, int], None], *, is_forced: bool
     ) -> None:
-        """Store the merge of a checkpoint, in pieces; `done(merge, number of pieces)`, without one if it is too large.
+        """Store the merge of a checkpoint, in pieces; then call `done(merge, piece count)`; None: it is too large.
 
         Partitions that no member holds continue where the group's offsets are: their last holders have drained them. In
         a forced group nothing but a reset moves a partition, so that they are still where the former merge has them.
@@ -309,7 +309,7 @@ class RegionWrites:
             self._delete_gone(gone)
 
     def _gone_read(self, reply: Reply, path: str, gone: _Gone) -> None:
-        """Delete what was read, and no offset that a member stores meanwhile because the topic was made anew."""
+        """Delete what was read, but no offset that a member stores meanwhile because the topic was created again."""
         if isinstance(reply, Content):
             gone.deletes.insert(0, Delete(path, reply.stat.version))
         gone.missing -= 1

@@ -54,7 +54,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A plan that an operator decides: how many partitions it would move, in a group of this generation."""
+    """A plan that waits for approval: how many partitions it would move, in a group of this generation."""
 
     moves: int
     generation: int
@@ -74,7 +74,7 @@ class Scheduler:
         self.refusals = Refusals()
         self.complaints = Complaints()
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
-        self.unapproved: dict[str, Waiting] = {}  # group -> its plan, which an operator decides
+        self.unapproved: dict[str, Waiting] = {}  # group -> its plan, which waits for an operator's approval
         self.is_news = False  # whether `refusals`, `backing_off` or `unapproved` have changed
         self._last_call_id = 0
         self.id_seed = ""
@@ -142,7 +142,7 @@ class Scheduler:
 
     def _note_refused_call(self, awaited: Awaited, reply: Refused) -> None:
         call = awaited.call
-        if isinstance(call, Multi):  # the first operation stands for all, but not the fence, which concerns no group
+        if isinstance(call, Multi):  # the first one after the fence stands for all; the fence concerns no group
             self.note_refused(call.operations[awaited.is_fenced if reply.index is None else reply.index], reply.refusal)
         elif not isinstance(call, Sync):
             self.note_refused(call, reply.refusal)
@@ -315,7 +315,7 @@ class PartScheduler:
         self._note(self._scheduler.backing_off, reason)
 
     def note_unapproved(self, waiting: Waiting | None, limit: int | None = None) -> None:
-        """Note the plan that waits for an operator, as it moves more than `limit`; None: none. Log what is news."""
+        """Note the plan that waits for an operator, as it moves more than `limit`; None: none. Log a new one."""
         known = self._scheduler.unapproved.get(self._owner)
         is_news = known is None or waiting is None or known.moves != waiting.moves
         if self._note(self._scheduler.unapproved, waiting) and waiting is not None and is_news:

@@ -103,7 +103,7 @@ def reserved(
     found: dict[str, dict[TopicPartition, int]] = {}
     for partition, instance in view.waiting_for.items():
         now = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), "")
-        found.setdefault(now, {})[partition] = 0  # "": nobody's for now
+        found.setdefault(now, {})[partition] = 0  # "": no member may get it for now
     return found
 
 
@@ -135,8 +135,9 @@ def _instances_present(view: GroupView) -> set[str]:
 def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
     """Return the record of what a static member has after acknowledging a start, to be stored with the start.
 
-    With a grace of its own, it also names what clients of its former lives may read, for a leader that knows of none of
-    them: what those that are fenced have, and what waits for the instance since others have ended.
+    If the member registered its own grace, the record also names the partitions that clients of the instance's former
+    registrations may still read: those that fenced ones hold, and those that wait since other registrations ended. A
+    new leader learns of these from the record only.
     """
     partitions, former = {*plan.share(consumer), *start.partitions}, set[TopicPartition]()
     if grace_ms is not None:
@@ -168,7 +169,7 @@ class StaticMembers:
         self._report = report
 
     def note_gone(self, gone: Iterable[Member]) -> None:
-        """After loading, let what members had wait that are gone since. Under a former leader, there may be others."""
+        """After loading, reserve the partitions of members that are gone now; drop reservations that have ended."""
         view = self._view
         waiting = view.waiting_for.items()
         view.waiting_for = {tp: name for tp, name in waiting if name in view.statics and not view.holders(tp)}
@@ -198,10 +199,10 @@ class StaticMembers:
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
-        A member that returned, and left before it was given anything, leaves the record of its former consumer behind:
-        its deadline still applies, and may have passed without effect while the member was present. The record has none
-        if nobody led when that consumer ended. A former life with a grace of its own may end after that record was
-        replaced by its successor's: what it had still waits for the instance.
+        A member that returned, and left before it was given anything, leaves the record of its former registration. The
+        deadline in that record still applies, and may have passed without effect while the member was present; there
+        is none if no coordinator led when the former registration ended. If a former registration with its own grace
+        ends after its successor has replaced the record, its partitions still wait for the instance.
         """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
@@ -258,7 +259,7 @@ class StaticMembers:
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
         """Wait for the deadline, or, if a client of a former life may still read, for one whole grace.
 
-        That grace begins when this leader first saw the record. Clocks of two leaders may differ by any time.
+        That grace begins when this leader first saw the record, because the clocks of two leaders may differ.
         """
         record, now = self._view.statics[instance][0], self._scheduler.now
         grace_us = self._grace_ms(record) * 1_000

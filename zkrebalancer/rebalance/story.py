@@ -1,4 +1,4 @@
-"""The state of a group, since when it lasts, and how it came."""
+"""The state of a group, how long it has lasted, and what led to it."""
 
 from __future__ import annotations
 

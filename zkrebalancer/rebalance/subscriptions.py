@@ -20,8 +20,8 @@ from zkrebalancer.protocol.registration import STATIC, Registration
 MAX_CACHED_FILTERS = 10_000
 MAX_SHARED = 1_000  # resolved subscriptions
 TOPICS_PER_PART = 500  # that are added at a time
-LONG = 100  # topics: the keys of subscriptions that name more are kept,
-MAX_LONG = 16  # of so many registrations, because making one of 20,000 names takes milliseconds
+LONG = 100  # topics; keys of subscriptions that name more are kept: making one of 20,000 names takes milliseconds
+MAX_LONG = 16  # keys that are kept
 MAX_CHANGES = 10_000  # of topics; a subscription that has missed more is resolved anew
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)

@@ -1,7 +1,7 @@
 """The last changes of owners, for people who look at a leader: which member got and lost which partitions, and when.
 
-They are kept in memory only, because nothing is decided by them: a new leader begins anew. All groups share one limit,
-and the oldest changes are dropped first.
+They are kept in memory only, because no decision needs them: a new leader starts without any. All groups share one
+limit, and the oldest changes are dropped first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnerChange:
 
 @dataclass(slots=True)
 class GroupTurnover:
-    """The changes of one group, oldest first; `since_ms`: all since then are there."""
+    """The changes of one group, oldest first; `since_ms`: it has all changes since then."""
 
     since_ms: int
     changes: deque[OwnerChange] = field(default_factory=deque)

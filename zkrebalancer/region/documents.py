@@ -1,4 +1,4 @@
-"""What the nodes of a region hold (JSON). Foreign bytes are refused with a NodeContentError."""
+"""The contents of a region's nodes (JSON). Foreign bytes are refused with a NodeContentError."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Merge:
     id: int
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     incarnations: Mapping[str, str] = field(default_factory=dict)
-    states: Mapping[str, int] = field(default_factory=dict)  # member -> the checkpoint for which it last stored its own
+    states: Mapping[str, int] = field(default_factory=dict)  # member -> the last checkpoint for which it stored a copy
 
 
 @dataclass(frozen=True, slots=True)

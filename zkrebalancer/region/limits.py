@@ -1,4 +1,4 @@
-"""Every limit of a consistent region, most of them by the formulas of the source."""
+"""Every limit of a consistent region, most of them by the formulas of IBM Streams' Kafka operators."""
 
 from __future__ import annotations
 

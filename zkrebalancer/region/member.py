@@ -53,7 +53,7 @@ class Member:
     def __init__(
         self, group: str, name: str, settings: Settings, source: Source, application: Application, piece_bytes: int
     ) -> None:
-        """Know nothing yet; `register` comes first."""
+        """Start unregistered; `register` comes first."""
         self.group, self.name, self.settings = group, name, settings
         self._source, self._application, self._piece_bytes = source, application, piece_bytes
         self.state = RegionState.INITIALIZED
@@ -86,7 +86,7 @@ class Member:
         self.go(RegionState.RESET_PENDING)
 
     def revoked(self) -> bool:
-        """Note that a classic client gives partitions up; return whether everybody has to reset because of it.
+        """Note that a classic client gives partitions up; return whether all members have to reset because of it.
 
         That is ignored before the first record since the subscription or the last reset; the reset is requested once.
         """
@@ -103,7 +103,7 @@ class Member:
     # ---- registration
 
     def register(self, session_id: Callable[[], int | None]) -> Steps[bool]:
-        """Make the region's nodes, compare the settings, and register; False: not now, for another has this name.
+        """Make the region's nodes, compare the settings, and register; False: another process still has this name.
 
         Raises:
             RegionMismatchError: the group is in another region, or recovers in another way.
@@ -142,9 +142,9 @@ class Member:
         return True
 
     def _create(self, session_id: Callable[[], int | None]) -> Steps[bool]:
-        """Create the registration, or take the one of this session: the reply to its creation was lost.
+        """Create the registration, or use one that this session has already: the reply to its creation was lost.
 
-        But not one under which this member was admitted: what it has done since then is not known any more.
+        One under which this member was admitted before is not used: what it has done since then is unknown.
         """
         path = paths.region(self.group, "members", self.name)
         created, found = yield [Multi((Create(path, ephemeral=True),)), Get(path)]
@@ -190,7 +190,7 @@ class Member:
         return is_wanted or order.reset > self.done or order.is_resetting
 
     def _maybe_retire(self, order: Order) -> None:
-        """Let the application delete its copies before the last complete checkpoint that it has a part in."""
+        """Let the application delete its copies before the last complete checkpoint, if it contributed to that."""
         if order.complete is not None and self._retired < order.complete == self.last_checkpoint:
             self._retired = order.complete
             self._application.retire(order.complete)
@@ -204,7 +204,7 @@ class Member:
         return Phase.OUT
 
     def _be_admitted(self, order: Order) -> Steps[bool]:
-        """Begin with the own state of the last complete checkpoint, or with none; seek nothing."""
+        """Begin with its own state as of the last complete checkpoint, or with none; seek nothing."""
         merge = yield from self._read_merge(order)
         if merge is None and order.complete is not None:
             return False
@@ -306,7 +306,7 @@ class Member:
     def place(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, int] | None]:
         """Return where partitions begin that a classic group has assigned, None if that is not known now.
 
-        The order is read anew: who had them before may have left with a later checkpoint than this member has seen.
+        The order is read anew: their former owner may have left with a later checkpoint than this member has seen.
         """
         path = paths.region(self.group, "order")
         replies = yield [Sync(path), Get(path)]

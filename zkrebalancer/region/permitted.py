@@ -1,4 +1,4 @@
-"""Tells a member of a region that its login may neither make nor use the region's nodes."""
+"""Checks that a member's login may make or use the region's nodes; otherwise, the error names the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ABOVE = frozenset({paths.CONSUMERS, paths.GROUPS})  # of all groups: a member n
 
 
 def require_permitted(group: str, path: str, reply: Reply) -> None:
-    """Raise ZooKeeperRefusedError unless a node is there that may not be made; `reply`: to `Get`."""
+    """Raise ZooKeeperRefusedError unless the node that this login may not make exists; `reply`: to `Get`."""
     refusal = reply.refusal if isinstance(reply, Refused) else None
     if refusal is Refusal.NO_NODE or (refusal is Refusal.NO_AUTH and path not in _ABOVE):
         what = f"{path} is missing, or this login has no right to it"

@@ -45,13 +45,13 @@ class Source(Protocol):
 
 
 class Application(Protocol):
-    """What has a state of its own."""
+    """The application, which has a state of its own."""
 
     def checkpoint(self, number: int) -> None:
         """Store the state durably as copy `number`; earlier copies stay until they are retired."""
 
     def reset(self, number: int | None) -> None:
-        """Become as in copy `number`, None: as at the very beginning; all other copies may be deleted."""
+        """Restore copy `number`, or with None the initial state; all other copies may be deleted."""
 
     def retire(self, number: int) -> None:
         """Note that checkpoint `number` is complete: all copies before it may be deleted."""

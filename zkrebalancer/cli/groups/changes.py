@@ -109,7 +109,7 @@ def write(zk: BlockingZk, change: Change) -> None:
 
 
 def apply_settings(zookeeper: str, group: str, altered: Altered, result: str, asked: Asked) -> None:
-    """Change a group's settings after showing the plan, and log who did.
+    """Change a group's settings after showing the plan, and log who did it.
 
     `result`: what the group is afterwards, for people.
     """

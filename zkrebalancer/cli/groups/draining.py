@@ -31,10 +31,10 @@ def drain(
     asked: Asked,
     zookeeper: str,
 ) -> None:
-    """Let members give away what they have, and give them nothing, until `undrain`.
+    """Move the partitions of members to others, and assign them nothing, until `undrain`.
 
     MEMBER is a name or an instance id; a name ends with its process, an instance id and a host do not. A topic keeps
-    its last reader: a drained member has it as long as no other one reads it.
+    its last reader: a drained member keeps it as long as no other member reads it.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def undrain(
     asked: Asked,
     zookeeper: str,
 ) -> None:
-    """Let drained members have partitions again, after showing which.
+    """Let drained members get partitions again, after showing which.
 
     With GROUP alone, all of its members.
 

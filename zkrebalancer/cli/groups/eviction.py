@@ -18,13 +18,13 @@ from zkrebalancer.runtime.zk import BlockingZk
 @click.command()
 @click.argument("group")
 @click.argument("consumer")
-@click.option("--dry-run", is_flag=True, help="Only show what the consumer has.")
+@click.option("--dry-run", is_flag=True, help="Only show what the consumer owns.")
 @required_yes_option
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
 def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) -> None:
-    """End the membership of a consumer that does not end it itself.
+    """End the membership of a consumer, for example of one that hangs.
 
     Its partitions go to others once its lease is over; records that it has not committed are read again. If its agent
     still runs, it joins again as a new consumer: to keep it away, stop it. In a secured tree, only coordinators may

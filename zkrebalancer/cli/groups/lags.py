@@ -76,7 +76,7 @@ class LagReader:
     """Reads the lag of one group, again and again if it is watched."""
 
     def __init__(self, zk: BlockingZk, kafka: Mapping[str, str], wanted: Wanted) -> None:
-        """Have read nothing yet; verdicts of a watched group are shown as soon as they are known."""
+        """Start without readings; verdicts of a watched group are shown as soon as they are known."""
         self._zk, self._kafka, self._wanted = zk, kafka, wanted
         self._seen = None if wanted.window_s is None else LagWatch(wanted.window_s)
 
