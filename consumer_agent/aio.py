@@ -164,7 +164,7 @@ class AsyncConsumer(ConsumerBase):
         return result
 
     async def _ask(self, generator: Steps[T]) -> T:
-        """Do the steps of a question, also beside a method that another task is in: there is nothing to undo."""
+        """Do the steps of a query, even while another task is in a method: there is nothing to undo."""
         self._listen()
         while True:
             try:

@@ -121,7 +121,7 @@ class ConsumerConfig:
     prefetch: str = Prefetch.TOTAL.value
     """`total` fetches until a batch is buffered; `per_partition` buffers for every partition, so none starves."""
     enable_auto_commit: bool = True
-    """Store finished offsets by itself, every `auto_commit_interval_ms`, at a revoke and at close."""
+    """Store finished offsets automatically: every `auto_commit_interval_ms`, at a revoke and at close."""
     enable_auto_finish: bool = True
     """Treat the records of a poll as finished at the next poll. If false, only `Consumer.finish` finishes records."""
     auto_commit_interval_ms: int = 5_000
@@ -131,17 +131,17 @@ class ConsumerConfig:
     offsets_storage: str = "zookeeper"
     """Where offsets are stored: `zookeeper`, `kafka`, or `dual` for both."""
     ignore_kafka_offsets: bool = False
-    """Do not compare with Kafka: begin although the group has offsets there, newer ones, or members."""
+    """Do not compare with Kafka: start even if the group has offsets, newer offsets or members there."""
     suspended_policy: str = "pause"
     """While ZooKeeper is unreachable: `pause` stops reading, `continue` reads until the session has expired."""
     events_directory: str | Path | None = None
     """Folder to write telemetry events to."""
     key_deserializer: Deserializer | None = None
-    """Makes keys of their bytes: a function, or a deserializer of confluent-kafka. Default: keys are bytes."""
+    """Turns the bytes of keys into keys: a function, or a deserializer of confluent-kafka. Default: keys are bytes."""
     value_deserializer: Deserializer | None = None
     """The same for values."""
     on_deserialization_error: Callable[[Any], object] | None = None
-    """Gets a `DeserializationError`, and the record is skipped. Default: `poll` raises it, and nothing is lost."""
+    """Called with a `DeserializationError`; then the record is skipped. Default: `poll` raises it; nothing is lost."""
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
     """Further librdkafka settings, such as `security.protocol`, and its callbacks, such as `oauth_cb`."""
     zookeeper_tls: bool = False

@@ -137,7 +137,7 @@ class Consumer(ConsumerBase):
 
         Raises:
             ConsumerStateError: closed.
-            KafkaUnavailableError: no answer after `timeout_s` seconds, for example as a partition does not exist.
+            KafkaUnavailableError: no answer after `timeout_s` seconds, for example because a partition does not exist.
 
         """
         return self._ask(questions.ends(self._frontend, "beginning_offsets", partitions, "earliest", timeout_s))
@@ -147,7 +147,7 @@ class Consumer(ConsumerBase):
     ) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each partition; as `beginning_offsets`.
 
-        That is the last committed record, unless librdkafka's `isolation.level` is `read_uncommitted`.
+        This is Kafka's last stable offset, unless librdkafka's `isolation.level` is `read_uncommitted`.
 
         """
         return self._ask(questions.ends(self._frontend, "end_offsets", partitions, "latest", timeout_s))
@@ -157,7 +157,7 @@ class Consumer(ConsumerBase):
     ) -> dict[TopicPartition, int]:
         """Return the offset of the first record at or after a time: `{("orders", 0): 1_700_000_000_000}`, in ms.
 
-        Where no record is that young, it is the offset after the last one, so that the result can be passed to `seek`.
+        If no record is that young, it is the offset after the last one, so that the result can be passed to `seek`.
         Otherwise as `beginning_offsets`.
 
         """
@@ -166,7 +166,7 @@ class Consumer(ConsumerBase):
     def lag(self, *, timeout_s: float = QUESTION_TIMEOUT_S) -> dict[TopicPartition, int]:
         """Return how many offsets each assigned partition has from its position to its end, as Kafka says now.
 
-        Offsets of compacted records and of transactions' marks count, too. Partitions without a position are left out.
+        Offsets of compacted records and of transactions' markers also count. Partitions without position are left out.
         `metrics()` has the sum, as of the last seconds, without waiting. Errors as with `beginning_offsets`.
 
         """
@@ -207,9 +207,9 @@ class Consumer(ConsumerBase):
         """Leave the group within `timeout_s` seconds: `on_revoke`, a final commit; then the partitions are free.
 
         With `enable_auto_commit`, the last batch is finished (and committed) with `finish=True`, and not with False. By
-        default it is, if this thread or greenlet has polled it and is no longer working on it: not after a `break` out
-        of a loop over the consumer, nor if another thread polls. Closing again does nothing. If a callback raises, the
-        consumer still leaves its group, then raises the error.
+        default it is finished if this thread or greenlet has polled it and no longer works on it: not after a `break`
+        out of a loop over the consumer, nor if another thread polls. Closing again does nothing. If a callback raises,
+        the consumer still leaves its group, then raises the error.
 
         Raises:
             ConfigurationError: `finish=True` without `enable_auto_commit`.
@@ -260,7 +260,7 @@ class Consumer(ConsumerBase):
         return result
 
     def _ask(self, generator: Steps[T]) -> T:
-        """Do the steps of a question, also beside a method that another thread is in: there is nothing to undo."""
+        """Do the steps of a query, even while another thread is in a method: there is nothing to undo."""
         while True:
             try:
                 step = next(generator)

@@ -142,8 +142,8 @@ class ConsumerBase:
     def known_lag(self) -> dict[TopicPartition, int]:
         """Return how many records each assigned partition is behind, without waiting. Any thread may call this.
 
-        Partitions whose end is not known are left out, as in `metrics`; `lag` asks Kafka instead. Offsets at
-        the end of a partition that have no record, such as transactions' marks, do not count once they are fetched.
+        Partitions whose end is not known are left out, as in `metrics`; `lag` asks Kafka instead. Offsets at the end of
+        a partition that have no record, such as transactions' markers, do not count once the fetcher has reached them.
         """
         shared = self._frontend.own_state("known_lag")
         with shared.lock:
@@ -174,7 +174,7 @@ class ConsumerBase:
         start while one is being written are merged, so a commit for every record costs little.
 
         Raises:
-            CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, as far as known at once.
+            CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, if known immediately.
             TooManyCommitsError: 10,000 commits are waiting; nothing was changed.
 
         """

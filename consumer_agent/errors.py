@@ -15,7 +15,7 @@ class IllegalTransitionError(ConsumerError):
 
 
 class ConsumerStateError(ConsumerError):
-    """A method was called when it may not be: after close, before subscribe, or from within a callback."""
+    """A method was called at a time when this is not allowed: after close, before subscribe, or within a callback."""
 
     exit_code = 2
 
@@ -49,7 +49,7 @@ class NoOffsetError(ConsumerError):
 
 
 class OffsetsElsewhereError(ConsumerError):
-    """The group has offsets in Kafka, and none where this consumer stores them: records would be read again."""
+    """The group has offsets in Kafka, and none or older ones in this consumer's store: it would read records again."""
 
 
 class GroupInUseError(ConsumerError):

@@ -37,7 +37,7 @@ class PlanningConsumer(Consumer):
     """A member that reads nothing itself: its partitions start paused, and `advance` reserves ranges for executors."""
 
     _begins_paused = True
-    _in_region = True  # whether it is one or not is up to the query
+    _in_region = True  # it may be in a region: that is up to the query
 
     def origins(self) -> dict[TopicPartition, Origin]:
         """Return what the progress of each partition in a sink belongs to."""

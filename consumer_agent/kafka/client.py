@@ -23,7 +23,7 @@ NO_TOKEN = KafkaError.SASL_AUTHENTICATION_FAILED  # for which making a client ha
 T = TypeVar("T")
 
 RECONNECT: Mapping[str, KafkaValue] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
-DATA_PATH: Mapping[str, KafkaValue] = {  # experiments give these to the clients that they compare us with, too
+DATA_PATH: Mapping[str, KafkaValue] = {  # experiments also give these to the clients that they compare us with
     "fetch.min.bytes": 1,
     # A new partition waits for the broker's present fetch to end. But a shorter wait means more empty fetches: at
     # 50 ms, fifty idle agents kept one of the broker's cores busy.
@@ -108,7 +108,7 @@ def refusal(error: KafkaException) -> RebalancerError:
 
 
 class AdminMaker:
-    """Makes admin clients in the place of each other, where the caller must not wait.
+    """Makes admin clients, each in the place of the former one, without making the caller wait.
 
     With `oauth_cb`, making a client takes one to ten seconds: confluent-kafka waits for the first token.
     """

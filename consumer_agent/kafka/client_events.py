@@ -1,4 +1,4 @@
-"""Takes what librdkafka reports to the application's `error_cb`, `stats_cb` and `throttle_cb`.
+"""Passes librdkafka's reports on to the application's `error_cb`, `stats_cb` and `throttle_cb`.
 
 librdkafka calls them in the thread that fetches. That may be the fetcher's, where an application's function must not
 wait and its errors have no caller. So the reports wait for the application's next call.

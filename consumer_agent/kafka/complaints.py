@@ -1,4 +1,4 @@
-"""Logs what is wrong with the brokers and with single partitions, once until it is well again; librdkafka retries."""
+"""Logs faults of brokers and of partitions, each once until it has passed; librdkafka retries."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class Complaints:
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
     def records_came(self, partitions: Container[fields.TopicPartition]) -> None:
-        """Note that these partitions are well."""
+        """Note that these partitions have no fault."""
         if self._noted:
             self._noted = {key for key in self._noted if key[:2] not in partitions}

@@ -1,9 +1,9 @@
-"""Looks at a group's offsets and members at Kafka's brokers, once, when a consumer starts.
+"""Checks a group's offsets and members at Kafka's brokers, once, when a consumer starts.
 
 A group of plain Kafka consumers keeps its offsets in Kafka. An agent that stores offsets in ZooKeeper knows nothing of
 them, and would read again what they have read. While plain consumers run, both would read every partition.
 
-A partition without an offset in ZooKeeper begins after an answer. The others are only fetched after the first one, or
+A partition without an offset in ZooKeeper begins only after Kafka's answer. The others are fetched after the answer, or
 once a request has failed: an outage of Kafka must not keep members from acknowledging commands.
 """
 
@@ -44,7 +44,7 @@ class Found(NamedTuple):
 
 
 class Answer(Protocol):
-    """Receives what forbids to begin, and whether Kafka has answered at all."""
+    """Receives the error that forbids partitions to begin, if any, and whether Kafka has answered at all."""
 
     def __call__(self, error: ConsumerError | None, *, is_known: bool) -> None:
         """Receive the answer."""
@@ -81,10 +81,10 @@ def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None
 
 
 class LookAtKafka:
-    """The one look of a consumer; later questions get the same answer. Callbacks run in librdkafka's thread or here."""
+    """The one check of a consumer; later calls get the same answer. Callbacks run in librdkafka's thread or here."""
 
     def __init__(self, group: str, settings: Mapping[str, Any], *, reads_offsets: bool) -> None:
-        """Prepare; no client exists before the first question. `reads_offsets`: not only members matter."""
+        """Prepare; no client exists before the first call. `reads_offsets`: offsets matter, not only members."""
         self._group = group
         self._settings = dict(settings)
         self._reads_offsets = reads_offsets
@@ -226,7 +226,7 @@ class _Requests:
             self._end(None)
 
     def _is_known_to_be_nothing(self, error: KafkaError, what: str) -> bool:
-        """Whether to go on as if there were nothing: the group is unknown, or brokers will never say."""
+        """Whether to continue as if there were nothing: the group is unknown, or the brokers will never answer."""
         if error.code() in PASSING_ERRORS:
             return False
         if error.code() != KafkaError.GROUP_ID_NOT_FOUND:

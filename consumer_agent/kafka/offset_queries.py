@@ -84,7 +84,7 @@ class OffsetQueries:
             self.trouble = error.args[0].str()
             _log.info("Kafka cannot be asked for offsets: %s", self.trouble)
             futures = []
-        except BaseException:  # a signal's, in the application's thread: nobody waits for the answer
+        except BaseException:  # a signal's, in the application's thread: no caller waits for the answer
             with self._lock:
                 self._open.discard(query)
             raise

@@ -29,7 +29,7 @@ REPLACEMENTS_PERIOD_S = 86_400.0  # older replacements do not count: a process m
 MAX_REPLACEMENTS = 20  # within that period; each leaks some threads and what they had fetched
 RECENT_S = 600.0  # the pause before a replacement doubles with each one within this time
 PAUSE_S = 1.0
-MAX_PAUSE_S = 30.0  # so a shortage (of descriptors, threads) may last for minutes before the limit is reached
+MAX_PAUSE_S = 30.0  # so that a shortage (of descriptors, threads) may last for minutes before the limit is reached
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_QUARANTINED = 100
-MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node, and its copy must fit into one, too
+MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node; its encoded copy must also fit into one
 QUARANTINE_VERSION = 1
 
 

@@ -43,7 +43,7 @@ KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack continues witho
 KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
 KAFKA_RETRY_MS = 200
 KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
-MAX_REFUSED_OFFSETS = 10  # in one write; then it does without its other offsets, too
+MAX_REFUSED_OFFSETS = 10  # in one write; then it also leaves out its other offsets
 
 
 class Outcome(Enum):

@@ -81,7 +81,7 @@ class Leave(Release):
             self._end(is_clean=isinstance(reply, Done))
 
     def _marked(self, reply: Reply) -> None:
-        """In a secured tree, the end of the session deletes the nodes; whatever became of the mark, it follows now."""
+        """End the session, which deletes the nodes in a secured tree, whether or not the mark was written."""
         self._end(is_clean=isinstance(reply, Done))
 
     def _end(self, *, is_clean: bool) -> None:

@@ -1,7 +1,7 @@
 """Pauses before a consumer joins its group again. Pure.
 
 Whatever ends a membership soon after it began, such as a command that this version cannot read, or a quota that refuses
-its acknowledgements, ends the next one as well. Each of them moves partitions of the other members, too.
+its acknowledgements, ends the next one as well. Each of them also moves partitions of the other members.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class CentralSource:
     """Reads a consumer's batches."""
 
     def __init__(self, consumer: Consumer) -> None:
-        """Know nothing; `hooks` are called within the consumer's polls."""
+        """Start without partitions; `hooks` are called within the consumer's polls."""
         self._consumer = consumer
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
         self._held: set[TopicPartition] = set()

@@ -1,6 +1,6 @@
 """An unmodified client of Kafka as a region sees it: an event thread polls, and a queue leads to the application.
 
-Kafka moves partitions without asking, so every move takes all members of the region back. An assignment waits, paused,
+Kafka moves partitions without asking, so every move resets all members of the region. An assignment waits, paused,
 until the region has placed it.
 """
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClassicSource:
-    """Reads a client of confluent-kafka. All its methods but those of the event thread are the application's."""
+    """Reads a client of confluent-kafka. The application's thread calls all methods but those of the event thread."""
 
     def __init__(self, client: Consumer, topics: list[str], max_poll_records: int) -> None:
         """Prepare; the client subscribes with the first poll."""
@@ -280,5 +280,5 @@ def _offset(message: Any) -> int:  # noqa: ANN401  # as above
 
 
 def _is_error(message: Message) -> bool:
-    """Whether this is no record; errors that pass are logged by the client itself."""
+    """Whether this is an error instead of a record; the client itself logs temporary errors."""
     return message.error() is not None

@@ -1,7 +1,7 @@
 """A consistent region: the results of a group's records, each exactly once.
 
-By transactions of a sink: its own offsets say what is stored, and its generations fence out a consumer that was
-suspended. Or by checkpoints of a state that the application keeps itself (`own_state.py`). Why that is enough:
+Transactions of a sink ensure this: its own offsets say what is stored, and its generations fence out a consumer that
+was suspended. Or checkpoints of a state that the application keeps itself do (`own_state.py`). Why that is enough:
 `docs/decisions/0033-consistent-region.md`.
 """
 
@@ -35,7 +35,7 @@ class ConsistentRegion:
     """Reads a consumer's batches, and keeps their results consistent with the group's offsets.
 
     Make it before the consumer's first poll; closing it closes the consumer. Use it from the consumer's thread.
-    `recovery`: where the results are, and so what a crash takes back.
+    `recovery`: where the results are, which decides what has to be restored after a crash.
 
     - `sink`: in a database; `transaction` stores them together with the progress. `every_s`: how often the group's
       offsets, by which tools show lag, follow those of the sink.
@@ -130,7 +130,7 @@ class ConsistentRegion:
         return self._sink
 
     def checkpoint(self, timeout_s: float = DEFAULT_RESET_S) -> bytes:
-        """Bring about a checkpoint now, and return what describes it; call it between two batches.
+        """Make a checkpoint now, and return bytes that describe it; call it between two batches.
 
         All batches so far count as processed. In a region that recovers as a group, all members store theirs.
 
@@ -164,7 +164,7 @@ class ConsistentRegion:
         return self._own
 
     def stop(self) -> None:
-        """Return no further batch: the iteration ends after the one in hand. Any thread and any signal handler may."""
+        """Return no further batch: the iteration ends after this one. Threads and signal handlers may call it."""
         self._is_stopped = True
         if self._own is not None:
             self._own.stop()
@@ -172,8 +172,8 @@ class ConsistentRegion:
     def close(self) -> None:
         """Close the consumer: it leaves its group, after a last checkpoint of the application's state.
 
-        Not if the iteration was left within a batch, by `break` or by Ctrl-C: how much of that batch the state
-        reflects is not known, so it is read again, from the last checkpoint. `stop` ends an iteration between batches.
+        If the iteration was left within a batch, by `break` or by Ctrl-C, no last checkpoint is stored: it is unknown
+        how much of the batch the state reflects, so it is read again. `stop` ends an iteration between batches.
         """
         if self._own is not None:
             self._own.close(is_clean=True)
@@ -186,7 +186,7 @@ class ConsistentRegion:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception, the state of the application is stored no more."""
+        """Close; after an exception, without storing the state of the application."""
         if self._own is not None:
             self._own.close(is_clean=error is None)
         self._consumer.close()
@@ -240,12 +240,12 @@ class ConsistentRegion:
         self._consumer.finish({partition: advance.after for partition, advance in advances.items()})
 
     def failed(self, advances: Mapping[TopicPartition, Advance]) -> None:
-        """After an exception, return the batch again; claim again, which shows whether it is stored all the same."""
+        """After an exception, return the batch again; claim again, which shows whether it is stored after all."""
         self._return_again(advances)
         self._forget_sink()
 
     def _forget_sink(self) -> None:
-        """Use the sink no more before the next transaction, as its connection may be lost."""
+        """Do not use the sink again before the next transaction, as its connection may be lost."""
         self._sink, self._database, self._progress = None, None, Progress()
 
     def _claim(

@@ -1,4 +1,4 @@
-"""A region of unmodified Kafka clients: whatever moves a partition takes all members back to the last checkpoint."""
+"""A region of unmodified Kafka clients: every move of a partition resets all members to the last checkpoint."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ class ForcedRegion:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception, the state of the application is stored no more."""
+        """Close; after an exception, without storing the state of the application."""
         self._rounds.close(is_clean=error is None)

@@ -154,7 +154,7 @@ class KafkaSink:
             lane.is_open = False
             try:
                 lane.producer.abort_transaction(TIMEOUT_S)
-            except KafkaException:  # another producer has its id, or Kafka is away: it is claimed anew
+            except KafkaException:  # another producer has its id, or Kafka is unavailable: it is claimed anew
                 del self._lanes[partition]
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class KafkaSink:
 
 
 def _progress_of(group: str) -> str:
-    """Return the group in Kafka whose offsets are the progress; the group itself may store offsets in Kafka, too."""
+    """Return the group in Kafka whose offsets are the progress; the group itself may also store offsets in Kafka."""
     return f"{group}.region"
 
 
@@ -238,7 +238,7 @@ def _encoded(row: Row) -> str:
 
 
 def _decoded(stored: KafkaPartition) -> Row:
-    """Return a row; an offset that another program has stored belongs to nobody, and yields to every claim."""
+    """Return a row; an offset that another program has stored is owned by no consumer, and yields to every claim."""
     try:
         found = json.loads(stored.metadata or "")
         return Row(str(found["identity"]), int(found["life"]), int(found["generation"]), stored.offset)

@@ -1,4 +1,4 @@
-"""Regions of applications with a state of their own: what they call, and what they are called with."""
+"""What an application with a state of its own calls in a region, and what the region calls in the application."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OwnState(Protocol):
         """Return batches of records, until the region is closed."""
 
     def checkpoint(self, timeout_s: float) -> bytes:
-        """Bring about a checkpoint now; return what describes it."""
+        """Make a checkpoint now; return bytes that describe it."""
 
     def reset(self, data: bytes | None, timeout_s: float) -> None:
         """Go back to a checkpoint, None: to the beginning."""
@@ -54,7 +54,7 @@ class OwnState(Protocol):
         """Return no further batch."""
 
     def close(self, *, is_clean: bool) -> None:
-        """Leave; not clean: nothing is stored any more."""
+        """Leave; nothing more is stored unless `is_clean`."""
 
 
 def checked_recovery(recovery: object) -> str:

@@ -28,7 +28,7 @@ class PartitionStates:
     """The states of the partitions that one consumer holds."""
 
     def __init__(self, consumer: Consumer, every_s: float, handlers: Handlers) -> None:
-        """Know no partition; `hooks` are called within the consumer's polls."""
+        """Start without partitions; `hooks` are called within the consumer's polls."""
         self._consumer, self._every_s, self._handlers = consumer, every_s, handlers
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
         self._processed: dict[TopicPartition, int] = {}  # next offsets, of partitions that the application knows

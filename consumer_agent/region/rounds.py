@@ -145,7 +145,7 @@ class Rounds:
         self.figures.rebalances = source.rebalances
 
     def checkpoint(self, timeout_s: float) -> bytes:
-        """Bring about a checkpoint of the region, wait until it is complete, and return what describes it.
+        """Request a checkpoint of the region, wait until it is complete, and return bytes that describe it.
 
         Raises:
             ConsumerStateError: closed, or no checkpoint was complete in time.
@@ -169,7 +169,7 @@ class Rounds:
         raise ConsumerStateError(f"no checkpoint of the region was complete within {timeout_s:g} s")
 
     def reset(self, data: bytes | None, timeout_s: float) -> None:
-        """Take the region back to its last complete checkpoint, None: to its initial state; wait until all flow again.
+        """Reset the region to its last complete checkpoint, None: to its initial state; wait until records flow again.
 
         Raises:
             NodeContentError: these bytes describe no checkpoint.
@@ -224,7 +224,7 @@ class Rounds:
     def close(self, *, is_clean: bool) -> None:
         """Leave: if clean, with a last checkpoint, so that the others need not reset.
 
-        Not after the iteration was left within a batch: nobody knows how much of it the application's state reflects.
+        After the iteration was left within a batch, there is no last checkpoint: the state may reflect half of it.
         """
         if self._is_closed:
             return
@@ -301,7 +301,7 @@ class _Calls:
         rounds.figures.checkpoints.note(now_ms() - begun_ms)
 
     def reset(self, number: int | None) -> None:
-        """Let the application become as in a copy."""
+        """Let the application restore a copy."""
         rounds = self._rounds
         rounds._handlers.reset(None if number is None else Checkpoint(number))  # noqa: SLF001
         if rounds.member.state is RegionState.RESET_PENDING:

@@ -1,4 +1,4 @@
-"""Makes values of the bytes of keys and values, by the application's deserializers.
+"""Turns the bytes of keys and values into objects, by the application's deserializers.
 
 It happens when records are returned, in the thread that polls. A record that cannot be deserialized is never among
 them: `on_deserialization_error` gets it, and it is skipped; without that function, its partition stays at its offset.

@@ -33,7 +33,7 @@ class KnownEnds:
     """The offsets after the last records, as far as Kafka has answered."""
 
     def __init__(self) -> None:
-        """Begin knowing nothing."""
+        """Start without known ends."""
         self._ends: dict[TopicPartition, int] = {}
         self._gaps: dict[TopicPartition, range] = {}  # the last offsets without a record, at the time of fetching
         self._wanted_until_ms = self._next_ms = 0
@@ -46,7 +46,7 @@ class KnownEnds:
     def each(self, positions: Mapping[TopicPartition, int], now_ms: int) -> dict[TopicPartition, int]:
         """Return the lag of each position whose end is known, and keep the ends up to date for some time.
 
-        Of the offsets without a record, only those before the end are left out that the fetcher has reached.
+        Offsets without a record are left out only if they are just before an end that the fetcher has reached.
         """
         self._wanted_until_ms = now_ms + WANTED_MS
         return {tp: self._records_after(tp, position) for tp, position in positions.items() if tp in self._ends}

@@ -1,4 +1,4 @@
-"""How long the application has not polled. The lock of the shared state must be held, but for `go`."""
+"""How long the application has not polled. The lock of the shared state must be held, except for `go`."""
 
 from __future__ import annotations
 

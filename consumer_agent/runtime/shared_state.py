@@ -22,7 +22,7 @@ from consumer_agent.runtime.threads import Condition, new_lock
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_ANNOUNCED_COMMITS = 10_000  # of whose end the application has not been told
+MAX_ANNOUNCED_COMMITS = 10_000  # whose outcome the application does not know yet
 COUNTERS = (
     "undecodable_records_total",
     "polled_records_total",
@@ -122,7 +122,7 @@ class SharedState:
             return self.buffer.positions()
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
-        """Queue a callback. LOST covers all partitions that the application knows; of the queue, it leaves commits."""
+        """Queue a callback. LOST covers all partitions that the application knows; only commits stay in the queue."""
         with self.changed.lock:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:

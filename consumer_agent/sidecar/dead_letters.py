@@ -187,7 +187,7 @@ class LetterTopic(DeadLetters):
         return super().written()
 
     def close(self) -> None:
-        """Wait shortly for unconfirmed letters."""
+        """Wait briefly for unconfirmed letters."""
         self._producer.flush(CLOSE_TIMEOUT_S)
 
     def _delivered(self, place: Place, error: KafkaError | None, _message: Message) -> None:

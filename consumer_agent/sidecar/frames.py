@@ -179,7 +179,7 @@ def _partition(what: str, body: dict[str, Any]) -> TopicPartition:
 def _revoked(body: dict[str, Any]) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for topic, partitions in body.items():
-        if not isinstance(topic, str):  # msgpack knows bytes, too
+        if not isinstance(topic, str):  # msgpack also has bytes
             raise NodeContentError(f"revoked: {topic!r:.80} is no topic")
         if not isinstance(partitions, list) or not all(type(partition) is int for partition in partitions):
             raise NodeContentError(f"revoked: {topic!r:.80} must be a list of partitions")

@@ -1,4 +1,4 @@
-"""Whether an agent works, and what it tells of itself while it runs: to its user, its log, and systemd."""
+"""Whether an agent works, and what it reports about itself while it runs: to its user, its log, and systemd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watch:
     """Called after each poll: notes progress, and calls `joined` once the consumer has become a member."""
 
     def __init__(self, consumer: Consumer, vitals: Vitals, joined: Callable[[], None]) -> None:
-        """Note nothing yet."""
+        """Start before the first poll."""
         self._consumer = consumer
         self._vitals = vitals
         self._joined = joined
@@ -35,7 +35,7 @@ class Watch:
         self._next_s = 0.0
 
     def __call__(self) -> None:
-        """Note a poll; what lies behind it is looked at once a beat, or each time until the consumer is a member."""
+        """Note a poll; check the consumer's state once a beat, and after every poll until the consumer is a member."""
         now_s = time.monotonic()
         if self._has_joined and now_s < self._next_s:
             return

@@ -47,7 +47,7 @@ class ConfiguredCommand(click.Command):
             is_eager=True,
             expose_value=False,
             callback=_read_files,
-            help="Settings in TOML; repeatable. Later files override earlier ones, the environment and flags override all.",
+            help="Settings in TOML; repeatable. Later files override earlier ones; environment and flags override all.",
         )
         shows = click.Option(
             ["--print-config", PRINT],
