@@ -4,7 +4,7 @@
 machine thread ask for the ends at intervals, for some time.
 
 The last offsets of a partition may have no record: a transaction's marker, or what it has aborted. No position gets
-beyond them, so on a quiet topic they would look like records that nobody reads. Kafka's client shows where they begin.
+beyond them, so on a quiet topic they would look like unread records. Kafka's client shows where they begin.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ class KnownEnds:
             self._gaps[partition] = range(before.start if before.stop == gap.start else gap.start, gap.stop)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was fetched of partitions: when they come again, their topics may be other ones."""
+        """Forget what was fetched of partitions: when they are assigned again, their topics may be other ones."""
         for partition in partitions:
             self._gaps.pop(partition, None)

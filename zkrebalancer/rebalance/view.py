@@ -222,7 +222,7 @@ class GroupView:
     topics: Mapping[str, Topic]  # of the cluster
     settings: GroupSettings = field(default_factory=GroupSettings)
     settings_version: int = 0
-    last_change: LastChange | None = None  # None: this version of the settings names nobody
+    last_change: LastChange | None = None  # None: this version of the settings names no user
     created_zxid: int = 0  # of the group's node; if it differs, the group was deleted and created again
     generation: int = 0
     generation_version: int = 0
@@ -388,7 +388,7 @@ class GroupView:
         return known is not None and is_same_topic(self.incarnations.get(topic, ""), known.incarnation)
 
     def names_to_store(self, topic: str) -> str | None:
-        """Return what the mark and the record of a topic shall say, None if they do, or if nothing is known of it."""
+        """Return what the mark and the record of a topic should say; None: they do, or nothing is known of it."""
         known = self.topics.get(topic)
         if known is None or not known.incarnation:
             return None
