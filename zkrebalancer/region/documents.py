@@ -92,7 +92,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a member or an operator wants of the leader."""
+    """What a member or an operator asks of the leader."""
 
     kind: str
     member: str

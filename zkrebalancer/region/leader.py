@@ -70,7 +70,7 @@ def decide(order: Order, seen: Seen) -> Decision:
 
 
 def _with_members(order: Order, seen: Seen) -> Decision | None:
-    """Admit who has registered, and want a reset if one is lost: what it has processed is in no checkpoint."""
+    """Admit new members, and want a reset if one is lost: what it has processed is in no checkpoint."""
     lost = sorted(name for name, zxid in order.members.items() if seen.registered.get(name) != zxid)
     if lost:
         members = {name: zxid for name, zxid in order.members.items() if name not in lost}
@@ -88,7 +88,7 @@ def _with_members(order: Order, seen: Seen) -> Decision | None:
 
 
 def _with_requests(order: Order, seen: Seen) -> Decision | None:
-    """Note who leaves and who wants a reset; requests for checkpoints are answered when one is opened."""
+    """Note which members leave or want a reset; requests for checkpoints are answered when one is opened."""
     leaving = {node: wanted.member for node, wanted in seen.requests.items() if wanted.kind == "leave"}
     if leaving:
         names = tuple(sorted({*order.leaving, *leaving.values()} & order.members.keys()))
@@ -156,7 +156,7 @@ def _missing(opened: Round, seen: Seen) -> list[str]:
 
 
 def _uncovered(seen: Seen) -> str | None:
-    """Return why the answers are not all, although every member has answered."""
+    """Return what the answers do not cover, although every member has answered."""
     if not seen.is_at_rest:
         return "waits until the group is at rest"
     if seen.holdings is None or seen.answers is None:
