@@ -104,7 +104,7 @@ def checked_times(method: str, times: Mapping[TopicPartition, int]) -> dict[Topi
 def check_topic(method: str, topic: object) -> None:
     """Require the name of a topic; InvalidNameError if Kafka allows no such name."""
     if not isinstance(topic, str):
-        raise ConfigurationError(f"{method}: a topic must be a text, not {topic!r:.80}")
+        raise ConfigurationError(f"{method}: a topic must be a string, not {topic!r:.80}")
     paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
 
 

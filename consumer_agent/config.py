@@ -246,7 +246,7 @@ Check = Callable[[Any], str | None]
 
 def text_fault(value: object) -> str | None:
     """Return what is wrong with a text for the operating system, which allows no null bytes."""
-    return None if isinstance(value, str) and value and "\0" not in value else f"must be a text, not {value!r:.80}"
+    return None if isinstance(value, str) and value and "\0" not in value else f"must be a string, not {value!r:.80}"
 
 
 def _name(value: object) -> str | None:
@@ -317,7 +317,7 @@ def _path(value: object) -> str | None:
 
 
 def _secret(value: object) -> str | None:
-    return None if text_fault(value) is None else "must be a text"  # not quoted
+    return None if text_fault(value) is None else "must be a string"  # not quoted
 
 
 def _function(value: object) -> str | None:
@@ -366,7 +366,7 @@ def subscription(
         raise ConfigurationError("subscribe: give either topics or a pattern")
     if pattern is not None:
         if not isinstance(pattern, str) or pattern_type not in (WHITE_LIST, BLACK_LIST):
-            raise ConfigurationError(f"subscribe: pattern_type must be {WHITE_LIST} or {BLACK_LIST}, pattern a text")
+            raise ConfigurationError(f"subscribe: pattern_type must be {WHITE_LIST} or {BLACK_LIST}, pattern a string")
         from zkrebalancer.protocol.patterns import TopicFilter  # noqa: PLC0415  # re2 is loaded only for patterns
 
         TopicFilter(pattern_type, pattern)
@@ -378,7 +378,7 @@ def subscription(
         raise ConfigurationError("subscribe: at least one topic is needed")
     for topic in names:
         if not isinstance(topic, str):
-            raise ConfigurationError(f"subscribe: a topic must be a text, not {topic!r:.80}")
+            raise ConfigurationError(f"subscribe: a topic must be a string, not {topic!r:.80}")
     counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(names, threads)
     for topic, count in counts.items():
         paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)

@@ -82,7 +82,7 @@ def _fault(key: object, setting: object) -> str | None:
         return None if isinstance(setting, logging.Logger) else f"must be a logging.Logger, not {setting!r:.80}"
     if not isinstance(key, str) or not isinstance(setting, str | int | float | bool):
         hint = f' (quotation marks for names with dots: "{key}.…")' if isinstance(setting, Mapping) else ""
-        return f"must be a text with a plain value, not {type(setting).__name__}{hint}"
+        return f"must be a plain value, not {type(setting).__name__}{hint}"
     return "is decided by the consumer and may not be set" if key in _DECIDED_BY_THE_CONSUMER else None
 
 

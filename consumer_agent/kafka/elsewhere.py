@@ -65,7 +65,7 @@ def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None
         return OffsetsElsewhereError(
             f"group {group} has offsets in Kafka, for example {committed[known[0]]} for {topic}/{number}, and none in"
             " ZooKeeper, where this consumer looks: it would not continue there. Set offsets_storage to dual or kafka;"
-            f" or run `zkrebalancer groups offsets import {group} --from kafka`; or, to begin anew, set"
+            f" or run `zkrebalancer groups offsets import {group} --from kafka`; or, to start over, set"
             " ignore_kafka_offsets to true"
         )
     newer = sorted(tp for tp, offset in starting.items() if offset is not None and committed.get(tp, offset) > offset)

@@ -252,7 +252,7 @@ class MachineThread:
             client.start()
         except (RebalancerError, OSError, RuntimeError) as error:  # may be over when the application polls again
             self._client = None
-            text = f"no session of ZooKeeper can be opened: {error}"
+            text = f"no ZooKeeper session can be opened: {error}"
             failure = ConsumerError(text)
             failure.__cause__ = error
             self._events.appendleft(events.NotOpened(failure))

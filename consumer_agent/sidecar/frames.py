@@ -180,7 +180,7 @@ def _revoked(body: dict[str, Any]) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for topic, partitions in body.items():
         if not isinstance(topic, str):  # msgpack also has bytes
-            raise NodeContentError(f"revoked: {topic!r:.80} is no topic")
+            raise NodeContentError(f"revoked: {topic!r:.80} is not a topic")
         if not isinstance(partitions, list) or not all(type(partition) is int for partition in partitions):
             raise NodeContentError(f"revoked: {topic!r:.80} must be a list of partitions")
         found.extend((topic, partition) for partition in partitions)

@@ -172,7 +172,7 @@ def _checked(ctx: click.Context, path: str, key: str, option: click.Option, valu
     wanted = bool if option.is_flag else {"integer": int, "float": float}.get(_kind(option), str)
     is_one = isinstance(value, _TYPES[wanted]) and (wanted is bool or not isinstance(value, bool))
     if not is_one:
-        name = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[wanted]
+        name = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[wanted]
         raise click.UsageError(f"{path}: {key}: must be {name}, not {value!r:.80}")
     try:
         option.type_cast_value(ctx, value)

@@ -132,7 +132,7 @@ class UpstreamOffsets:
         if len(self._shown_us) >= MAX_KNOWN_COORDINATORS:
             self._shown_us.clear()
         self._shown_us[group] = now_us
-        _log.warning("group %s has members at the brokers: nobody can join it here before they have left", group)
+        _log.warning("group %s has members at the brokers: no client can join it here until they have left", group)
 
     def _ask_patiently(
         self,

@@ -67,7 +67,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        """Know none."""
+        """Start without topics."""
         self._topics: dict[str, Topic] = {}
         self._missing_since_s: dict[str, float] = {}
 

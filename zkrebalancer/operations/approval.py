@@ -37,7 +37,7 @@ def approving(zk: BlockingZk, group: str) -> tuple[int, Altered]:
     for each in found.obstacles:
         if each.group == group and each.kind == UNAPPROVED and each.moves is not None and each.generation is not None:
             return each.moves, _approved(each.moves, each.generation)
-    more = f"; {found.more} more reasons of groups are not published" if found.more else ""
+    more = f"; {found.more} more obstacles are not published" if found.more else ""
     raise NothingWaitsError(
         f"group {group}: no plan waits for approval; `groups describe {group} --state` shows one, a second after it was"
         f" made{more}"

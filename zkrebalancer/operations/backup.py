@@ -157,7 +157,7 @@ class _Holder:
             reply = self.zk.perform(Multi((self.fence, *operations[:count])), CHANGED)
             if isinstance(reply, Refused):
                 what = (
-                    "the leader's node was deleted or is another's"
+                    "the leader's node was deleted or replaced"
                     if not reply.index
                     else f"{operations[reply.index - 1].path} changed"
                 )

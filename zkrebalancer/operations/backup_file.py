@@ -98,7 +98,7 @@ def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) 
     A person may have edited it: each node must occur once, and after its parent, except those that are left out.
     """
     if file.exists() and not file.is_file():
-        raise BackupFileError(f"{file}: is no regular file, and so cannot be read several times")
+        raise BackupFileError(f"{file}: is not a regular file, so it cannot be read several times")
     known: set[str] = set()
     fault = None
     for number, node in enumerate(read(file), start=FIRST_NODE_LINE):
@@ -120,9 +120,9 @@ def read(file: Path) -> Iterator[Node]:
         for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
             document = _document(file, number, line)
             if number == 1:
-                _require(document.get(FORMAT) == VERSION, file, number, "it is no backup of this version")
+                _require(document.get(FORMAT) == VERSION, file, number, "it is not a backup of this version")
             elif end is not None:
-                _require(is_so=False, file=file, number=number, fault="there is something after the end")
+                _require(is_so=False, file=file, number=number, fault="there is data after the end")
             elif "path" in document:
                 count += 1
                 yield _node(file, number, document)

@@ -68,7 +68,7 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
         if isinstance(reply, Content):
             partition, offset = decimal(name), decimal(reply.content.strip(), MAX_COUNTER)
             if partition is None or offset is None or not paths.is_legal_topic(topic):
-                raise OldOffsetsError(f"{root}/{topic}/{name}: {reply.content!r:.40} is no offset of a partition")
+                raise OldOffsetsError(f"{root}/{topic}/{name}: {reply.content!r:.40} is not an offset of a partition")
             found[topic, partition] = offset
     return found
 

@@ -79,7 +79,7 @@ def _json_rows(text: str) -> Iterable[tuple[str, list[str]]]:
             raise OffsetFileError("offsets must be a list")
         for number, row in enumerate(rows):
             if not isinstance(row, dict):
-                raise OffsetFileError(f"offset {number}: {row!r:.80} is no object")
+                raise OffsetFileError(f"offset {number}: {row!r:.80} is not an object")
             yield f"offset {number}", [str(row.get(key, "")) for key in COLUMNS]
     except NodeContentError as error:
         raise OffsetFileError(str(error)) from None
@@ -95,5 +95,5 @@ def _checked(where: str, row: list[str]) -> tuple[TopicPartition, int]:
     partition, offset = decimal(row[1], fields.MAX_PARTITION), decimal(row[2], MAX_COUNTER)
     if partition is None or offset is None:
         wrong = f"partition {row[1]!r:.40}" if partition is None else f"offset {row[2]!r:.40}"
-        raise OffsetFileError(f"{where}: {wrong} is no number that Kafka allows")
+        raise OffsetFileError(f"{where}: {wrong} is not a number that Kafka allows")
     return (topic, partition), offset

@@ -54,7 +54,7 @@ def _pause_left_us(_known: GroupSettings, _now: Now) -> int:
     return PAUSE_LIMIT_US
 
 
-FREEZE = Expiring("freeze", _freeze, _freeze_left_us, settings.thawed, "the freeze is over, as it was set to be")
+FREEZE = Expiring("freeze", _freeze, _freeze_left_us, settings.thawed, "the freeze has ended at its set time")
 PAUSE = Expiring(
     "pause",
     _pause,

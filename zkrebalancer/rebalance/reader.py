@@ -181,7 +181,7 @@ class GroupReader:
             except NodeContentError as error:
                 self._is_generation_known = False
                 self.view.generation = reply.stat.modified_zxid  # above all former ones, each of which had a write
-                self.problems.add("generation", f"{error}; counting on from {self.view.generation}")
+                self.problems.add("generation", f"{error}; continuing from {self.view.generation}")
 
     def _channels_listed(self, reply: Reply) -> None:
         self.channels = {consumer: [] for consumer in _names(reply)}

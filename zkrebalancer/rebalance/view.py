@@ -24,7 +24,7 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
-SESSIONLESS = "no session stands behind its registration or its record"
+SESSIONLESS = "its registration or its record belongs to no session"
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
 
 

@@ -434,5 +434,5 @@ def _pair(what: str, topic: str, pair: object) -> tuple[int, int]:
         raise NodeContentError(f"{what}: {topic}: [partition, offset] is expected, not {pair!r:.80}")
     number, offset = pair
     if not 0 <= number <= MAX_PARTITION or not UNKNOWN <= offset < 2**63:
-        raise NodeContentError(f"{what}: {topic}: [{number!r:.30}, {offset!r:.30}] is no partition with an offset")
+        raise NodeContentError(f"{what}: {topic}: [{number!r:.30}, {offset!r:.30}] is not a partition with an offset")
     return number, offset

@@ -106,7 +106,7 @@ def test_librdkafkas_settings_come_from_a_table_and_secrets_are_not_shown(file: 
         ('size_ms = "6"', "{}: size_ms: must be an integer, not '6'"),
         ("share = 1.5", "{}: share: 1.5 is not in the range 0<=x<=1."),
         ('is_big = "yes"', "{}: is_big: must be true or false, not 'yes'"),
-        ("zookeeper = 1", "{}: zookeeper: must be a text, not 1"),
+        ("zookeeper = 1", "{}: zookeeper: must be a string, not 1"),
         ("kafka = 1", "{}: kafka: must be a table of texts and numbers"),
         ('bootstrap = "b:1"\n[kafka]\n"fetch.mim.bytes" = 1', "Invalid value for kafka in {}: "),
         ("x = ", "{}: is not TOML: "),

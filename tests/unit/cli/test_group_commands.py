@@ -252,7 +252,7 @@ def test_members_are_drained_by_name_or_instance_and_names_of_the_gone_are_forgo
     explained = commands.run("explain", GROUP, "t", "0")
     assert "keeps it there: a-1 is drained, but no other member reads the topic" in explained.stdout
     assert "does not drain b-1; it drains pod-1" in str(commands.run("undrain", GROUP, "b-1").exception)
-    assert commands.run("undrain", GROUP, "--yes").stdout.splitlines()[-1] == "g is not draining them"
+    assert commands.run("undrain", GROUP, "--yes").stdout.splitlines()[-1] == "g is no longer draining these members"
 
 
 def test_a_static_member_that_is_gone_for_long_stays_drained(commands: Commands) -> None:
@@ -337,7 +337,7 @@ def test_a_plan_that_waits_is_shown_and_approved(commands: Commands) -> None:
     assert "has had another plan since" in str(refused.exception), "in `approval`, compare no generation"
     nodes[path] = replace(present, content=obstacles.encode(1, [], 7))
     refused = commands.run("resume", GROUP, "--yes")
-    assert "7 more reasons of groups are not published" in str(refused.exception)
+    assert "7 more obstacles are not published" in str(refused.exception)
     nodes[path] = present
 
     foreseen = commands.json("resume", GROUP, "--dry-run")

@@ -62,7 +62,7 @@ def test_only_automatic_commits_can_store_what_close_finishes() -> None:
 
 @pytest.mark.parametrize("topics", [[["orders"]], [b"orders"], {1: 1}, [None]])
 def test_a_topic_is_a_text(topics: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"^subscribe: a topic must be a text, not "):
+    with pytest.raises(ConfigurationError, match=r"^subscribe: a topic must be a string, not "):
         new_consumer().subscribe(topics)
 
 

@@ -133,7 +133,7 @@ def test_all_that_is_wrong_with_settings_of_librdkafka_is_told() -> None:
         "error_cb must be a function, which only a Python program can set, not 'print'",
         "throttle_cb must be a function, which only a Python program can set, not 'print'",
         "client.id is decided by the consumer and may not be set",
-        'security must be a text with a plain value, not dict (quotation marks for names with dots: "security.…")',
+        'security must be a plain value, not dict (quotation marks for names with dots: "security.…")',
         'fetch.mim.bytes is refused by librdkafka: No such configuration property: "fetch.mim.bytes"',
         'fetch.wait.max.ms is refused by librdkafka: Invalid value for configuration property "fetch.wait.max.ms"',
     ]
@@ -150,7 +150,7 @@ def test_functions_and_a_log_are_allowed_and_checked() -> None:
     assert kafka_config_faults({"oauth_cb": waiting, "logger": "mine", "rebalance_cb": print}) == [
         "oauth_cb may not be a coroutine function: a thread of librdkafka calls it",
         "logger must be a logging.Logger, not 'mine'",
-        "rebalance_cb must be a text with a plain value, not builtin_function_or_method",
+        "rebalance_cb must be a plain value, not builtin_function_or_method",
     ]
 
 

@@ -227,7 +227,7 @@ def test_a_group_with_members_at_the_brokers_is_elsewhere(
     assert brokers.reached == ["ListGroups"]
     assert [offsets.was_elsewhere(group) for group in ("theirs", "ours")] == [True, False]
     assert [record.message for record in caplog.records] == [
-        "group theirs has members at the brokers: nobody can join it here before they have left"
+        "group theirs has members at the brokers: no client can join it here until they have left"
     ]
     brokers.groups, now_us[0] = ("ours",), now_us[0] + FRESH_US
     assert [offsets.is_elsewhere(group) for group in ("theirs", "ours")] == [False, True]

@@ -46,7 +46,7 @@ def test_the_plan_of_this_group_is_approved_for_its_generation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "end"), [(0, "a second after it was made"), (7, "; 7 more reasons of groups are not published")]
+    ("more", "end"), [(0, "a second after it was made"), (7, "; 7 more obstacles are not published")]
 )
 def test_without_a_plan_it_says_what_may_be_hidden(more: int, end: str) -> None:
     with pytest.raises(NothingWaitsError) as raised:

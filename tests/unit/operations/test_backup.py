@@ -243,7 +243,7 @@ def test_a_restore_ends_if_another_process_takes_the_lead(
     def lose(_count: int, _total: int | None) -> None:
         world.zk.perform(Multi((Delete(paths.COORDINATOR), *leader)))
 
-    with pytest.raises(RestoreLostError, match="the leader's node was deleted or is another's meanwhile"):
+    with pytest.raises(RestoreLostError, match="the leader's node was deleted or replaced meanwhile"):
         restored(world, backed_up(tmp_path), progress=lose)
     assert (paths.COORDINATOR in world.zk.nodes) == is_led
 
@@ -289,10 +289,10 @@ def test_a_file_that_was_edited_is_refused_before_anything_is_written(
             lambda lines: [lines[0], lines[1].replace('"content":"', '"content":"AAAA'), *lines[2:]],
             "the file is damaged",
         ),
-        (lambda lines: [*lines, lines[-1]], "there is something after the end"),
+        (lambda lines: [*lines, lines[-1]], "there is data after the end"),
         (lambda lines: [lines[0], "x", *lines[1:]], "line 2 is not JSON"),
         (lambda lines: [lines[0], '{"path": "/brokers", "content": ""}', *lines[1:]], "line 2 is not a node below"),
-        (lambda lines: [*lines[1:]], "it is no backup of this version"),
+        (lambda lines: [*lines[1:]], "it is not a backup of this version"),
     ],
 )
 def test_what_is_no_whole_backup_is_refused_before_anything_is_written(
@@ -333,7 +333,7 @@ def test_what_cannot_be_kept_or_read_again_is_refused(tmp_path: Path) -> None:
         operation.back_up(client(World()), tmp_path / "new", 1, nothing)
     assert [*tmp_path.iterdir()] == []
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(BackupFileError, match="pipe: is no regular file"):
+    with pytest.raises(BackupFileError, match="pipe: is not a regular file"):
         check(tmp_path / "pipe")
 
 

@@ -67,7 +67,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
 def test_others_get_the_partitions_after_the_lease(command: Command, caplog: pytest.LogCaptureFixture) -> None:
     foreseen = command.json("a-1", "--dry-run")
     assert (foreseen["evicted"], foreseen["has_leader"], command.is_registered("a-1")) == (False, True, True)
-    assert command.run("a-1", "--dry-run").stdout.endswith("nobody was evicted\n")
+    assert command.run("a-1", "--dry-run").stdout.endswith("no consumer was evicted\n")
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         assert command.json("a-1", "--yes") == {**foreseen, "evicted": True}

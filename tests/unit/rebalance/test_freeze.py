@@ -37,7 +37,7 @@ def test_a_freeze_ends_at_its_time_and_what_it_held_back_moves() -> None:
     world.pass_time(10_000)
 
     assert (stored(world), counts(world)) == (GroupSettings(), {"a-1": 2, "b-1": 2})
-    assert "the freeze is over, as it was set to be" in "\n".join(world.warnings)
+    assert "the freeze has ended at its set time" in "\n".join(world.warnings)
 
 
 def test_the_next_leader_ends_it_also_if_its_time_was_over_before() -> None:

@@ -37,7 +37,7 @@ def test_who_has_no_session_is_evicted_and_waited_for_as_if_it_lived(kinds: tupl
     evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
     assert evicted.partitions == owned
     assert world.owned().keys() == {"b-1"}
-    assert sum("no session stands behind" in text for text in world.warnings) == 1
+    assert sum("belongs to no session" in text for text in world.warnings) == 1
 
     world.kill_agent(world.agents["a"])
     world.pass_time(2 * LEASE_MS)

@@ -45,7 +45,7 @@ def drain(
         raise click.UsageError("give GROUP and MEMBER, or --host")
     if group is not None:
         altered: Altered = operation.draining_host(host) if host is not None else operation.draining(members)
-        apply_settings(zookeeper, group, altered, "draining them", asked)
+        apply_settings(zookeeper, group, altered, "draining these members", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.draining_host(host), asked, is_drain=True)
 
@@ -75,7 +75,7 @@ def undrain(
         raise click.UsageError("give GROUP, GROUP and MEMBER, or --host")
     if group is not None:
         altered: Altered = operation.undraining_host(host) if host is not None else operation.undraining(members)
-        apply_settings(zookeeper, group, altered, "not draining them", asked)
+        apply_settings(zookeeper, group, altered, "no longer draining these members", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.undraining_host(host), asked, is_drain=False)
 

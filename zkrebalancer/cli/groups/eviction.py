@@ -58,4 +58,4 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
         }
         click.echo(json.dumps({"group": group, "consumer": consumer, "evicted": not dry_run, **known}))
     else:
-        click.echo("nobody was evicted" if dry_run else f"{consumer} is evicted")
+        click.echo("no consumer was evicted" if dry_run else f"{consumer} is evicted")

@@ -161,7 +161,7 @@ def import_offsets(
     if (file is None) == (source is None):
         raise click.UsageError("give either a file or --from")
     if source == target:
-        raise click.UsageError(f"the offsets would come from where they go: {target}")
+        raise click.UsageError(f"--from and --to name the same store: {target}")
     offsets = _read_file(file) if file is not None else _read_at_rest(group, str(source), kafka, zookeeper)
     if not offsets:
         raise OffsetFileError(f"there are no offsets of {group} in {file or source}")

@@ -47,9 +47,9 @@ def list_groups(
     """
     watching.refuse_json(watch=watch, as_json=as_json)
     if (window_s is None) != (kafka is None):
-        raise click.UsageError("--verdict and --bootstrap need each other")
+        raise click.UsageError("use --verdict and --bootstrap together")
     if watch and window_s is not None:
-        raise click.UsageError("--verdict takes its time, so it cannot be combined with --watch")
+        raise click.UsageError("--verdict takes several readings, so it cannot be combined with --watch")
     refused: list[ZooKeeperRefusedError] = []
 
     def read() -> View:

@@ -108,7 +108,7 @@ def test_what_has_no_answer_is_named_with_the_reason() -> None:
         (lambda one: one.offsets_for_times([A]), "offsets_for_times: times must map"),
         (lambda one: one.offsets_for_times({A: 1.5}), "offsets_for_times: the time of .* must be in milliseconds"),
         (lambda one: one.offsets_for_times({A: -1}), "offsets_for_times: the time of .* must be in milliseconds"),
-        (lambda one: one.partitions_for_topic(b"orders"), "partitions_for_topic: a topic must be a text"),
+        (lambda one: one.partitions_for_topic(b"orders"), "partitions_for_topic: a topic must be a string"),
     ],
 )
 def test_wrong_questions_are_refused(ask: Callable[[Consumer], object], complaint: str) -> None:

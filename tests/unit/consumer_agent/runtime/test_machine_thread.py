@@ -163,6 +163,6 @@ def test_a_session_that_cannot_be_opened_does_not_end_the_thread(
     thread._open_session()
     (event,) = thread._events
     assert isinstance(event, NotOpened)
-    assert str(event.error) == f"no session of ZooKeeper can be opened: {error}"
+    assert str(event.error) == f"no ZooKeeper session can be opened: {error}"
     assert event.error.__cause__ is error
     assert thread._client is None
