@@ -178,7 +178,7 @@ def test_a_generation_that_cannot_be_read_is_told_and_counting_goes_on_above_all
     world.add_agent("b")
     world.pass_time(2_000)
 
-    (problem,) = [text for text in world.warnings if "counting on" in text]
+    (problem,) = [text for text in world.warnings if "continuing from" in text]
     assert "generation: must be a decimal integer, not b'seven'; continuing from " in problem
     assert int(world.zk.nodes[paths.generation(GROUP)].content) > before
     assert len(world.owned()["b-1"]) == 2
