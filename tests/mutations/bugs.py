@@ -302,7 +302,7 @@ MUTATIONS = (
         "the grace that a static member registered is ignored",
         17,
         (Edit("StaticMembers._wait_for", "", "return"),),
-        seeds=100,
+        seeds=500,
     ),
     Mutation(
         "of two members with one instance id, none is fenced",
