@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -149,9 +149,23 @@ def aside(call: Callable[[], None], name: str) -> None:
         call()
 
 
+_unclosed: list[AdminClient] = []  # no thread could be started for them
+
+
 def close_aside(clients: list[AdminClient]) -> None:
-    """Close clients in a thread, as it may take as long as a DNS look-up. Nothing but this list may refer to them."""
-    aside(clients.clear, "consumer-agent-closing")
+    """Close clients in a thread, as it may take as long as a DNS look-up. Nothing but this list may refer to them.
+
+    If the operating system starts no more threads, the next call closes them: the caller may be a client's own thread,
+    and librdkafka aborts the process if a client is closed there.
+    """
+    mine, clients[:] = list(clients), []
+    with suppress(IndexError):
+        while True:
+            mine.append(_unclosed.pop())
+    try:
+        Thread(mine.clear, "consumer-agent-closing").start()
+    except RuntimeError:
+        _unclosed.extend(mine)
 
 
 class KafkaLog(logging.Logger):

@@ -5,6 +5,9 @@ them, and would read again what they have read. While plain consumers run, both 
 
 A partition without an offset in ZooKeeper begins only after Kafka's answer. The others are fetched after the answer, or
 once a request has failed: an outage of Kafka must not keep members from acknowledging commands.
+
+The answer is kept. A consumer may live for a year, and Kafka may have forgotten these offsets by then, for example
+with their topic. So an answer that is old forbids nothing: Kafka is asked again first.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
 from consumer_agent.kafka.client import AdminMaker, close_aside, made
-from consumer_agent.kafka.offset_store import PASSING_ERRORS, READ_TIMEOUT_S, error_of
+from consumer_agent.kafka.offset_store import READ_TIMEOUT_S, error_of
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -29,6 +32,18 @@ MAX_NAMES_SHOWN = 3
 MIN_PAUSE_S = 5.0  # before Kafka is asked again, if it did not answer and nothing waits for that
 MAX_PAUSE_S = 60.0
 OVERDUE_S = 30.0  # of an answer: the client could not be made, or hangs
+FRESH_S = 5.0  # so long after an answer, it may forbid to begin
+OFFSETS_TOPIC = "__consumer_offsets"  # without it, Kafka has no groups
+HIDING_ERRORS = frozenset(  # brokers will never say; after any other error, they are asked again
+    {
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001  # its public name
+    }
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +58,25 @@ class Found(NamedTuple):
     hidden: list[tuple[str, str]]
 
 
+class Silence(NamedTuple):
+    """Kafka did not answer."""
+
+    reason: str
+    has_groups: bool = True  # False: it does not even have the topic in which it keeps offsets of groups
+
+
 class Answer(Protocol):
     """Receives the error that forbids partitions to begin, if any, and whether Kafka has answered at all."""
 
     def __call__(self, error: ConsumerError | None, *, is_known: bool) -> None:
         """Receive the answer."""
+
+
+class Judge(Protocol):
+    """Receives what was found, None without an answer. If it is not `is_fresh`, it forbids nothing."""
+
+    def __call__(self, found: Found | None, *, is_fresh: bool) -> None:
+        """Receive it."""
 
 
 def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None]) -> ConsumerError | None:
@@ -81,7 +110,7 @@ def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None
 
 
 class LookAtKafka:
-    """The one check of a consumer; later calls get the same answer. Callbacks run in librdkafka's thread or here."""
+    """What a consumer has found; callbacks run in librdkafka's thread or in the caller's."""
 
     def __init__(self, group: str, settings: Mapping[str, Any], *, reads_offsets: bool) -> None:
         """Prepare; no client exists before the first call. `reads_offsets`: offsets matter, not only members."""
@@ -90,59 +119,80 @@ class LookAtKafka:
         self._reads_offsets = reads_offsets
         self._lock = new_lock()
         self._found: Found | None = None
-        self._waiting: list[Callable[[Found | None], None]] = []  # for the answer that is under way
-        self._unchecked: dict[TopicPartition, int | None] = {}  # offsets in ZooKeeper
+        self._found_s = 0.0
+        self._waiting: list[Judge] = []  # for the answer that is under way
+        self._unchecked: dict[TopicPartition, int] = {}  # offsets in ZooKeeper
+        self._passed: set[TopicPartition] = set()  # compared once; comparing them again would show nothing new
         self._is_unchecked = False  # Kafka has not answered since the last check
         self._retry_at_s, self._pause_s = 0.0, MIN_PAUSE_S
         self._asking_until_s = 0.0
-        self._has_warned = False
+        self._silent_since_s: float | None = None
+        self._groupless_since_s: float | None = None
+        self._reason = ""  # why there is no answer
+        self._has_warned = self._has_complained = False
 
     def check(self, offsets: Mapping[TopicPartition, int], refuse: Refuse, go_on: Callable[[], None]) -> None:
-        """Compare offsets in ZooKeeper with those in Kafka, then `refuse` or `go_on`.
+        """Compare offsets in ZooKeeper with those in Kafka, each partition once, then `refuse` or `go_on`.
 
         If Kafka does not answer, `go_on` is called, and they are compared once it answers.
         """
         with self._lock:
-            self._unchecked.update(offsets)
+            self._unchecked.update((tp, offset) for tp, offset in offsets.items() if tp not in self._passed)
             self._is_unchecked = True
 
-        def note(found: Found | None) -> None:
-            if self._passes(found, refuse):
+        def judge(found: Found | None, *, is_fresh: bool) -> None:
+            error = None if found is None else self._fault_of_unchecked(found, is_fresh=is_fresh)
+            if error is None:
                 go_on()
+            elif is_fresh:
+                refuse(error)
+            else:
+                self._when_found(judge, is_anew=True)
 
-        self._when_found(note)
+        self._when_found(judge)
 
     def look_after(self, refuse: Refuse) -> None:
         """Ask again if that is due; to be called every few seconds."""
         with self._lock:
-            is_due = self._is_unchecked and time.monotonic() >= max(self._retry_at_s, self._asking_until_s)
-        if is_due:
+            now_s = time.monotonic()
+            is_overdue = bool(self._waiting) and now_s >= self._asking_until_s
+            is_due = self._is_unchecked and not self._waiting and now_s >= self._retry_at_s
+        if is_overdue:
+            self._note(Silence("its client hangs, or could not be made"))
+        elif is_due:
             self.check({}, refuse, lambda: None)
 
     def ask(self, starting: Collection[TopicPartition], answer: Answer) -> None:
         """Ask whether partitions without an offset in ZooKeeper may begin. If brokers do not answer, ask again."""
 
-        def note(found: Found | None) -> None:
-            if found is not None:
-                self._warn(found)
+        def judge(found: Found | None, *, is_fresh: bool) -> None:
             error = None if found is None else fault(self._group, found, dict.fromkeys(starting))
+            if error is not None and not is_fresh:
+                self._when_found(judge, is_anew=True)
+                return
+            self._warn(found)
             answer(error, is_known=found is not None)
 
-        self._when_found(note)
+        self._when_found(judge)
 
-    def _passes(self, found: Found | None, refuse: Refuse) -> bool:
-        if found is None:
-            return True
+    def _fault_of_unchecked(self, found: Found, *, is_fresh: bool) -> ConsumerError | None:
         with self._lock:
-            offsets, self._unchecked, self._is_unchecked = self._unchecked, {}, False
-        error = fault(self._group, found, offsets)
-        if error is not None:
-            refuse(error)
-        return error is None
+            error = fault(self._group, found, self._unchecked)
+            if error is None:
+                self._passed.update(self._unchecked)
+                self._unchecked = {}
+            if error is None or is_fresh:  # after a fault, every later check ends in it
+                self._is_unchecked = False
+        return error
 
-    def _warn(self, found: Found) -> None:
+    def _warn(self, found: Found | None) -> None:
         with self._lock:
-            hidden, self._has_warned = [] if self._has_warned else found.hidden, True
+            hidden: list[tuple[str, str]] = []
+            if found is not None:
+                hidden, self._has_warned = [] if self._has_warned else found.hidden, True
+            since_s, reason = self._silent_since_s, self._reason
+            is_long = since_s is not None and time.monotonic() - since_s >= MIN_PAUSE_S
+            complains, self._has_complained = is_long and not self._has_complained, is_long
         for what, why in hidden:
             _log.warning(
                 "group %s: Kafka does not show its %s there (%s): if plain Kafka consumers used this group, import its"
@@ -151,16 +201,26 @@ class LookAtKafka:
                 what,
                 why,
             )
+        if complains:
+            _log.warning(
+                "group %s: Kafka does not say whether plain Kafka consumers use this group (%s): partitions wait for"
+                " its answer; asking again",
+                self._group,
+                reason,
+            )
 
-    def _when_found(self, note: Callable[[Found | None], None]) -> None:
+    def _when_found(self, judge: Judge, *, is_anew: bool = False) -> None:
+        """Call `judge` with what was found, or when Kafka has answered; with `is_anew`, only with a new answer."""
         with self._lock:
-            found, now_s = self._found, time.monotonic()
+            now_s = time.monotonic()
+            found = None if is_anew else self._found
+            is_fresh = now_s - self._found_s < FRESH_S
             is_asking = now_s < self._asking_until_s
             if found is None:
-                self._waiting.append(note)
+                self._waiting.append(judge)
                 self._asking_until_s = self._asking_until_s if is_asking else now_s + OVERDUE_S
         if found is not None:
-            note(found)
+            judge(found, is_fresh=is_fresh)
         elif not is_asking:
             self._send()
 
@@ -171,23 +231,41 @@ class LookAtKafka:
                 lambda client: _Requests(self._group, client, self._note, reads_offsets=self._reads_offsets).send()
             )
         except KafkaException as error:  # no client can be started now
-            _log.info("group %s: no look at Kafka: %s", self._group, error.args[0].str())
-            self._note(None)
+            self._note(Silence(str(error.args[0].str())))
 
-    def _note(self, found: Found | None) -> None:
+    def _note(self, answer: Found | Silence) -> None:
+        if isinstance(answer, Silence):
+            _log.info("group %s: no look at Kafka: %s", self._group, answer.reason)
         with self._lock:
-            self._found, self._asking_until_s = found or self._found, 0.0
+            now_s = time.monotonic()
+            found = self._learned(answer, now_s)
+            self._asking_until_s = 0.0
             waiting, self._waiting = self._waiting, []
-            self._retry_at_s, self._pause_s = time.monotonic() + self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
-        for note in waiting:
-            note(found)
+            self._retry_at_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
+        for judge in waiting:
+            judge(found, is_fresh=True)
+
+    def _learned(self, answer: Found | Silence, now_s: float) -> Found | None:
+        """Keep an answer. That Kafka has no groups at all is believed if it stays so: brokers begin with no topics."""
+        found = answer if isinstance(answer, Found) else None
+        if isinstance(answer, Silence):
+            self._reason = answer.reason
+            self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+            since_s = now_s if self._groupless_since_s is None else self._groupless_since_s
+            self._groupless_since_s = None if answer.has_groups else since_s
+            if not answer.has_groups and now_s - since_s >= MIN_PAUSE_S:
+                found = Found([], {}, [])
+        if found is not None:
+            self._found, self._found_s = found, now_s
+            self._silent_since_s = self._groupless_since_s = None
+        return found
 
 
 class _Requests:
-    """Requests for members and for offsets, with a client of their own; `done` gets None if Kafka does not answer."""
+    """Requests for members and for offsets, with a client of their own; `done` gets what was found."""
 
     def __init__(
-        self, group: str, client: AdminClient, done: Callable[[Found | None], None], *, reads_offsets: bool
+        self, group: str, client: AdminClient, done: Callable[[Found | Silence], None], *, reads_offsets: bool
     ) -> None:
         self._group = group
         self._reads_offsets = reads_offsets
@@ -206,10 +284,10 @@ class _Requests:
         if error is None:
             self._members = [member.client_id for member in future.result().members]
         elif not self._is_known_to_be_nothing(error, "members"):
-            self._end(None)
+            self._no_answer(error)
             return
         if not self._reads_offsets:
-            self._end({})
+            self._end(Found(self._members, {}, self._hidden))
             return
         request = [ConsumerGroupTopicPartitions(self._group)]
         answers = self._clients[0].list_consumer_group_offsets(request, request_timeout=READ_TIMEOUT_S)
@@ -217,22 +295,33 @@ class _Requests:
 
     def _listed(self, future: Future[Any]) -> None:
         error = error_of(future)
+        committed: dict[TopicPartition, int] = {}
         if error is None:
             listed = future.result().topic_partitions
-            self._end({(tp.topic, tp.partition): tp.offset for tp in listed if tp.offset >= 0})
-        elif self._is_known_to_be_nothing(error, "offsets"):
-            self._end({})
-        else:
-            self._end(None)
+            committed = {(tp.topic, tp.partition): tp.offset for tp in listed if tp.offset >= 0}
+        elif not self._is_known_to_be_nothing(error, "offsets"):
+            self._no_answer(error)
+            return
+        self._end(Found(self._members, committed, self._hidden))
 
     def _is_known_to_be_nothing(self, error: KafkaError, what: str) -> bool:
-        """Whether to continue as if there were nothing: the group is unknown, or the brokers will never answer."""
-        if error.code() in PASSING_ERRORS:
-            return False
-        if error.code() != KafkaError.GROUP_ID_NOT_FOUND:
+        """Whether to go on as if there were nothing: the group is unknown, or brokers will never say."""
+        if error.code() in HIDING_ERRORS:
             self._hidden.append((what, error.str()))
-        return True
+        return error.code() in HIDING_ERRORS or error.code() == KafkaError.GROUP_ID_NOT_FOUND
 
-    def _end(self, committed: dict[TopicPartition, int] | None) -> None:
+    def _no_answer(self, error: KafkaError) -> None:
+        """Ask whether Kafka has groups at all: it may have too few brokers for the topic of their offsets."""
+        topics = TopicCollection([OFFSETS_TOPIC])
+        (future,) = self._clients[0].describe_topics(topics, request_timeout=READ_TIMEOUT_S).values()
+
+        def described(future: Future[Any]) -> None:
+            missing = error_of(future)
+            has_groups = missing is None or missing.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+            self._end(Silence(error.str(), has_groups))
+
+        future.add_done_callback(described)
+
+    def _end(self, answer: Found | Silence) -> None:
         close_aside(self._clients)
-        self._done(None if committed is None else Found(self._members, committed, self._hidden))
+        self._done(answer)

@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_agent import CommitFailedError, ConsumerStateError, NoOffsetError
+from consumer_agent.kafka import elsewhere
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.java import find_java
@@ -116,6 +117,27 @@ def test_an_offset_in_kafka_of_a_topic_that_was_created_again_does_not_count(sta
         stage.wait_ack(stage.start(member, 0, 1))
         wait_until(lambda: len(application.records) == 10 + 3, "the records")
     assert in_kafka(stage, 0) == (10, "zkrebalancer:new-topic")
+
+
+def test_an_offset_that_kafka_has_forgotten_since_the_start_does_not_end_a_consumer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the topic had been made anew: both stores have deleted its offsets, of which only the first look knew."""
+    monkeypatch.setattr(elsewhere, "FRESH_S", 0.0)
+    stage.produce([0], 10)
+    put_into_kafka(stage, 0, 5)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 0, 8)
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 2, "the records from the stored offset on")
+        stage.wait_ack(stage.stop(member, 0))
+        admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
+        admin.delete_consumer_groups([stage.group])[stage.group].result(WAIT_S)
+        deleted = stage.zk.perform(calls.Multi((calls.Delete(paths.offsets(stage.group, stage.topic, 0)),)))
+        assert isinstance(deleted, calls.Done)
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 2 + 10, "the records from the beginning on")
 
 
 def test_who_is_evicted_commits_nothing_to_kafka(stage: Stage) -> None:

@@ -399,6 +399,22 @@ def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
             assert [record.offset for record in agent.poll(WAIT_S)] == [3, 4]
 
 
+def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups() -> None:
+    """Their `offsets.topic.replication.factor`, by default 3, is above their number: no group coordinator ever answers.
+
+    In `LookAtKafka._learned`, believe nothing: the consumer waits for ever.
+    """
+    too_many = {"offsets.topic.replication.factor": "3"}
+    with LocalCluster(chroot="/kafka", kafka_properties=too_many) as cluster, closing(Stage(cluster, 1)) as stage:
+        stage.produce([0], 5)
+        place: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": stage.group}
+        with Consumer(**place) as agent:
+            agent.subscribe([stage.topic])
+            agent.poll(0)
+            stage.start(stage.wait_member(), 0)
+            assert [record.offset for record in agent.poll(WAIT_S)] == [0, 1, 2, 3, 4]
+
+
 def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> None:
     with LocalCluster(broker="kafka-4", chroot="/kafka") as cluster:
         client = clients(cluster.zookeeper)

@@ -11,33 +11,55 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
 from consumer_agent.kafka import elsewhere
-from consumer_agent.kafka.elsewhere import OVERDUE_S, Found, LookAtKafka, fault
+from consumer_agent.kafka.elsewhere import FRESH_S, MIN_PAUSE_S, OVERDUE_S, Found, LookAtKafka, fault
 
 A, B = ("orders", 0), ("orders", 1)
 SETTINGS = {"bootstrap.servers": "b:1"}
 
 
+def failure(code: int) -> KafkaException:
+    return KafkaException(KafkaError(code))
+
+
+def answered(result: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
 class Admin:
-    """Kafka's admin client; the test answers its requests."""
+    """Kafka's admin client. The test answers when it is asked for members; offsets and topics are answered at once."""
 
     def __init__(self) -> None:
         self.described: list[Future[Any]] = []
-        self.offsets: Future[Any] = Future()
+        self.committed: dict[tuple[str, int], int] | KafkaException = {}
+        self.has_groups = True
 
     def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, Future[Any]]:
         self.described.append(Future())
         return {groups[0]: self.described[-1]}
 
     def list_consumer_group_offsets(self, request: Any, **_: object) -> dict[str, Future[Any]]:
-        return {request[0].group_id: self.offsets}
+        found = self.committed
+        if isinstance(found, dict):
+            listed = mock.Mock(topic_partitions=[TopicPartition(*tp, offset) for tp, offset in found.items()])
+            return {request[0].group_id: answered(listed)}
+        return {request[0].group_id: answered(found)}
 
-    def answer(self, offset: int, *members: str) -> None:
-        """Answer the last look: members, and an offset of the first partition."""
-        self.offsets.set_result(mock.Mock(topic_partitions=[TopicPartition(*A, offset)]))
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        found = mock.Mock() if self.has_groups else failure(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return {name: answered(found) for name in topics.topic_names}
+
+    def answer(self, committed: dict[tuple[str, int], int], *members: str) -> None:
+        """Answer the last look."""
+        self.committed = committed
         self.described[-1].set_result(mock.Mock(members=[mock.Mock(client_id=name) for name in members]))
 
-    def fail(self) -> None:
-        self.described[-1].set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    def fail(self, code: int = KafkaError._TIMED_OUT) -> None:
+        self.described[-1].set_exception(failure(code))
 
 
 class Looking:
@@ -51,11 +73,15 @@ class Looking:
         self.refused: list[ConsumerError] = []
         self.begun: list[str] = []
 
+    @property
+    def looks(self) -> int:
+        return len(self.admin.described)
+
     def check(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
         self.look.check(offsets, self.refused.append, lambda: self.begun.append(name))
 
     def ask(self, name: str) -> None:
-        self.look.ask([B], lambda error, is_known: self.begun.append(f"{name} {error} {is_known}"))
+        self.look.ask([B], lambda error, is_known: self.begun.append(f"{name} {type(error).__name__} {is_known}"))
 
     def look_after(self, seconds: float) -> None:
         self.now_s += seconds
@@ -106,16 +132,60 @@ def test_partitions_are_fetched_only_after_the_first_answer(looking: Looking) ->
     looking.check("start", {})
     looking.check("first", {A: 600})
     assert looking.begun == []
-    looking.admin.answer(600)
+    looking.admin.answer({A: 600, B: 600})
     assert (looking.begun, looking.refused) == (["start", "first"], [])
-    looking.check("second", {A: 599})  # without another request
-    assert (looking.begun, len(looking.admin.described)) == (["start", "first"], 1)
+    looking.check("second", {B: 599})  # without another request
+    assert (looking.begun, looking.looks) == (["start", "first"], 1)
     assert [type(error) for error in looking.refused] == [OffsetsElsewhereError]
+
+
+def test_after_a_refusal_no_other_partition_begins(looking: Looking) -> None:
+    """The first of several checks that wait must not take the others' offsets, or these begin without a check."""
+    looking.check("start", {})
+    looking.check("first", {A: 599})
+    looking.check("second", {B: 700})
+    looking.admin.answer({A: 600})
+    assert looking.begun == []
+    assert {type(error) for error in looking.refused} == {OffsetsElsewhereError}
+    looking.look_after(1_000)
+    assert looking.looks == 1
+
+
+def test_a_partition_is_compared_once_so_that_a_seek_back_does_not_end_its_consumer(looking: Looking) -> None:
+    looking.check("first", {A: 600})
+    looking.admin.answer({A: 600})
+    looking.check("again", {A: 10})
+    assert (looking.begun, looking.refused) == (["first", "again"], [])
+
+
+def test_an_answer_that_is_old_forbids_nothing(looking: Looking) -> None:
+    """The topic was made anew, for example: Kafka has forgotten its offsets, and ZooKeeper has none yet."""
+    looking.check("first", {A: 600})
+    looking.admin.answer({A: 600, B: 700})
+    looking.now_s += FRESH_S
+    looking.ask("new")
+    looking.check("moved", {B: 1})
+    assert (looking.begun, looking.looks) == (["first"], 2)
+    looking.admin.answer({})
+    assert (looking.begun, looking.refused) == (["first", "new NoneType True", "moved"], [])
+
+    looking.now_s += FRESH_S
+    looking.ask("newer")  # what is known allows it
+    assert (looking.begun[-1], looking.looks) == ("newer NoneType True", 2)
+
+
+def test_what_an_old_answer_forbids_is_forbidden_if_kafka_still_says_so(looking: Looking) -> None:
+    looking.check("first", {A: 600})
+    looking.admin.answer({A: 600, B: 700})
+    looking.now_s += FRESH_S
+    looking.ask("new")
+    looking.admin.answer({A: 600, B: 700})
+    assert looking.begun == ["first", "new OffsetsElsewhereError True"]
 
 
 def test_members_in_kafka_end_a_consumer_before_it_has_partitions(looking: Looking) -> None:
     looking.check("start", {})
-    looking.admin.answer(600, "plain")
+    looking.admin.answer({A: 600}, "plain")
     assert (looking.begun, [type(error) for error in looking.refused]) == ([], [GroupInUseError])
 
 
@@ -124,35 +194,78 @@ def test_an_outage_delays_nobody_for_longer_and_the_answer_counts_later(looking:
     looking.admin.fail()
     assert looking.begun == ["first"]
     looking.look_after(0)
-    assert len(looking.admin.described) == 1  # not yet
+    assert looking.looks == 1  # not yet
     looking.look_after(10)
     looking.look_after(0)
-    assert len(looking.admin.described) == 2
-    looking.admin.answer(600)
+    assert looking.looks == 2
+    looking.admin.answer({A: 600})
     assert [type(error) for error in looking.refused] == [OffsetsElsewhereError]
     looking.look_after(1_000)
-    assert len(looking.admin.described) == 2
+    assert looking.looks == 2
 
 
-def test_a_client_that_never_answers_is_replaced(looking: Looking) -> None:
-    looking.check("first", {A: 600})
-    looking.look_after(OVERDUE_S)
-    looking.admin.answer(600)
-    assert (looking.begun, looking.refused) == (["first"], [])
+def test_a_client_that_never_answers_holds_nothing_up_and_is_replaced(looking: Looking) -> None:
+    looking.check("first", {A: 599})
+    looking.ask("new")
+    looking.look_after(OVERDUE_S - 1)
+    assert looking.begun == []
+    looking.look_after(1)
+    assert looking.begun == ["first", "new NoneType False"]
+    looking.look_after(MIN_PAUSE_S)
+    assert looking.looks == 2
+    looking.admin.answer({A: 600})
+    assert [type(error) for error in looking.refused] == [OffsetsElsewhereError]
 
 
+def test_an_error_that_is_not_known_is_no_answer(looking: Looking, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise a partition would begin as if Kafka had no offset. The reason is told once."""
+    looking.ask("new")
+    looking.admin.fail(KafkaError.UNKNOWN)
+    assert (looking.begun, caplog.messages) == (["new NoneType False"], [])
+    for _ in range(2):
+        looking.now_s += MIN_PAUSE_S
+        looking.ask("again")
+        looking.admin.fail(KafkaError.UNKNOWN)
+    assert looking.begun[1:] == ["again NoneType False"] * 2
+    (told,) = caplog.messages
+    assert told.startswith("group g: Kafka does not say whether plain Kafka consumers use this group (")
+
+
+def test_brokers_that_have_no_topic_for_offsets_of_groups_have_no_offsets(looking: Looking) -> None:
+    """With fewer brokers than `offsets.topic.replication.factor`, Kafka never answers about a group.
+
+    Brokers that have just started may not know the topic yet.
+    """
+    looking.admin.has_groups = False
+    for expected in (False, True):
+        looking.ask("new")
+        looking.admin.fail(KafkaError.COORDINATOR_NOT_AVAILABLE)
+        assert looking.begun[-1] == f"new NoneType {expected}"
+        looking.now_s += MIN_PAUSE_S
+    looking.ask("newer")
+    assert (looking.begun[-1], looking.looks) == ("newer NoneType True", 2)
+
+    looking.look = LookAtKafka("g", SETTINGS, reads_offsets=True)
+    for has_groups in (False, True, False):
+        looking.admin.has_groups = has_groups
+        looking.ask("new")
+        looking.admin.fail(KafkaError.COORDINATOR_NOT_AVAILABLE)
+        assert looking.begun[-1] == "new NoneType False"
+        looking.now_s += MIN_PAUSE_S
+
+
+@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._UNSUPPORTED_FEATURE])
 def test_what_kafka_hides_is_a_warning_only_where_it_matters(
-    looking: Looking, caplog: pytest.LogCaptureFixture
+    looking: Looking, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     """A partition without an offset in ZooKeeper may be one of plain consumers."""
-    refusal = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
     looking.check("first", {A: 600})
-    looking.admin.offsets.set_exception(refusal)
-    looking.admin.described[-1].set_exception(refusal)
+    looking.admin.committed = failure(code)
+    looking.admin.fail(code)
     assert (looking.begun, caplog.messages) == (["first"], [])
     looking.ask("new")
     looking.ask("newer")
-    assert looking.begun[1:] == ["new None True", "newer None True"]
+    assert looking.begun[1:] == ["new NoneType True", "newer NoneType True"]
     assert [text.split(" (")[0] for text in caplog.messages] == [
         f"group g: Kafka does not show its {what} there" for what in ("members", "offsets")
     ]
