@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Message
 
-from consumer_agent.errors import ConsumerError
+from consumer_agent.errors import ConsumerError, has_stopped
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -69,7 +69,7 @@ class ClassicSource:
         """Continue from these offsets; queued records are dropped."""
         wanted = dict(positions)
         self._batch = []
-        self._do(lambda: self._assign_at(wanted))
+        self._require_done(lambda: self._assign_at(wanted))
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Begin with all assigned partitions: at these offsets, or where the group is."""
@@ -79,7 +79,7 @@ class ClassicSource:
             self.arrived.clear()
             self._assign_at(wanted)
 
-        self._do(begin)
+        self._require_done(begin)
 
     def poll(self, timeout_s: float) -> list[Message]:
         """Return queued records, at most `max_poll_records`."""
@@ -120,8 +120,8 @@ class ClassicSource:
     def drained(self) -> None:
         """Commit what was processed, for tools that show lag; a reset never begins there, so a failure is logged."""
         offsets = [confluent_kafka.TopicPartition(*tp, at) for tp, at in self.held().items() if at != UNKNOWN]
-        if offsets:
-            self._do(lambda: self._commit(offsets))
+        if offsets and not self._do(lambda: self._commit(offsets)):
+            _log.warning("the offsets of a checkpoint are not committed yet, so tools show more lag")
 
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""
@@ -142,10 +142,10 @@ class ClassicSource:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
-    def _do(self, task: Callable[[], None]) -> None:
-        """Let the event thread do something between two polls, and wait for it."""
+    def _do(self, task: Callable[[], None]) -> bool:
+        """Let the event thread do something between two polls; return whether it has done it within a time limit."""
         if not self._is_started:
-            return
+            return True
         done: list[bool] = []
 
         def run() -> None:
@@ -158,6 +158,14 @@ class ClassicSource:
             while not done and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
                 self._changed.wait(left_s)
         self._raise_failure()
+        return bool(done)
+
+    def _require_done(self, task: Callable[[], None]) -> None:
+        """Do what positions depend on: without it, records would be skipped, and done later, it would repeat some."""
+        if not self._do(task):
+            text = f"the client of Kafka has not returned from a call for {TASK_TIMEOUT_S:g} s"
+            self._fail(ConsumerError(text))
+            self._raise_failure()
 
     # ---- the event thread
 
@@ -170,6 +178,9 @@ class ClassicSource:
             self._fail(ConsumerError(f"the client of Kafka has failed: {error}"))
         except RebalancerError as error:
             self._fail(error)
+        except BaseException as error:
+            self._fail(has_stopped("event thread", error))
+            raise
         finally:
             self._client.close()
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from consumer_agent.consumer import Consumer
-from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch
 from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint, Handlers
@@ -157,7 +157,7 @@ class PartitionStates:
                 self._consumer.commit(changed)
             else:
                 self._consumer.commit(changed, timeout_s=timeout_s)
-        except CommitFailedError:  # the partitions were lost, or are being lost: `on_lost` follows
+        except (CommitFailedError, CommitTimeoutError):  # ZooKeeper is away, or partitions are lost: `on_lost` follows
             self._due_s = time.monotonic() + RETRY_S
             if timeout_s is not None:
                 raise

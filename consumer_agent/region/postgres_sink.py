@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -109,22 +110,24 @@ class PostgresSink:
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`."""
         self._require_idle()
-        if self._connection.autocommit:
-            self._connection.execute("BEGIN")
-        self._cursor = self._connection.cursor()
-        if not advances:
-            return set()
-        topics, numbers = [topic for topic, _ in advances], [number for _, number in advances]
-        befores, afters, generations = (list(column) for column in zip(*advances.values(), strict=True))
-        given = (topics, numbers, generations, befores, afters, group, group)
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            return advances.keys() - set(cursor.execute(ADVANCE, given).fetchall())
+        with self._rolled_back_after_an_error():
+            if self._connection.autocommit:
+                self._connection.execute("BEGIN")
+            self._cursor = self._connection.cursor()
+            if not advances:
+                return set()
+            topics, numbers = [topic for topic, _ in advances], [number for _, number in advances]
+            befores, afters, generations = (list(column) for column in zip(*advances.values(), strict=True))
+            given = (topics, numbers, generations, befores, afters, group, group)
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                return advances.keys() - set(cursor.execute(ADVANCE, given).fetchall())
 
     def commit(self) -> None:
         """Commit; raises ConsumerStateError if the application has ended the transaction."""
         if self._status() is not TransactionStatus.INTRANS:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        self._connection.commit()
+        with self._rolled_back_after_an_error():
+            self._connection.commit()
         self._forget_cursor()
 
     def rollback(self) -> None:
@@ -132,6 +135,15 @@ class PostgresSink:
         self._forget_cursor()
         if not self._connection.broken and not self._connection.closed:
             self._connection.rollback()
+
+    @contextmanager
+    def _rolled_back_after_an_error(self) -> Iterator[None]:
+        """Leave no transaction open after an error, such as a lock that is not free in time."""
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
 
     def _forget_cursor(self) -> None:
         cursor, self._cursor = self._cursor, None

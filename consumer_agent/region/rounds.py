@@ -16,7 +16,9 @@ from consumer_agent.region.own_state import DEFAULT_CLOSE_S, Checkpoint, Handler
 from consumer_agent.region.session import RegionSession
 from consumer_agent.runtime.clock import now_ms
 from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.calls import CHANGED, Refusal, Refused, Reply
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.region.documents import Order, Settings
 from zkrebalancer.region.limits import BRAKE_S
 from zkrebalancer.region.member import Member
@@ -24,6 +26,9 @@ from zkrebalancer.region.roles import Phase, Source, Steps, T
 from zkrebalancer.region.states import RegionState
 
 VERSION = 1
+MAX_PAUSE_S = 2.0  # after refusals; orders of the leader have time limits
+COMPLAIN_S = 15.0  # a former registration of the same name may last as long as its session
+EXPECTED = CHANGED | {Refusal.NOT_EMPTY}
 _WHAT = "checkpoint"
 
 
@@ -76,6 +81,8 @@ class Rounds:
         self.figures = Figures()
         self._phase = Phase.OUT
         self._registered_in = -1  # which session has the registration
+        self._unregistered_since_s: float | None = None
+        self._not_before_s, self._pause_s = 0.0, BRAKE_S  # of the next steps, after a refusal
         self._seen: Order | None = None  # the order that was followed last
         self._has_flowed = False  # the consumer may have joined its group
         self._is_started = self._is_closed = self._is_stopped = False
@@ -257,6 +264,10 @@ class Rounds:
             self._is_started = True
         if self._session.failure is not None:
             raise self._session.failure
+        if time.monotonic() < self._not_before_s:
+            if self._phase is Phase.FLOW:
+                self._phase, self._seen = Phase.WAIT, None
+            return
         if self._registered_in != self._session.ends:
             self.member.session_lost()
             self._phase, self._seen = Phase.OUT, None
@@ -272,18 +283,48 @@ class Rounds:
 
     def _register(self) -> None:
         session = self._session.ends
-        if self._session.is_fresh and self._run(self.member.register(lambda: self._session.session_id)):
-            self._registered_in, self._phase = session, Phase.WAIT
+        if not self._session.is_fresh:
+            return
+        steps = self.member.register(lambda: self._session.session_id)
+        if self._run(steps, EXPECTED | {Refusal.NO_AUTH}):  # which `register` reports itself, if it is one too many
+            self._registered_in, self._phase, self._unregistered_since_s = session, Phase.WAIT, None
+            return
+        now_s = time.monotonic()
+        if now_s < self._not_before_s:
+            return  # after a refusal, which is told
+        self._pause()
+        self._unregistered_since_s = now_s if self._unregistered_since_s is None else self._unregistered_since_s
+        if now_s - self._unregistered_since_s >= COMPLAIN_S:
+            name, region = self.member.name, self.member.settings.name
+            self._session.complain(
+                f"{name} still waits to become a member of region {region}: another one has its name"
+            )
 
-    def _run(self, steps: Steps[T]) -> T:
-        replies = None
+    def _run(self, steps: Steps[T], expected: frozenset[Refusal] = EXPECTED) -> T:
+        """Perform the calls of these steps; if a refusal makes them fail, tell it, and pause before the next ones."""
+        replies: list[Reply] | None = None
+        refused: str | None = None
         while True:
             try:
                 calls = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 result: T = end.value
-                return result
+                break
             replies = self._session.perform(calls)
+            for call, reply in zip(calls, replies, strict=True):
+                if isinstance(reply, Refused) and not reply.outcome_unknown and reply.refusal not in expected:
+                    refused = refused_text(call, reply)
+        if refused is not None and (not result or result is Phase.WAIT):
+            self._session.complain(f"{refused}; region {self.member.settings.name} waits, and tries again")
+            self._pause()
+        elif result:
+            self._pause_s = BRAKE_S
+        return result
+
+    def _pause(self) -> None:
+        """Let the next steps wait, each time longer."""
+        self._not_before_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
 
 class _Calls:

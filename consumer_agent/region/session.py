@@ -7,7 +7,6 @@ the leader cannot have noticed that the member is lost: records are returned onl
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,8 +15,9 @@ from dataclasses import dataclass, field
 import gevent
 from gevent.event import Event as Flag
 
+from consumer_agent.errors import has_stopped
 from consumer_agent.runtime.clock import now_ms
-from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from consumer_agent.runtime.threads import Condition, Thread, new_lock, require_descriptors
 from zkrebalancer.protocol.calls import (
     Call,
     Connected,
@@ -31,13 +31,17 @@ from zkrebalancer.protocol.calls import (
     Watched,
     ZooKeeperEvent,
 )
-from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Order
 from zkrebalancer.runtime.zk import ZkClient
 
 END_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_MS = 10_000  # then a warning says that there is no connection yet
+MAX_WAIT_S = 1.0
+MAX_COMPLAINTS = 20  # that are remembered
 MISSING_ORDER_BEAT_S = 0.2  # how often an order is looked for that does not exist yet
 BEATS_PER_SESSION = 3  # reads of the order, which show that the session lives
 LOST = Refused(Refusal.CONNECTION_LOST)
@@ -73,7 +77,7 @@ class RegionSession:
         self.changed = Condition(new_lock())
         self.order: Order | None = None
         self.order_ms = 0  # when it was received
-        self.failure: ConfigurationError | OSError | None = None  # why there will be no session
+        self.failure: Exception | None = None  # why there will be no session any more
         self.ends = 0  # of sessions: a registration belongs to one of them
         self._fresh_until_ms = 0
         self._session_id: int | None = None
@@ -84,8 +88,9 @@ class RegionSession:
         self._beat_at_ms = 0
         self._is_running = True
         self._client: ZkClient | None = None
-        self._complaint = ""
-        self._process = os.getpid()
+        self._complaints: deque[str] = deque(maxlen=MAX_COMPLAINTS)  # that were logged
+        self._was_connected = False
+        self._complain_at_ms = 0
         self._thread = Thread(self._run, "consumer-agent-region")
 
     # ---- the application's thread
@@ -133,27 +138,39 @@ class RegionSession:
     # ---- the session's own thread
 
     def _run(self) -> None:
-        self._flag = Flag()
-        self._async = gevent.get_hub().loop.async_()
-        self._async.start(self._flag.set)
         try:
+            require_descriptors()
+            self._flag = Flag()
+            self._async = gevent.get_hub().loop.async_()
+            self._async.start(self._flag.set)
             try:
-                client = ZkClient(self._hosts, self._timeout_ms, self._handle, self._security)
-                client.start()
-            except (ConfigurationError, OSError) as error:
-                self.failure = error
-                return
-            with self.changed.lock:
-                self._client = client
-            while self._is_running:
-                self._round(client)
-            client.close()
+                self._serve()
+            finally:
+                with self.changed.lock:
+                    self._client, self._fresh_until_ms = None, 0
+                self._async.close()
+                gevent.get_hub().destroy(destroy_loop=True)
+        except (RebalancerError, OSError) as error:
+            self.failure = error
+        except BaseException as error:
+            self.failure = has_stopped("session for its region", error)
+            raise
         finally:
             with self.changed.lock:
-                self._client, self._is_running, self._fresh_until_ms = None, False, 0
+                self._is_running = False
                 self.changed.notify()
-            self._async.close()
-            gevent.get_hub().destroy(destroy_loop=True)
+
+    def _serve(self) -> None:
+        client = ZkClient(self._hosts, self._timeout_ms, self._handle, self._security)
+        self._complain_at_ms = now_ms() + CONNECT_TIMEOUT_MS
+        client.start()
+        with self.changed.lock:
+            self._client = client
+        try:
+            while self._is_running:
+                self._round(client)
+        finally:
+            client.close()
 
     def _round(self, client: ZkClient) -> None:
         self._flag.clear()
@@ -166,7 +183,18 @@ class RegionSession:
         now = now_ms()
         if self._session_id is not None and now >= self._beat_at_ms:
             self._beat(client)
-        self._flag.wait(max(0.001, min((self._beat_at_ms - now) / 1_000, 1.0)))
+        if not self._was_connected and now >= self._complain_at_ms:
+            self.complain(
+                f"no ZooKeeper answered at {self._hosts} within {CONNECT_TIMEOUT_MS / 1_000:g} s; still trying"
+            )
+        left_s = MAX_WAIT_S if self._session_id is None else (self._beat_at_ms - now) / 1_000
+        self._flag.wait(max(0.001, min(left_s, MAX_WAIT_S)))
+
+    def complain(self, text: str) -> None:
+        """Log what is wrong, once."""
+        if text not in self._complaints:
+            self._complaints.append(text)
+            _log.warning("%s", text)
 
     def _beat(self, client: ZkClient) -> None:
         self._last_id += 1
@@ -180,6 +208,7 @@ class RegionSession:
         match event:
             case Connected(session_id, timeout_ms):
                 self._session_id, self._timeout_ms, self._beat_at_ms = session_id, timeout_ms, 0
+                self._was_connected = True
                 self._flag.set()
             case Watched():
                 self._beat_at_ms = 0
@@ -212,9 +241,9 @@ class RegionSession:
             try:
                 order = documents.decode_order(reply.content)
             except NodeContentError as error:
-                if str(error) != self._complaint:
-                    self._complaint = str(error)
-                    _log.warning("%s: %s; the leader makes it anew", self._order_path, error)
+                self.complain(f"{self._order_path}: {error}; the leader makes it anew")
+        elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self.complain(f"{refused_text(Get(self._order_path), reply)}; this member waits for it")
         with self.changed.lock:
             self._fresh_until_ms = max(self._fresh_until_ms, sent_ms + self._timeout_ms * 2 // 3)
             if order != self.order:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.region.sink import Advance, Claim, Row, settled
@@ -53,7 +54,7 @@ class SqliteSink:
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""
         self._begin()
-        try:
+        with self._rolled_back_after_an_error():
             answer = {}
             for claim in claims:
                 stored = self.connection.cursor()
@@ -64,32 +65,42 @@ class SqliteSink:
                     values = (row.identity, row.life, row.generation, row.next_offset)
                     self.connection.execute(STORE, (group, *claim.partition, *values))
                     answer[claim.partition] = row.next_offset
-        except BaseException:
-            self.rollback()
-            raise
-        self.connection.execute("COMMIT")
+            self.connection.execute("COMMIT")
         return answer
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`; the whole database is locked until the end."""
         self._begin()
         refused = set()
-        for partition, advance in advances.items():
-            given = (advance.after, group, *partition, advance.generation, advance.before)
-            if not self.connection.execute(ADVANCE, given).rowcount:
-                refused.add(partition)
+        with self._rolled_back_after_an_error():
+            for partition, advance in advances.items():
+                given = (advance.after, group, *partition, advance.generation, advance.before)
+                if not self.connection.execute(ADVANCE, given).rowcount:
+                    refused.add(partition)
         return refused
 
     def commit(self) -> None:
-        """Commit; raises ConsumerStateError if the application has ended the transaction."""
+        """Commit; raises ConsumerStateError if the application has ended the transaction.
+
+        A reader can make it fail: SQLite then keeps the transaction open, and its writer locks out all others.
+        """
         if not self.connection.in_transaction:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        self.connection.execute("COMMIT")
+        with self._rolled_back_after_an_error():
+            self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
         """Roll back, unless the transaction has ended already."""
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _rolled_back_after_an_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
 
     def _begin(self) -> None:
         self._require_idle()

@@ -7,11 +7,9 @@ threads add with `send`. Nothing is decided here.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
 from functools import partial
 
 import gevent
@@ -32,7 +30,7 @@ from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
-from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from consumer_agent.runtime.threads import Condition, Thread, new_lock, require_descriptors
 from zkrebalancer.protocol.calls import CHANGED, Multi, Refusal, Refused, Replied, ZooKeeperEvent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -42,7 +40,6 @@ MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has sto
 EVENTS_PER_ROUND = 1_000  # between two readings of the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
 START_TIMEOUT_S = 10.0
-LOOP_DESCRIPTORS = 8  # for the event loop, whose C code hangs if there are none
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # no faults
 DROPPED_TIMEOUT_MS = 10_000  # for leaving the group of a dropped consumer
 
@@ -147,9 +144,7 @@ class MachineThread:
     def _open_loop(self) -> bool:
         """Open the thread's event loop; return whether that succeeded."""
         try:
-            with ExitStack() as opened:
-                for _ in range(LOOP_DESCRIPTORS):
-                    opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            require_descriptors()
             self._flag = Flag()
             self._wake = gevent.get_hub().loop.async_()
             self._wake.start(self._flag.set)

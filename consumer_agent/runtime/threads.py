@@ -7,11 +7,22 @@ greenlet waits, other greenlets of its thread run.
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol
+
+LOOP_DESCRIPTORS = 8  # for an event loop, whose C code hangs if there are none
+
+
+def require_descriptors() -> None:
+    """Raise OSError if too few descriptors are left for an event loop of gevent."""
+    with ExitStack() as opened:
+        for _ in range(LOOP_DESCRIPTORS):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _original(name: str) -> Any:  # noqa: ANN401  # of any type

@@ -139,6 +139,39 @@ def test_a_claim_waits_for_the_open_transaction_of_the_former_owner(
     assert claim(impatient, 5) == {P0: 15}  # it can be used again
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_after_a_commit_that_a_reader_prevents_no_transaction_stays_open(sink: Sink, connect: Connect) -> None:
+    """SQLite keeps it open: the database would stay locked, and the next transaction of the region be refused."""
+    claim(sink, 3)
+    sink.connection.execute("PRAGMA busy_timeout = 0")
+    reader = connect()
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM consumer_progress").fetchone()
+    sink.begin("g", {P0: Advance(10, 15, 3)})
+    for commit in (sink.commit, lambda: claim(sink, 4)):
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            commit()
+    reader.rollback()
+    assert claim(sink, 4) == {P0: 10}
+
+
+@OF_SQL
+def test_after_a_begin_that_has_waited_for_too_long_no_transaction_stays_open(
+    sink: Sink, connect: Connect, database: str
+) -> None:
+    claim(sink, 3)
+    other = connect()
+    impatient = as_sink(other)
+    other.execute("PRAGMA busy_timeout = 0" if database == "sqlite" else "SET lock_timeout = '20ms'")
+    other.commit()
+    sink.begin("g", {P0: Advance(10, 15, 3)})
+    for _ in range(2):
+        with pytest.raises((sqlite3.OperationalError, psycopg.errors.LockNotAvailable)):
+            impatient.begin("g", {P0: Advance(10, 15, 3)})
+    sink.rollback()
+    assert advance(impatient, 10, 15, 3)
+
+
 @OF_SQL
 def test_partitions_of_other_members_are_not_locked(sink: Sink, connect: Connect, database: str) -> None:
     """In PostgreSQL; SQLite has one writer."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import confluent_kafka
 import pytest
 
-from consumer_agent.region import ForcedRegion
+from consumer_agent.errors import ConsumerError
+from consumer_agent.region import ForcedRegion, classic_source
 from consumer_agent.region.classic_source import ClassicSource
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.region.documents import UNKNOWN
 from zkrebalancer.region.limits import queue_limit
@@ -92,3 +95,34 @@ def test_only_clients_of_confluent_kafka_are_taken() -> None:
             on_checkpoint=print,
             on_reset=print,
         )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_cause_is_told_if_the_event_thread_ends(source: Any) -> None:
+    """Otherwise the loop over the region would wait for ever, without a word."""
+    client, source._client, source._is_started = source._client, mock.Mock(), False
+    source._client.subscribe.side_effect = RuntimeError("a bug")
+    source._start()
+    source._thread.join(WITHIN_S)
+    for _ in range(2):
+        with pytest.raises(ConsumerError, match="event thread has stopped: RuntimeError: a bug"):
+            source.poll(0.0)
+    source._client = client
+
+
+def test_a_move_that_the_client_does_not_make_in_time_ends_the_region(
+    source: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the queue's records would follow a restored state, and the move, made later, would repeat records.
+
+    A commit for tools may be late.
+    """
+    monkeypatch.setattr(classic_source, "TASK_TIMEOUT_S", 0.0)
+    source._positions = {("t", 0): 5}
+    source.drained()
+    assert caplog.messages == ["the offsets of a checkpoint are not committed yet, so tools show more lag"]
+    source._enqueue([Message(0, 7)])
+    with pytest.raises(ConsumerError, match="the client of Kafka has not returned from a call for 0 s"):
+        source.seek({("t", 0): 2})
+    with pytest.raises(ConsumerError, match="has not returned"):
+        source.poll(0.0)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from unittest import mock
+
 import pytest
 from confluent_kafka import Consumer
 
-from consumer_agent.region import ForcedRegion
+from consumer_agent.region import ForcedRegion, session
+from consumer_agent.region.session import LOST, MAX_WAIT_S, RegionSession
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.protocol.calls import Get, Refusal, Refused
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -30,3 +36,58 @@ def test_a_password_file_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatc
         pytest.raises(ConfigurationError, match="/missing: cannot be read: No such file"),
     ):
         next(iter(region))
+
+
+def new_session(monkeypatch: pytest.MonkeyPatch | None = None) -> RegionSession:
+    if monkeypatch is not None:
+        monkeypatch.setattr(session, "CONNECT_TIMEOUT_MS", 0)
+    return RegionSession("127.0.0.1:1", None, 1_000, "/order", call_timeout_s=1.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("what", "failure"),
+    [
+        ("consumer_agent.region.session.RegionSession._round", RuntimeError("a bug")),
+        ("consumer_agent.region.session.Flag", MemoryError("no memory")),
+        ("os.open", OSError(24, "Too many open files")),
+    ],
+)
+def test_the_cause_is_told_if_the_thread_ends(what: str, failure: Exception) -> None:
+    """Otherwise the loop over the region would wait for ever, without a word."""
+    member = new_session()
+    with mock.patch(what, side_effect=failure):
+        member.start()
+        member._thread.join(WITHIN_S)
+    assert str(failure) in str(member.failure)
+    assert member.perform([Get("/order")]) == [LOST]
+
+
+def test_a_server_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = new_session(monkeypatch)
+    member.start()
+    give_up_at = time.monotonic() + WITHIN_S
+    while not caplog.messages:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.001)
+    member.close()
+    assert caplog.messages == ["no ZooKeeper answered at 127.0.0.1:1 within 0 s; still trying"]
+
+
+def test_a_thread_without_a_session_waits_for_one() -> None:
+    """In `_round`, let the time of the next beat count between two sessions: it spins, a thousand times a second."""
+    member = new_session()
+    member._flag, member._was_connected = mock.Mock(), True
+    member._round(mock.Mock())
+    member._flag.wait.assert_called_once_with(MAX_WAIT_S)
+
+
+def test_an_order_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    member = new_session()
+    for reply in (Refused(Refusal.NO_NODE), *[Refused(Refusal.NO_AUTH)] * 2):
+        member._order_read(0, reply)
+    (told,) = caplog.messages
+    assert "ZooKeeper refuses /order: " in told
+    assert "right READ is missing" in told

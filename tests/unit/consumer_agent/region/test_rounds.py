@@ -1,0 +1,99 @@
+"""A member of a region whose calls are refused pauses, and tells why; it never waits without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from consumer_agent.region import rounds as module
+from consumer_agent.region.own_state import Handlers
+from consumer_agent.region.rounds import COMPLAIN_S, Rounds
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Content, Get, Refusal, Refused, Reply, Stat
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Settings
+from zkrebalancer.region.limits import BRAKE_S
+from zkrebalancer.region.roles import Phase
+
+SETTINGS = Settings("counts", "group", 1_000, 60_000)
+OWN, OTHER = 1, 2  # sessions
+
+
+class Session:
+    """Answers each call as the test says."""
+
+    def __init__(self, answer: Callable[[Call], Reply]) -> None:
+        self.answer = answer
+        self.order: Any = mock.Mock()
+        self.failure, self.ends, self.is_fresh, self.session_id = None, 0, True, OWN
+        self.count = 0
+        self.told: list[str] = []
+
+    def start(self) -> None: ...
+
+    def wait(self, _timeout_s: float) -> None: ...
+
+    def perform(self, calls: Sequence[Call]) -> list[Reply]:
+        self.count += len(calls)
+        return [self.answer(call) for call in calls]
+
+    def complain(self, text: str) -> None:
+        if text not in self.told:
+            self.told.append(text)
+
+
+class Playing:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Call], Reply]) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(module, "time", mock.Mock(monotonic=lambda: self.now_s))
+        self.source = mock.Mock(arrived=set(), has_lost=False, was_revoked=False, rebalances=0)
+        self.source.first_offsets.return_value = {("orders", 0): 5}
+        self.source.identity.return_value = ""
+        self.session = Session(answer)
+        session: Any = self.session
+        self.rounds = Rounds("g", "m", SETTINGS, self.source, Handlers(print, print), session, 10_000)
+
+    def play(self, seconds: float) -> None:
+        for _ in range(round(seconds / BRAKE_S)):
+            self.rounds._next()
+            self.now_s += BRAKE_S
+
+
+def test_a_registration_that_is_refused_is_told_and_repeated_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing = Playing(monkeypatch, lambda _call: Refused(Refusal.QUOTA_EXCEEDED, 0))
+    playing.play(60)
+    assert playing.session.count < 40
+    (told,) = playing.session.told
+    assert told == "ZooKeeper refuses /consumers: quota exceeded; region counts waits, and tries again"
+
+
+def test_a_member_whose_name_is_taken_waits_with_pauses_and_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(call: Call) -> Reply:
+        if call == Get(paths.region("g")):
+            return Content(documents.encode_settings(SETTINGS), Stat(0, 1, 1, 0))
+        return Content(b"", Stat(0, 1, 1, OTHER)) if isinstance(call, Get) else Refused(Refusal.NODE_EXISTS, 0)
+
+    playing = Playing(monkeypatch, answer)
+    playing.play(COMPLAIN_S - 1)
+    assert playing.session.told == []
+    playing.play(60)
+    assert playing.session.count < 600  # each try has ten to twelve calls
+    (told,) = playing.session.told
+    assert told.startswith("m still waits to become a member of region counts")
+
+
+def test_records_whose_first_offsets_cannot_be_stored_are_not_fetched_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    playing = Playing(monkeypatch, lambda _call: Refused(Refusal.QUOTA_EXCEEDED, 0))
+    playing.rounds._phase, playing.rounds._registered_in = Phase.FLOW, 0
+    playing.rounds.member.zxid, playing.rounds._seen = 5, playing.session.order
+    for _ in range(10):
+        playing.rounds._next()
+    assert playing.source.poll.call_count == 1
+    playing.source.seek.assert_called_once_with({("orders", 0): 5})
+    (told,) = playing.session.told
+    assert "/initial/orders" in told
