@@ -166,6 +166,7 @@ def close_aside(clients: list[AdminClient]) -> None:
         Thread(mine.clear, "consumer-agent-closing").start()
     except RuntimeError:
         _unclosed.extend(mine)
+        mine.clear()
 
 
 class KafkaLog(logging.Logger):
