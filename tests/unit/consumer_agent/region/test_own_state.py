@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from consumer_agent import Consumer, ConsumerStateError
+from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
 from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.figures import Figures
+from consumer_agent.region.partition_states import PartitionStates
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 
 
@@ -64,3 +66,26 @@ def test_figures_have_the_last_and_the_longest_duration() -> None:
     assert (known["region_assigned_partitions"], known["region_consumed_topics"]) == (4, 2)
     assert known["region_rebalances_total"] == 3
     assert known["region_resets_total"] == known["region_checkpoints_total"] == 0
+
+
+@pytest.mark.parametrize("error", [CommitTimeoutError("no answer"), CommitFailedError("lost")])
+def test_a_commit_without_an_outcome_ends_no_iteration_and_is_repeated(error: Exception) -> None:
+    """ZooKeeper is away, for example. The former copies stay until a commit has said which one is valid."""
+    consumer, handlers = mock.Mock(), mock.Mock()
+    consumer._frontend.is_closed = False
+    states = PartitionStates(consumer, 3_600.0, handlers)
+    batch = mock.MagicMock()
+    batch.by_partition.return_value = {("orders", 0): [mock.Mock(offset=6)]}
+    consumer.poll.return_value, consumer.position.return_value = batch, {("orders", 0): 7}
+    consumer.commit.side_effect = [error, None]
+    batches = states.batches()
+    next(batches)
+    for retired in (0, 1):
+        states._due_s = 0.0
+        next(batches)
+        assert handlers.retire.call_count == retired
+    assert consumer.commit.call_args_list == [mock.call({("orders", 0): 7})] * 2
+    consumer.commit.side_effect = [error]
+    states._stored.clear()
+    with pytest.raises(type(error)):
+        states.checkpoint(1.0)
