@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import gevent
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from zkrebalancer.localcluster.mirror_metrics import Seen, registry
+from zkrebalancer.localcluster.topic_ids import TopicIds
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -32,8 +33,10 @@ from zkrebalancer.protocol.calls import (
     Operation,
     Refusal,
     Refused,
+    Reply,
     SetContent,
 )
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock, http_server
 from zkrebalancer.runtime.http_server import Pages
@@ -47,6 +50,8 @@ ROUND_LIMIT_S = 30.0
 SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
+CONTROLLER = "/controller"  # ephemeral in ZooKeeper mode; persistent, or absent, once Kafka has moved to KRaft
+MAX_DELETES = 500  # in one transaction
 PLAINTEXT = "PLAINTEXT"
 _URL_SAFE = str.maketrans("+/", "-_")  # topic ids: Kafka uses URL-safe base64, librdkafka standard base64
 _log = logging.getLogger(__name__)
@@ -77,19 +82,27 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaMetadata:
-    """Brokers and topics in Kafka; `names` are all topics, `topics` those with a description."""
+    """Brokers and topics in Kafka; `names` are all topics, `topics` those with a description.
+
+    `refused`: topic -> why Kafka does not describe it.
+    """
 
     brokers: Mapping[int, Broker]
     names: frozenset[str]
     topics: Mapping[str, Topic]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The contents of the nodes below `/brokers/ids` and `/brokers/topics`, by name."""
+    """The contents of the nodes below `/brokers/ids` and `/brokers/topics`, by name.
+
+    `refused`: path -> why ZooKeeper does not show it. These nodes stay as they are.
+    """
 
     brokers: Mapping[str, bytes]
     topics: Mapping[str, bytes]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], now_ms: int) -> list[Multi]:
@@ -103,6 +116,8 @@ def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], n
     for number, broker in sorted(kafka.brokers.items()):
         path = f"{paths.BROKER_IDS}/{number}"
         existing = nodes.brokers.get(str(number))
+        if path in nodes.refused:
+            continue
         if existing is None:
             changes.append((Create(path, _encode_broker(broker, now_ms), ephemeral=True),))
         elif _broker_address(existing) != ([broker.endpoint], broker.rack):
@@ -111,7 +126,9 @@ def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], n
     gone += [paths.topic(name) for name in missing_topics(kafka, nodes) & missing_before]
     changes += [(Delete(path),) for path in sorted(gone)]
     changes += [
-        _topic_change(paths.topic(name), topic, nodes.topics.get(name)) for name, topic in sorted(kafka.topics.items())
+        _topic_change(paths.topic(name), topic, nodes.topics.get(name))
+        for name, topic in sorted(kafka.topics.items())
+        if paths.topic(name) not in nodes.refused
     ]
     return [Multi(operations) for operations in changes if operations]
 
@@ -126,8 +143,9 @@ def _topic_change(path: str, topic: Topic, existing: bytes | None) -> tuple[Oper
     if existing is None:
         return (Create(path, content),)
     document = _read_document(existing)
-    if document.get("topic_id") != topic.topic_id:  # recreated in Kafka: the node needs a new creation zxid, too
-        return (Delete(path), Create(path, content))
+    topic_id = document.get("topic_id")
+    if not document or topic_id not in {None, topic.topic_id}:  # None: Kafka before 2.8 wrote it
+        return (Delete(path), Create(path, content))  # recreated in Kafka: the node needs a new creation zxid, too
     partitions = document.get("partitions")
     if isinstance(partitions, dict) and len(partitions) > len(topic.replicas):
         return ()
@@ -171,9 +189,15 @@ def _read_document(content: bytes) -> dict[str, object]:
     """Return a node's JSON object, or {} for invalid content, which is then replaced."""
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _ids(nodes: Nodes) -> dict[str, str]:
+    """Return topic -> id, of the topics that have one in ZooKeeper."""
+    found = ((name, _read_document(content).get("topic_id")) for name, content in nodes.topics.items())
+    return {name: topic_id for name, topic_id in found if isinstance(topic_id, str)}
 
 
 class Mirror:
@@ -196,6 +220,8 @@ class Mirror:
         self._seen = Seen()
         self._faults = ["nothing is mirrored yet"]
         self._missing: frozenset[str] = frozenset()
+        self._ids = TopicIds()
+        self._complaints = Complaints()
         self._is_ready = False  # since the first round that has succeeded
 
     def run(self) -> None:
@@ -245,17 +271,18 @@ class Mirror:
             self._ended("kafka", ["Kafka does not answer"])
             self._ask_zookeeper(client)
         else:
-            self._write(client, metadata)
+            self.write(client, metadata)
         self._seen.round_s = (clock.steady_us() - began_us) / 1e6
         self._vitals.looped()
         self._vitals.report(is_ready=self._is_ready, status="; ".join([self._summary(), *self._faults]))
 
-    def _write(self, client: BlockingZk, metadata: KafkaMetadata) -> None:
+    def write(self, client: BlockingZk, metadata: KafkaMetadata) -> None:
         """Make ZooKeeper equal to `metadata`; errors are left to the next round."""
         try:
-            nodes = _read_nodes(client)
-            changes = plan(metadata, nodes, self._missing, time.time_ns() // 1_000_000)
-            failed = _carry_out(client, changes)
+            nodes = read_nodes(client)
+            believed = self._without_doubtful(metadata, nodes)
+            changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
+            refused = carry_out(client, changes)
         except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
             _log.warning("%s; trying again", error)
             self._missing = frozenset()
@@ -263,10 +290,22 @@ class Mirror:
             return
         self._missing = missing_topics(metadata, nodes)
         self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
-        self._seen.changes += len(changes) - failed
+        self._seen.changes += len(changes) - len(refused)
         self._vitals.answered()
         self._is_ready = True
-        self._ended("refused" if failed else "done", [f"ZooKeeper refuses {failed} changes"] if failed else [])
+        known = (("ZooKeeper", {**refused, **nodes.refused}), ("Kafka", metadata.refused))
+        for what, why in [each for _server, found in known for each in sorted(found.items())]:
+            if (text := self._complaints.text(what, f"{what}: {why}; trying again", time.monotonic())) is not None:
+                _log.warning("%s", text)
+        faults = [f"{server} refuses {len(found)} nodes or topics" for server, found in known if found]
+        self._ended("refused" if faults else "done", faults)
+
+    def _without_doubtful(self, metadata: KafkaMetadata, nodes: Nodes) -> KafkaMetadata:
+        """Leave out the topics whose other id does not count yet."""
+        doubtful = self._ids.doubtful({name: topic.topic_id for name, topic in metadata.topics.items()}, _ids(nodes))
+        if not doubtful:
+            return metadata
+        return replace(metadata, topics={name: one for name, one in metadata.topics.items() if name not in doubtful})
 
     def _ask_zookeeper(self, client: BlockingZk) -> None:
         """Show that the session lives; an outage of Kafka is no reason to restart this process."""
@@ -301,47 +340,84 @@ def read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata:
     brokers = {node.id: Broker(node.host, node.port, node.rack, protocol) for node in cluster.nodes}
     names = frozenset(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
     topics: dict[str, Topic] = {}
+    refused: dict[str, str] = {}
     if names:
         described = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
         for name, future in described.items():
             try:
                 description = future.result()
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since the listing
-                    raise
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since the listing
+                    continue
+                if len(refused) + 1 == len(described):
+                    raise  # none can be described
+                refused[name] = error.args[0].str()
                 continue
             replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
             topics[name] = Topic(str(description.topic_id).translate(_URL_SAFE), replicas)
-    return KafkaMetadata(brokers, names, topics)
+    return KafkaMetadata(brokers, names, topics, refused)
 
 
-def _read_nodes(client: BlockingZk) -> Nodes:
-    return Nodes(_contents(client, paths.BROKER_IDS), _contents(client, paths.BROKER_TOPICS))
+def read_nodes(client: BlockingZk) -> Nodes:
+    """Read the nodes of brokers and topics."""
+    refused: dict[str, str] = {}
+    brokers, topics = (_contents(client, parent, refused) for parent in (paths.BROKER_IDS, paths.BROKER_TOPICS))
+    return Nodes(brokers, topics, refused)
 
 
-def _contents(client: BlockingZk, parent: str) -> dict[str, bytes]:
-    """Return the contents of the children; create the parent if it is missing."""
+def _contents(client: BlockingZk, parent: str, refused: dict[str, str]) -> dict[str, bytes]:
+    """Return the contents of the children, and note those that may not be read; create the parent if it is missing."""
     listed = client.perform(ListChildren(parent), ABSENT)
     if not isinstance(listed, Children):
         grandparent = parent.rpartition("/")[0]
         for path in (grandparent, parent):
             client.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
         return {}
-    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names], ABSENT)
-    return {
-        name: reply.content for name, reply in zip(listed.names, replies, strict=True) if isinstance(reply, Content)
+    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names], frozenset(Refusal))
+    known = dict(zip(listed.names, replies, strict=True))
+    refused |= {
+        f"{parent}/{name}": reply.refusal.value
+        for name, reply in known.items()
+        if isinstance(reply, Refused) and reply.refusal not in ABSENT
     }
+    return {name: reply.content for name, reply in known.items() if isinstance(reply, Content)}
 
 
-def _carry_out(client: BlockingZk, transactions: list[Multi]) -> int:
-    """Write the changes; return how many were refused."""
-    failed = 0
-    replies = client.perform_all(list(transactions), frozenset(Refusal))  # each concerns another topic or broker
-    for transaction, reply in zip(transactions, replies, strict=True):
+def carry_out(client: BlockingZk, transactions: list[Multi]) -> dict[str, str]:
+    """Write the changes; return path -> why of those that were refused."""
+    sendable = [one for one in transactions if client.request_limit.fits(one.operations)]
+    refused = dict.fromkeys({one.operations[0].path for one in transactions}, Refusal.TOO_LARGE.value)
+    replies = client.perform_all(sendable, frozenset(Refusal))  # each concerns another topic or broker
+    for transaction, first_reply in zip(sendable, replies, strict=True):
+        path, reply = transaction.operations[0].path, first_reply
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY:
+            reply = _carry_out_above_others(client, transaction)
         what = " and ".join(f"{type(one).__name__} {one.path}" for one in transaction.operations)
         if isinstance(reply, Refused):
-            failed += 1
-            _log.warning("%s failed (%s); trying again in the next round", what, reply.refusal.value)
+            refused[path] = f"{what} failed ({reply.refusal.value})"
         else:
+            del refused[path]
             _log.info("%s", what)
-    return failed
+    return refused
+
+
+def _carry_out_above_others(client: BlockingZk, transaction: Multi) -> Reply:
+    """Delete a topic's node with what Kafka left below it in ZooKeeper mode; while Kafka uses that, it is refused."""
+    controller = client.perform(Get(CONTROLLER), frozenset(Refusal))
+    is_persistent = isinstance(controller, Content) and not controller.stat.ephemeral_owner
+    if controller != Refused(Refusal.NO_NODE) and not is_persistent:
+        return Refused(Refusal.NOT_EMPTY)
+    found = level = [transaction.operations[0].path]
+    while level:
+        lists = client.perform_all([ListChildren(path) for path in level], frozenset(Refusal))
+        known = zip(level, lists, strict=True)
+        level = [f"{path}/{name}" for path, listed in known if isinstance(listed, Children) for name in listed.names]
+        found = [*found, *level]
+    deletes = [Delete(path) for path in found[:0:-1]]
+    while deletes:
+        count = client.request_limit.fitting(deletes[:MAX_DELETES])
+        reply = client.perform(Multi(tuple(deletes[:count])), frozenset(Refusal))
+        if isinstance(reply, Refused):
+            return reply
+        deletes = deletes[count:]
+    return client.perform(transaction, frozenset(Refusal))

@@ -1,0 +1,222 @@
+"""Rounds of the topic mirror on a ZooKeeper in memory: what it may not read, or not delete, concerns no other topic."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.support.zk_model import Right
+from tests.unit.localcluster.test_topic_mirror import kafka, topic
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.localcluster import mirror
+from zkrebalancer.localcluster.mirror import KafkaMetadata, Mirror, read_kafka
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
+from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
+from zkrebalancer.protocol.refusals import require_expected
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+class MirrorClient(ModelClient):
+    """A client with a mirror's rights: those that the model denies."""
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        reply = self.model.perform(call)
+        require_expected(call, reply, expected)
+        return reply
+
+    def topics(self) -> dict[str, tuple[int, str]]:
+        """Return topic -> partitions and incarnation."""
+        nodes = {name: self.model.nodes[paths.topic(name)] for name in self.model.children(paths.BROKER_TOPICS)}
+        known = {name: decode_topic(node.content, node.created_zxid) for name, node in nodes.items()}
+        return {name: (one.count, one.incarnation) for name, one in known.items()}
+
+
+def new_mirror() -> Mirror:
+    return Mirror({"bootstrap.servers": "kafka:9092"}, "zookeeper:2181", 1.0, Notifier({}))
+
+
+def rounds(one: Mirror, client: MirrorClient, metadata: KafkaMetadata, count: int = 3) -> None:
+    for _ in range(count):
+        one.write(cast("BlockingZk", client), metadata)
+
+
+def mirrored(metadata: KafkaMetadata) -> tuple[Mirror, MirrorClient]:
+    one, client = new_mirror(), MirrorClient()
+    rounds(one, client, metadata, 2)  # the first one makes the parents
+    assert client.topics().keys() == metadata.topics.keys()
+    return one, client
+
+
+def as_zookeeper_mode_left_it(client: MirrorClient, name: str, partitions: int = 2) -> None:
+    for number in range(partitions):
+        client.create(f"{paths.topic(name)}/partitions/{number}/state", b"{}")
+
+
+@pytest.mark.parametrize("limit", [1_000, 100_000])
+def test_a_topic_that_is_created_again_gets_a_new_node_although_kafka_left_nodes_below_it(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """In `carry_out`, only note what is not empty: the offsets of the former topic would be those of the new one."""
+    one, client = mirrored(kafka(t=topic("id1", 20), u=topic("id2", 1)))
+    monkeypatch.setattr(client, "request_limit", RequestLimit(limit), raising=False)
+    as_zookeeper_mode_left_it(client, "t", 20)
+    before = client.topics()["t"][1]
+    client.create("/controller", b"{}")  # KRaft's controller leaves a persistent one
+    rounds(one, client, kafka(t=topic("id3", 2), u=topic("id2", 1)))
+    count, after = client.topics()["t"]
+    assert count == 2
+    assert not is_same_topic(before, after)
+    assert not client.model.children(paths.topic("t"))
+
+    as_zookeeper_mode_left_it(client, "t")
+    rounds(one, client, kafka(u=topic("id2", 1)))
+    assert client.topics().keys() == {"u"}
+
+
+def test_while_kafka_keeps_its_topics_in_zookeeper_nothing_of_them_is_deleted() -> None:
+    """In `_carry_out_above_others`, do not look who is the controller."""
+    one, client = mirrored(kafka(t=topic("id1", 1)))
+    as_zookeeper_mode_left_it(client, "t")
+    session = client.model.open()
+    client.model.perform(Multi((Create("/controller", b"{}", ephemeral=True),)), session.session_id)
+    nodes = {path for path in client.model.nodes if path.startswith(paths.topic("t"))}
+    rounds(one, client, kafka())
+    assert {path for path in client.model.nodes if path.startswith(paths.topic("t"))} == nodes
+    assert one.health().faults == ["ZooKeeper refuses 1 nodes or topics"]
+    client.model.end(session)
+    rounds(one, client, kafka())
+    assert not client.topics()
+
+
+def test_a_broker_that_lags_does_not_bring_a_former_topic_back() -> None:
+    """In `Mirror.write`, plan with all that Kafka says."""
+    old, new = kafka(t=topic("id1", 1)), kafka(t=topic("id2", 1))
+    one, client = mirrored(old)
+    rounds(one, client, new, 2)
+    _count, after = client.topics()["t"]
+    assert after.startswith("id2 ")
+    for _ in range(10):
+        rounds(one, client, old, 4)
+        rounds(one, client, new, 1)
+    assert client.topics()["t"][1] == after
+
+
+@pytest.mark.parametrize("path", [paths.topic("t"), f"{paths.BROKER_IDS}/1"])
+def test_a_node_that_may_not_be_read_concerns_no_other(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In `_contents`, expect only that a node is gone; in `plan`, take a refused node for a missing one."""
+    one, client = mirrored(kafka(t=topic("id1", 1), u=topic("id2", 1)))
+    client.model.denied.add(("", path, Right.READ))
+    with caplog.at_level(logging.WARNING, mirror.__name__):
+        rounds(one, client, kafka(t=topic("id1", 1), v=topic("id3", 1)))
+    assert client.topics().keys() == {"t", "v"}
+    assert sum(path in record.getMessage() for record in caplog.records) == 1
+    assert one.health().faults == ["ZooKeeper refuses 1 nodes or topics"]
+    client.model.denied.clear()
+    rounds(one, client, kafka(t=topic("id1", 3), v=topic("id3", 1)), 1)
+    assert client.topics()["t"][0] == 3
+    assert not one.health().faults
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5_000, b"\xff"], ids=lambda b: b[:5])
+def test_other_bytes_end_no_mirror(content: bytes) -> None:
+    """In `_read_document`, expect only a ValueError."""
+    metadata = kafka(t=topic("id1", 1), u=topic("id2", 1))
+    one, client = mirrored(metadata)
+    before = client.topics()
+    for path in (paths.topic("t"), f"{paths.BROKER_IDS}/1"):
+        client.set(path, content)
+    rounds(one, client, metadata)
+    assert client.topics()["u"] == before["u"]
+    assert is_same_topic(client.topics()["t"][1], before["t"][1])
+    assert json.loads(client.model.nodes[f"{paths.BROKER_IDS}/1"].content)["host"] == "h"
+
+
+def test_a_topic_that_gets_an_id_keeps_its_node_and_its_offsets() -> None:
+    """In `_topic_change`, let no id differ from an id: marks from before Kafka 2.8 name only the node."""
+    one, client = mirrored(kafka(t=topic("id1", 1)))
+    document = json.loads(client.model.nodes[paths.topic("t")].content)
+    del document["topic_id"]
+    client.set(paths.topic("t"), json.dumps(document).encode())
+    before = client.topics()["t"][1]
+    rounds(one, client, kafka(t=topic("id1", 2)))
+    count, after = client.topics()["t"]
+    assert count == 2
+    assert is_same_topic(before, after)
+
+
+def test_a_topic_whose_node_would_be_too_large_concerns_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `carry_out`, send what does not fit."""
+    one, client = mirrored(kafka(u=topic("id2", 1)))
+    monkeypatch.setattr(client, "request_limit", RequestLimit(1_000), raising=False)
+    rounds(one, client, kafka(t=topic("id1", 500), u=topic("id2", 2)))
+    assert client.topics()["u"][0] == 2
+    assert "t" not in client.topics()
+    assert one.health().faults == ["ZooKeeper refuses 1 nodes or topics"]
+
+
+def test_a_topic_that_kafka_does_not_describe_stays_and_concerns_no_other() -> None:
+    """In `read_kafka`, raise whatever is the error of a topic."""
+    admin = cast(
+        "AdminClient", Described(t=KafkaError.TOPIC_AUTHORIZATION_FAILED, u=None, gone=KafkaError.UNKNOWN_TOPIC_OR_PART)
+    )
+    metadata = read_kafka(admin, "PLAINTEXT")
+    assert metadata.names == {"t", "u", "gone"}
+    assert metadata.topics.keys() == {"u"}
+    assert metadata.refused.keys() == {"t"}
+    one, client = mirrored(kafka(t=topic("id1", 1)))
+    rounds(one, client, metadata)
+    assert client.topics().keys() == {"t", "u"}
+    assert one.health().faults == ["Kafka refuses 1 nodes or topics"]
+
+
+def test_if_kafka_describes_nothing_the_round_fails() -> None:
+    codes = dict.fromkeys("tu", KafkaError._TIMED_OUT)  # the only name
+    with pytest.raises(KafkaException):
+        read_kafka(cast("AdminClient", Described(**codes)), "PLAINTEXT")
+
+
+class Described:
+    """Kafka's answers: topic -> error code, None for a description."""
+
+    def __init__(self, **codes: int | None) -> None:
+        self._codes = codes
+
+    def describe_cluster(self, **_options: Any) -> Future[Any]:
+        return _ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
+
+    def list_topics(self, **_options: Any) -> Any:
+        return Named(topics=self._codes)
+
+    def describe_topics(self, *_names: Any, **_options: Any) -> dict[str, Future[Any]]:
+        partitions = [Named(id=0, replicas=[Named(id=1)])]
+        described = Named(topic_id="id9", partitions=partitions)
+        return {
+            name: _ended(described if code is None else KafkaException(KafkaError(code)))
+            for name, code in self._codes.items()
+        }
+
+
+class Named:
+    """An object with these attributes."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+def _ended(result: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
