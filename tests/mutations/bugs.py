@@ -15,7 +15,7 @@ LIST_IDS_EARLY = (
     "lambda: [lambda: "
     '(ListChildren(paths.ids(self._group)), lambda reply: setattr(self, "_early", set(_names(reply))))]'
 )
-SYNC_ELECTION = "self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)"
+SYNC_ELECTION = "self._scheduler.ask(Sync(paths.CONSUMERS), self._synced, expected=ANY)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
 OWNED_ONLY = "partitions={tp: 0 for tp in member.held() if member.owners and tp in member.owners.partitions}"
 

@@ -13,7 +13,7 @@ from tests.simulation.region_parts import SimulatedMember
 from tests.support import examples
 from tests.support.world import GROUP
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Multi, SetContent
+from zkrebalancer.protocol.calls import Content, Create, Done, Multi, Refusal, Refused, SetContent, Stat
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import region_writes
 from zkrebalancer.region import documents
@@ -255,3 +255,18 @@ def test_foreign_bytes_stop_neither_the_region_nor_the_group(what: str) -> None:
     assert bool(zk.children(paths.quarantine(GROUP))) == (what == "order")
     assert zk.children(paths.region(GROUP, "requests")) == []
     assert run.seen["checkpoints"] > 2
+
+
+def test_an_order_that_was_read_without_a_sync_places_nothing() -> None:
+    """In `Member.place`, do not look at the sync: who had the partitions before may have left with a later one."""
+    run = RegionRun(5, faults=0)
+    run.step_until(lambda: (order := run.order()) is not None and bool(order.complete) and order.open is None)
+    stored = Content(run.world.zk.nodes[paths.region(GROUP, "order")].content, Stat(0, 0, 0, 0))
+    steps = run.members[0].member.place([("t", 0)])
+    assert next(steps)
+    with pytest.raises(StopIteration) as ended:
+        steps.send([Refused(Refusal.NOT_ALLOWED), stored])
+    assert ended.value.value is None
+    steps = run.members[0].member.place([("t", 0)])
+    assert next(steps)
+    assert steps.send([Done(), stored]), "the merge is read"

@@ -31,7 +31,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler
+from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler, pause_us
 
 OWNER = "/election"  # no group has such a name
 LOOK_INTERVAL_US = 60_000_000  # of a standby; ZooKeeper sends no watch events to clients without the right to read
@@ -75,12 +75,14 @@ class CoordinatorElector:
         self._stored_epoch = 0  # as it was read; `epoch` is that of the leadership
         self._epoch_stat: Stat | None = None
         self._last_problem = ""  # logged once, not at each try
+        self._is_behind = True  # since the connection began, no sync has succeeded
+        self._unsynced = 0  # tries in a row
 
     def connected(self, session_id: int) -> None:
         """Run for leadership in a usable session, or check that this coordinator still leads."""
         if self.session_id not in {0, session_id}:
             self.session_lost()
-        self.session_id = session_id
+        self.session_id, self._is_behind = session_id, True
         if self.state is not ElectionState.RESIGNED:
             self.elect()
 
@@ -98,7 +100,7 @@ class CoordinatorElector:
         if self.state is not ElectionState.LEADING:
             self.state = ElectionState.ELECTING
         self._scheduler.forget()
-        self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)
+        self._scheduler.ask(Sync(paths.CONSUMERS), self._synced, expected=ANY)
 
     def resign(self) -> bool:
         """Give up the leadership, so that a standby leads at once; return False if there is nothing to give up."""
@@ -128,7 +130,17 @@ class CoordinatorElector:
 
     # The steps of an election ---------------------------------------------------------------------------------------
 
-    def _synced(self, _reply: Reply) -> None:
+    def _synced(self, reply: Reply) -> None:
+        """Stop leading if a new connection cannot be synced: its reads may lack starts that this leader has sent."""
+        if isinstance(reply, Refused):
+            text = f"ZooKeeper refuses to sync {paths.CONSUMERS}: {reply.refusal.value}; retried at growing intervals"
+            self._scheduler.complain(paths.CONSUMERS, text)
+            if self._is_behind:
+                self._end("ZooKeeper refuses to sync", ElectionState.ELECTING)
+            self._scheduler.wake("retry", self._scheduler.now.mono_us + pause_us(self._unsynced), self.elect)
+            self._unsynced += 1
+            return
+        self._is_behind, self._unsynced = False, 0
         self._scheduler.ask(Get(paths.COORDINATOR_EPOCH), self._epoch_read)
 
     def _epoch_read(self, reply: Reply) -> None:
@@ -136,8 +148,9 @@ class CoordinatorElector:
             try:
                 self._stored_epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
             except NodeContentError as error:
-                self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; no election until an operator corrects it")
-                return
+                self._stored_epoch = reply.stat.modified_zxid  # above all former ones, each of which had a write
+                text = f"{paths.COORDINATOR_EPOCH}: {error}; counting on from {self._stored_epoch}"
+                self._scheduler.complain(paths.COORDINATOR_EPOCH, text)
             self._epoch_stat = reply.stat
             self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._coordinator_read)
         else:

@@ -310,7 +310,7 @@ class Member:
         """
         path = paths.region(self.group, "order")
         replies = yield [Sync(path), Get(path)]
-        order = _order(replies[1])
+        order = _order(replies[1]) if isinstance(replies[0], Done) else None
         if order is None or self._must_wait(order):
             return None
         merge = yield from self._read_merge(order)
@@ -385,7 +385,7 @@ class Member:
             # Others may process records by now, and these partitions may come from them: read the order anew.
             path = paths.region(self.group, "order")
             replies = yield [Sync(path), Get(path)]
-            order = _order(replies[1])
+            order = _order(replies[1]) if isinstance(replies[0], Done) else None
             if order is None or order.open != opened:
                 return
             targets = yield from self._targets(new, self.last_merge)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.groups import events
 from tests.support.world import CoordinatorProcess, World
-from tests.support.zk_model import ZkModel
-from zkrebalancer.protocol.calls import Create, Multi, Refused, Replied
+from tests.support.zk_model import Session, ZkModel
+from zkrebalancer.protocol.calls import Create, Multi, Refusal, Refused, Replied, Sync
 from zkrebalancer.protocol.command import StartFetcher, decode
 
 NO_DEBOUNCE = b'{"version":1,"rebalance_debounce_ms":0}'
@@ -41,10 +43,26 @@ def run_until(world: World, process: CoordinatorProcess, is_reached: Callable[[]
     raise AssertionError("never reached")
 
 
-def test_a_start_whose_reply_was_lost_is_found_although_the_next_server_has_not_heard_of_it() -> None:
-    """Fails when neither the election nor the loading syncs: what is being started at `b` is started at `a` too.
+def refuse_to_sync(world: World, times: int) -> None:
+    perform_next = world.zk.perform_next
 
-    Both calls go through the same session, so each of the two covers for the other.
+    def refusing(session: Session) -> None:
+        nonlocal times
+        if times and isinstance(session.sent[0][1], Sync):
+            times -= 1
+            call_id, _call = session.sent.popleft()
+            session.answer(Replied(call_id, Refused(Refusal.NOT_ALLOWED)))
+        else:
+            perform_next(session)
+
+    world.zk.perform_next = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("refused", range(4))
+def test_a_start_whose_reply_was_lost_is_found_although_the_next_server_has_not_heard_of_it(refused: int) -> None:
+    """Fails when the election does not sync, or does not look whether it could: `a` gets what is started at `b`, too.
+
+    `refused`: how often ZooKeeper refuses to sync, for example because it is overloaded.
     """
     world = World(ZkModel(lagging=True))
     world.set_topic("t", 2)
@@ -63,12 +81,17 @@ def test_a_start_whose_reply_was_lost_is_found_although_the_next_server_has_not_
     world.zk.perform_next(process.session)  # the start is stored, and its reply is lost
     world.zk.disconnect(process.session)
     world.zk.reconnect(process.session)
-    while move(world, process):
-        pass
-
+    refuse_to_sync(world, refused)
+    for _ in range(refused + 1):
+        while move(world, process):
+            pass
+        world.now_us += 1_000_000
+        world.tick()
     receiving.silent = False
     world.pass_time(60_000)
     world.assert_nothing_left()
+    world.assert_settled()
+    assert len(events(world, "leader_resigned")) == (refused > 0)
 
 
 def test_a_leader_whose_commands_are_refused_because_of_a_death_goes_on_leading() -> None:
