@@ -7,6 +7,7 @@ first saw the record.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import LEFT, lease_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
 
@@ -52,6 +53,8 @@ class Departures:
         self._report = report
         self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted -> its record, end of the wait
         self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
+        self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
+        self._staying: set[str] = set()  # evicted consumers whose leases are over and whose records cannot be removed
 
     def adopt(self, dead: Collection[str]) -> None:
         """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones."""
@@ -60,6 +63,8 @@ class Departures:
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer)
         self._leases = {consumer: seen for consumer, seen in self._leases.items() if consumer in self._view.evicted}
+        self._staying &= self._view.evicted.keys()
+        self._failed = Counter({name: tries for name, tries in self._failed.items() if name in self._view.members})
         for consumer, record in self._view.evicted.items():
             self._await_lease(consumer, record)
         for member in list(self._view.members.values()):
@@ -138,6 +143,8 @@ class Departures:
 
         Without a session, nothing ends by itself. The eviction waits for a lease, in case the consumer still lives.
         """
+        if self._scheduler.has_timer(("evict", member.consumer)):
+            return
         if not member.registered:
             self.evict(member.consumer, UNREGISTERED)
         elif member.is_record_gone:
@@ -158,7 +165,7 @@ class Departures:
             return
         member.go(MemberState.EVICTING)
         self._view.touch(consumer)
-        self._scheduler.warn(f"evicting {consumer}: {reason}")
+        self._scheduler.complain(paths.ids(self._view.group, consumer), f"evicting {consumer}: {reason}")
         self._list_channel(consumer, MAX_TRIES, late)
 
     def _list_channel(self, consumer: str, tries: int, late: PendingCommand | None) -> None:
@@ -228,15 +235,24 @@ class Departures:
             return
         path = written[reply.index]
         is_race = path == paths.channel(self._view.group, consumer)  # a command was sent meanwhile
-        if reply.refusal in {Refusal.NOT_EMPTY, Refusal.NODE_EXISTS} and not is_race:
+        if reply.refusal in {Refusal.NOT_EMPTY, Refusal.NODE_EXISTS} and not is_race and path not in self._in_the_way:
             self._in_the_way.add(path)
             self._scheduler.warn(f"{path} is in the way of an eviction: {reply.refusal.value}")
 
     def _give_way(self, consumer: str) -> None:
+        """Call an eviction off; if it is still due afterwards, it is tried again after a pause."""
         member = self._view.members.get(consumer)
         if member is not None:
+            at_us = self._scheduler.now.mono_us + pause_us(self._failed[consumer])
+            self._failed[consumer] += 1
+            self._scheduler.wake(("evict", consumer), at_us, self._try_again, consumer)
             self._call_off(member)
             self._report(facts.OwnersInDoubt(consumer))
+
+    def _try_again(self, consumer: str) -> None:
+        member = self._view.members.get(consumer)
+        if member is not None:
+            self.evict_broken(member)
 
     def _call_off(self, member: Member) -> None:
         """End an eviction that lost the race to an acknowledgement, or to the end of the session."""
@@ -288,6 +304,7 @@ class Departures:
             return
         if isinstance(reply, Done):
             self._view.evicted[consumer] = record
+            self._staying.discard(consumer)
             self._view.recorded.discard(consumer)
             released = self._view.remove(consumer)
             self._emit("member_left", consumer, reason="evicted")
@@ -302,7 +319,8 @@ class Departures:
             if is_missing and path == paths.given(self._view.group, consumer):
                 self._view.recorded.discard(consumer)
             is_over = member.is_record_gone and not member.registered
-            if path == paths.owners(self._view.group, consumer) or is_over or tries == 0:
+            is_foreign = reply.refusal is Refusal.NOT_EMPTY and path == paths.ids(self._view.group, consumer)
+            if path == paths.owners(self._view.group, consumer) or is_over or is_foreign or tries == 0:
                 self._give_way(consumer)
                 return
             self._view.touch(consumer)
@@ -322,15 +340,20 @@ class Departures:
         self._scheduler.wake(("lease", consumer), over_us, self._lease_over, consumer)
 
     def _lease_over(self, consumer: str) -> None:
-        self._emit("ownership_ended", consumer, reason="evicted")
+        if consumer not in self._staying:
+            self._emit("ownership_ended", consumer, reason="evicted")
         self._scheduler.write([Delete(paths.evicted(self._view.group, consumer))], self._record_removed, consumer)
 
     def _record_removed(self, reply: Reply, consumer: str) -> None:
-        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
-            self._scheduler.warn(f"the eviction record of {consumer} stays: {reply.refusal.value}")
-            return
+        """Free what it held. A record that cannot be removed, as a foreign node is below it, holds nothing any more."""
         self._view.evicted.pop(consumer, None)
-        self._leases.pop(consumer, None)
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            path = paths.evicted(self._view.group, consumer)
+            self._scheduler.complain(path, f"the eviction record of {consumer} stays: {reply.refusal.value}")
+            self._staying.add(consumer)
+        else:
+            self._staying.discard(consumer)
+            self._leases.pop(consumer, None)
         self._report(facts.LeaseOver(self._view.refresh(consumer)))
 
 

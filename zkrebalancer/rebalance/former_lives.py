@@ -63,10 +63,13 @@ class FormerLives:
         elif isinstance(reply, Refused) and reply.refusal not in RACES:
             self._list_later()
         else:
-            self._scheduler.write([Create(paths.SERVED)], self._created)
+            self._scheduler.write([Create(paths.SERVED)], self._created, expected=ANY)
 
-    def _created(self, _reply: Reply) -> None:
-        self._list()
+    def _created(self, reply: Reply) -> None:
+        if isinstance(reply, Refused) and reply.refusal not in RACES:
+            self._list_later()
+        else:
+            self._list()
 
     def _list_later(self) -> None:
         """Let the groups that have a generation be served meanwhile: they need no mark."""

@@ -72,6 +72,7 @@ class Loading:
 
     def _note_gone(self) -> None:
         self._leadership.gone.add(self._view.group)  # the list of groups shows whether it is created again
+        self._leadership.loading.discard(self._view.group)
 
     def _created_again(self, reply: Reply, children: Children) -> None:
         """Continue its generation from the id of the transaction that created it, which is above all former ones."""

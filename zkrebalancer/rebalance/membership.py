@@ -10,7 +10,7 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
-from zkrebalancer.rebalance.view import RECORD_GONE, GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 MAX_LOOK_PAUSE_US = 3_600_000_000
 
@@ -186,7 +186,7 @@ class Membership:
         if isinstance(reply, Content):
             member.is_record_gone = True
             self._view.touch(consumer)
-            self._report(facts.Unanswered(consumer, RECORD_GONE))
+            self._report(facts.Broken(member))
         elif reply == Refused(Refusal.NO_NODE):
             self._report(facts.SessionOver(consumer))
 

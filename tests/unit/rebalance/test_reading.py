@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import events, world_with
+from tests.support.groups import answer_one, events, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import cluster_nodes, command, obstacles, ownership, paths
@@ -329,6 +329,22 @@ def test_groups_that_have_to_wait_keep_no_other_from_being_read(
             world.zk.perform(Multi((Create(paths.served(name)),)))
     world.kill_coordinator(world.leader())
     world.add_coordinator()
+    world.set_topic("t", 6)
+    world.pass_time(10_000)
+    world.assert_settled()
+
+
+def test_a_group_that_is_gone_keeps_no_other_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Loading._note_gone`, let the group count on as one that is being read."""
+    monkeypatch.setattr(coordinator, "MAX_LOADING", 1)
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.group("before")),)))
+    world.kill_coordinator(world.leader())
+    process = world.add_coordinator()
+    while not any(call == ListChildren(paths.group("before"), watch=True) for _id, call in process.session.sent):
+        assert answer_one(world, process)
+    world.zk.denied.add(("", paths.GROUPS, Right.READ))  # so that no list shows that it is gone
+    world.zk.perform(Multi((Delete(paths.group("before")),)))
     world.set_topic("t", 6)
     world.pass_time(10_000)
     world.assert_settled()

@@ -6,7 +6,7 @@ from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Refused, Reply
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS
 
@@ -41,3 +41,27 @@ def test_a_group_without_one_may_have_been_served_before() -> None:
     world.pass_time(10_000)
     generation = world.zk.nodes[paths.generation("other")].content
     assert int(generation) == world.zk.nodes[paths.group("other")].created_zxid
+
+
+def test_the_parent_of_the_marks_may_not_be_made() -> None:
+    """In `FormerLives._created`, wait until it may: no group would be read."""
+    world = world_with(GroupSettings(), "a")
+    world.kill_coordinator(world.leader())
+    for name in world.zk.children(paths.SERVED):
+        world.zk.perform(Multi((Delete(paths.served(name)),)))
+    world.zk.perform(Multi((Delete(paths.SERVED),)))
+    perform, is_refused = world.zk.perform, True
+
+    def refusing(call: Call, session_id: int = 0) -> Reply:
+        if is_refused and isinstance(call, Multi) and Create(paths.SERVED) in call.operations:
+            return Refused(Refusal.QUOTA_EXCEEDED, 1)
+        return perform(call, session_id)
+
+    world.zk.perform = refusing  # type: ignore[method-assign]
+    world.add_coordinator()
+    world.add_agent("b")
+    world.pass_time(3_000)
+    assert {name: len(owned) for name, owned in world.owned().items()} == {"a-1": 2, "b-1": 2}
+    is_refused = False
+    world.pass_time(60_000)
+    assert world.zk.children(paths.SERVED) == [GROUP]
