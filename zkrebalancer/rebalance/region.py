@@ -22,17 +22,20 @@ from zkrebalancer.protocol.calls import (
     Get,
     ListChildren,
     Operation,
+    Refusal,
+    Refused,
     Reply,
     SetContent,
 )
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.rebalance.region_writes import RegionWrites
 from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
-from zkrebalancer.region.leader import Decision, Next, Seen, decide
+from zkrebalancer.region.leader import Decision, Next, Seen, decide, made_anew
 from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
 from zkrebalancer.region.merge import Answers, ContradictionError
 
@@ -58,7 +61,8 @@ class Region:
         self._view = view
         self._is_at_rest = is_at_rest
         self._writes = RegionWrites(scheduler, view)
-        self._tries = 0  # refused orders in a row
+        self._tries = 0  # to write an order, in a row
+        self._staying: set[str] = set()  # requests that cannot be deleted
         self._forget()
 
     def _forget(self) -> None:
@@ -132,22 +136,22 @@ class Region:
             return
         self._read_merge()
 
-    def _order_made(self, _reply: Reply) -> None:
-        self._read_order()
+    def _order_made(self, reply: Reply) -> None:
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
+            self._begin_later()
+        else:
+            self._read_order()
+
+    def _begin_later(self) -> None:
+        """Read the region again after a pause, because another client has changed it; it may be gone by then."""
+        self._tries += 1
+        self._scheduler.wake(
+            "region-anew", self._scheduler.now.mono_us + pause_us(self._tries), self.begin, ("region",)
+        )
 
     def _make_order_anew(self, reply: Reply, foreign: Content) -> None:
-        """Continue from the newest merge that is whole, with ids above all former ones; all members reset.
-
-        Each id was given by a write of the node, so none is above its version.
-        """
-        pieces: dict[int, int] = {}
-        for name in reply.names if isinstance(reply, Children) else ():
-            number, _dot, _piece = name.partition(".")
-            if number.isdecimal():
-                pieces[int(number)] = pieces.get(int(number), 0) + 1
-        complete = max(pieces, default=None)
-        highest = max(foreign.stat.version + 1, *pieces, 1)
-        order = Order(id=highest, complete=complete, pieces=pieces.get(complete or 0, 0), pending="the order was lost")
+        """Replace foreign bytes, and keep a copy of them."""
+        order = made_anew(reply.names if isinstance(reply, Children) else (), foreign.stat.version)
         encoded = base64.b64encode(foreign.content[:MAX_QUARANTINED_BYTES]).decode()
         copy = fields.write_document({"reason": "no order of a region", "content_base64": encoded})
         digest = hashlib.sha256(foreign.content).hexdigest()[:32]
@@ -198,8 +202,9 @@ class Region:
             self._members_read(reading.members)
 
     def _member_read(self, reply: Reply, name: str, reading: _Reading) -> None:
+        """Note a member; a node that is not ephemeral is nobody's, and would be waited for in vain."""
         reading.missing -= 1
-        if isinstance(reply, Content):
+        if isinstance(reply, Content) and reply.stat.ephemeral_owner:
             reading.members[name] = reply.stat.created_zxid
         if not reading.missing:
             self._members_read(reading.members)
@@ -216,7 +221,9 @@ class Region:
             self._scheduler.ask(ListChildren(self._path("requests"), watch=True), self._requests_listed)
 
     def _requests_listed(self, reply: Reply) -> None:
-        names = reply.names[:MAX_REQUESTS] if isinstance(reply, Children) else ()
+        names = reply.names if isinstance(reply, Children) else ()
+        self._staying &= set(names)
+        names = tuple(name for name in names if name not in self._staying)[:MAX_REQUESTS]
         self._requests = {name: known for name, known in self._requests.items() if name in names}
         for name in names:
             if name not in self._requests:
@@ -234,8 +241,18 @@ class Region:
         except NodeContentError as error:
             path = self._path("requests", name)
             self._scheduler.complain(path, f"{path}: {error}; it is deleted")
-            self._scheduler.write([Delete(path)], _ignore)
+            self._scheduler.write([Delete(path)], self._deleted, name)
         self.look()
+
+    def _deleted(self, reply: Reply, name: str) -> None:
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY:
+            self._leave_out(name)
+
+    def _leave_out(self, name: str) -> None:
+        """Leave out a request that cannot be deleted, because another program has made a node below it."""
+        self._staying.add(name)
+        self._requests.pop(name, None)
+        self._scheduler.note_refused(Delete(self._path("requests", name)), Refusal.NOT_EMPTY)
 
     def _list_answers(self) -> None:
         order = self.order
@@ -250,7 +267,8 @@ class Region:
             self._answers = Answers(self.order.open)
         for name in reply.names:
             member, _dot, piece = name.rpartition(".")
-            if piece.isdecimal() and int(piece) not in self._answers.pieces.get(member, {}):
+            index = decimal(piece, MAX_PIECES)
+            if index is not None and index not in self._answers.pieces.get(member, {}):
                 path = self._path("contributions", f"{number}/{name}")
                 self._scheduler.ask(Get(path), self._answer_read, number, member, path)
 
@@ -381,14 +399,18 @@ class Region:
         if after.open is not None and (before is None or before.open is None or before.open.id != after.open.id):
             operations.append(Create(self._path("contributions", str(after.open.id))))
         operations += [Delete(self._path("requests", name)) for name in decision.requests]
-        self._scheduler.write(operations, self._written, decision, merge)
+        self._scheduler.write(operations, self._written, decision, merge, operations)
 
-    def _written(self, reply: Reply, decision: Decision, merge: Merge | None) -> None:
+    def _written(self, reply: Reply, decision: Decision, merge: Merge | None, operations: list[Operation]) -> None:
         self._is_busy = False
-        if not isinstance(reply, Done):
-            self._tries += 1
-            at_us = self._scheduler.now.mono_us + pause_us(self._tries)
-            self._scheduler.wake("region-anew", at_us, self.begin, ("region",))
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
+            self._leave_out(operations[reply.index].path.rpartition("/")[2])
+            self.look()
+            return
+        if isinstance(reply, Refused):
+            if reply.refusal is Refusal.NODE_EXISTS and self.order is not None:
+                self._writes.sweep(self.order)  # a foreign node is where the round would have its answers
+            self._begin_later()
             return
         before, self.order, self._version = self.order, decision.order, self._version + 1
         self._tries = 0
@@ -426,8 +448,4 @@ class Region:
         self._opened_us = now_us if after.open is not None else 0
         if after.open is not None:
             self._list_answers()
-        self._writes.sweep({after.complete, after.open.id if after.open else None})
-
-
-def _ignore(_reply: Reply) -> None:
-    """Ignore a reply, success or error."""
+        self._writes.sweep(after)

@@ -16,21 +16,22 @@ from zkrebalancer.protocol.calls import (
     Get,
     ListChildren,
     Operation,
+    Refusal,
+    Refused,
     Reply,
     SetContent,
 )
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
-from zkrebalancer.region.documents import Initial, Merge
+from zkrebalancer.region.documents import Initial, Merge, Order
 from zkrebalancer.region.limits import MAX_PIECES, piece_bytes
 from zkrebalancer.region.merge import Answers, merged
 
 MAX_OFFSET = 2**63 - 1
-RETRY_US = 100_000
 MAX_AT_ONCE = 200  # nodes that are read or written at once
 
 
@@ -66,6 +67,7 @@ class RegionWrites:
         self._view = view
         self._task = 0
         self._again: Callable[[], None] = _nothing
+        self._tries = 0  # to store offsets, in a row
 
     def forget(self) -> None:
         """Drop what is under way: its replies are void."""
@@ -105,8 +107,8 @@ class RegionWrites:
     ) -> None:
         if task != self._task:
             return
-        numbers = [int(name) for name in reply.names if name.isdecimal()] if isinstance(reply, Children) else []
-        known = [(topic, number) for number in numbers if self._view.is_known((topic, number))]
+        numbers = [decimal(name, MAX_PARTITION) for name in reply.names] if isinstance(reply, Children) else []
+        known = [(topic, at) for at in numbers if at is not None and self._view.is_known((topic, at))]
         found.waiting += [partition for partition in known if partition not in held]
         found.missing -= 1
         if not found.missing:
@@ -199,9 +201,12 @@ class RegionWrites:
         if task != self._task:
             return
         if isinstance(reply, Done):
+            self._tries = 0
             self._store(rest, done)
         else:  # another client has written one of them: they are read again
-            self._scheduler.wake("region-offsets", self._scheduler.now.mono_us + RETRY_US, self._again)
+            at_us = self._scheduler.now.mono_us + pause_us(self._tries)
+            self._tries += 1
+            self._scheduler.wake("region-offsets", at_us, self._again)
 
     # ---- a checkpoint
 
@@ -269,8 +274,9 @@ class RegionWrites:
 
     # ---- what no order names any more
 
-    def sweep(self, kept: Collection[int | None]) -> None:
+    def sweep(self, order: Order) -> None:
         """Delete answers and merges of all other rounds, and initial offsets of deleted topics, some at a time."""
+        kept = (order.complete, order.open.id if order.open is not None else None)
         names = {str(number) for number in kept if number is not None}
         self._scheduler.ask(ListChildren(self._path("merged")), self._merges_listed, names)
         self._scheduler.ask(ListChildren(self._path("contributions")), self._rounds_listed, names)
@@ -322,8 +328,16 @@ class RegionWrites:
 
     def _delete(self, doomed: Iterable[str]) -> None:
         deletes = [Delete(path) for path in doomed][:MAX_AT_ONCE]
+        deletes = deletes[: self._scheduler.fitting(deletes)]
         if deletes:
-            self._scheduler.write(deletes[: self._scheduler.fitting(deletes)], _ignore)
+            self._scheduler.write(deletes, self._swept, deletes)
+
+    def _swept(self, reply: Reply, deletes: list[Delete]) -> None:
+        """Leave out a node that is gone, or that cannot be deleted because another program has made a node below it."""
+        if isinstance(reply, Refused) and reply.index is not None:
+            if reply.refusal is Refusal.NOT_EMPTY:
+                self._scheduler.note_refused(deletes[reply.index], reply.refusal)
+            self._delete(each.path for at, each in enumerate(deletes) if at != reply.index)
 
 
 def _ignore(_reply: Reply) -> None:

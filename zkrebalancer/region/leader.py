@@ -6,15 +6,19 @@ the node `order` at its version, so the next leader continues from it, or from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.region.documents import CHECKPOINT, RESET, Order, Request, Round, Settings
-from zkrebalancer.region.limits import MAX_MEMBERS
+from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES
 from zkrebalancer.region.merge import Answers
+
+MAX_ROUND = 2**61  # of merges that count when an order is made anew, so that there is room for later ones
 
 
 class Next(Enum):
@@ -181,3 +185,18 @@ def _maybe_checkpoint(order: Order, seen: Seen) -> Decision:
     number, names = order.id + 1, tuple(sorted(order.members))
     opened = Round(number, CHECKPOINT, names, order.leaving)
     return Decision(Next.WRITE, replace(order, id=number, open=opened), "a checkpoint is due", requests=tuple(nodes))
+
+
+def made_anew(merges: Iterable[str], version: int) -> Order:
+    """Return the order that replaces a lost one: continue from the newest merge, with an id above all former ones.
+
+    `merges`: names of their pieces. Each id was given by a write of the order's node, so none is above its `version`.
+    """
+    pieces: Counter[int] = Counter()
+    for name in merges:
+        number = decimal(name.partition(".")[0], MAX_ROUND)
+        if number is not None:
+            pieces[number] += 1
+    complete = max(pieces, default=None)
+    highest, count = max(version + 1, *pieces, 1), min(pieces[complete or 0], MAX_PIECES)
+    return Order(id=highest, complete=complete, pieces=count, pending="the order was lost")

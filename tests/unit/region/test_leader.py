@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, RESET, Contribution, Order, Request, Round, Settings
-from zkrebalancer.region.leader import Next, Seen, decide
+from zkrebalancer.region.leader import Next, Seen, decide, made_anew
 from zkrebalancer.region.merge import Answers
 
 SETTINGS = Settings("billing", "group", every_ms=10_000, reset_ms=60_000)
@@ -177,3 +178,12 @@ def test_a_reset_to_the_initial_state_names_no_checkpoint() -> None:
 def test_a_classic_group_is_covered_by_what_its_members_say() -> None:
     order = opened(CHECKPOINT)
     assert decide(order, seen(answered(order, "a", "b"), holdings=None)).next is Next.COMPLETE
+
+
+def test_an_order_that_was_lost_continues_above_all_former_rounds() -> None:
+    """In `made_anew`, convert names with `int`, or allow any number."""
+    names = ["4.0", "7.0", "7.1", "x.0", "9" * 5_000 + ".0", f"{2**62}.0", "²", ""]
+    assert made_anew(names, 3) == Order(id=7, complete=7, pieces=2, pending="the order was lost")
+    assert made_anew(names, 11).id == 12
+    assert made_anew([], 0) == Order(id=1, complete=None, pieces=0, pending="the order was lost")
+    assert documents.decode_order(documents.encode_order(made_anew(names, 3))).complete == 7
