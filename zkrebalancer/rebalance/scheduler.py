@@ -51,6 +51,12 @@ class Awaited:
     is_fenced: bool = False
     whatever_comes: bool = False
 
+    @property
+    def question(self) -> Hashable:
+        """What two reads have in common whose replies have the same effect."""
+        known = tuple(each if isinstance(each, str | int) else id(each) for each in self.arguments)
+        return self.call, self.handle, known
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -148,11 +154,16 @@ class Scheduler:
             self.note_refused(call, reply.refusal)
 
     def _repeat_later(self, awaited: Awaited) -> None:
+        """Repeat a refused call after a pause; a read that will be repeated already, for the same handler, only once.
+
+        Otherwise each event that asks for a refused node would add a call that is repeated for ever.
+        """
         again = replace(awaited, tries=awaited.tries + 1)
         self._last_call_id += 1
-        name = ("refused", self._last_call_id)
+        name = ("refused", self._last_call_id if isinstance(awaited.call, Multi) else awaited.question)
         self.note_waiting(awaited.owner)
-        self.wake(awaited.owner, name, self.now.mono_us + pause_us(awaited.tries), self.request, (again,))
+        if (awaited.owner, name) not in self.due:
+            self.wake(awaited.owner, name, self.now.mono_us + pause_us(awaited.tries), self.request, (again,))
 
     def note_refused(self, refused: Refusable, refusal: Refusal) -> None:
         """Log a refusal once for each path and right."""

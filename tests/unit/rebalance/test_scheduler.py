@@ -170,3 +170,37 @@ def test_what_was_refused_is_remembered_within_a_limit(monkeypatch: pytest.Monke
     for number in range(10):
         scheduler.note_refused(Get(f"/{number}"), Refusal.NO_AUTH)
     assert [path for path, _right in scheduler.refusals.known] == ["/7", "/8", "/9"]
+
+
+def test_a_refused_read_that_is_asked_for_again_and_again_is_repeated_once() -> None:
+    """In `Scheduler._repeat_later`, give each call a timer of its own: they would become ever more."""
+    scheduler, called = Scheduler(), list[object]()
+    part = scheduler.part("g")
+    for number in range(50):
+        scheduler.now = Now(number, 0)
+        part.ask(Get("/x"), called.append)
+        part.ask(Get("/x"), lambda reply, name: called.append((reply, name)), f"{number % 2}")
+        part.ask(Get("/x", watch=True), called.append)
+        for call_id in list(scheduler.awaited):
+            scheduler.answer(call_id, Refused(Refusal.NO_AUTH))
+    assert len([key for key in scheduler.due if key[0] == "g"]) == 2 + 50, "the lambdas are different handlers"
+
+
+def test_reads_for_different_objects_are_all_repeated() -> None:
+    """In `Awaited.question`, compare objects by what they contain: each counts the replies that it waits for."""
+    scheduler, found = Scheduler(), list[tuple[Reply, list[int]]]()
+    part = scheduler.part("g")
+
+    def note(reply: Reply, counts: list[int]) -> None:
+        found.append((reply, counts))
+
+    for _ in range(3):
+        part.ask(Get("/x"), note, [1])
+    for call_id in list(scheduler.awaited):
+        scheduler.answer(call_id, Refused(Refusal.NO_AUTH))
+    while scheduler.due:
+        scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
+        scheduler.run_next_due()
+    for call_id in list(scheduler.awaited):
+        scheduler.answer(call_id, Done())
+    assert len({id(counts) for _reply, counts in found}) == 3
