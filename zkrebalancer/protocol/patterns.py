@@ -1,6 +1,8 @@
 """Wildcard subscriptions: white and black lists as RE2 regular expressions.
 
-RE2 matches in linear time, so no consumer's pattern can stall the coordinator, which serves every group.
+RE2 matches in linear time. But that time grows with the compiled expression, and 20 characters can stand for 80,000
+instructions. So that no consumer's pattern stalls the coordinator, which serves every group, its size is limited, and
+`looks` says what one match may cost.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 
 INTERNAL_TOPIC_PREFIX = "__"
 MAX_PATTERN_LENGTH = 10_000
+MAX_INSTRUCTIONS = 12_000  # enough for the names of all topics that fit into MAX_PATTERN_LENGTH
+INSTRUCTIONS_PER_LOOK = 10  # in the worst case, they need 30 us for a name of 249 characters
+MAX_MEMORY = 1 << 20  # bytes that RE2 uses for one expression; by default 8 MB
 
 
 class TopicFilter:
@@ -31,10 +36,17 @@ class TopicFilter:
         self._wanted = kind == WHITE_LIST
         options = re2.Options()
         options.log_errors = False
+        options.max_mem = MAX_MEMORY
         try:
             self._expression = re2.compile(expression, options)
         except (re2.error, UnicodeEncodeError) as error:
             raise PatternError(f"pattern {expression!r:.80} does not compile: {_reason(error)}") from None
+        size = self._expression.programsize
+        if size > MAX_INSTRUCTIONS:
+            raise PatternError(
+                f"pattern {expression!r:.80} stands for {size} instructions, at most {MAX_INSTRUCTIONS} are allowed"
+            )
+        self.looks = max(1, size // INSTRUCTIONS_PER_LOOK)
 
     def matches(self, topic: str) -> bool:
         """Whether the subscription includes `topic`; internal topics never match."""

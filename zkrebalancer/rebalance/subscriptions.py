@@ -22,6 +22,7 @@ MAX_SHARED = 1_000  # resolved subscriptions
 TOPICS_PER_PART = 500  # that are added at a time
 LONG = 100  # topics; keys of subscriptions that name more are kept: making one of 20,000 names takes milliseconds
 MAX_LONG = 16  # keys that are kept
+MAX_LOOKS_AT_ONCE = 500  # in one step
 MAX_CHANGES = 10_000  # of topics; a subscription that has missed more is resolved anew
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
@@ -34,6 +35,7 @@ class _Resolved:
 
     is_wanted: Callable[[str], bool]
     thread_count: Callable[[str], int]
+    looks: int  # at one topic, see `TopicFilter`
     to_look_at: deque[str]
     changes_seen: int  # of topics, see `Subscriptions._change_count`
     topics: Mapping[str, int] = field(default_factory=dict)  # in the order of their names
@@ -41,9 +43,10 @@ class _Resolved:
     gone: set[str] = field(default_factory=set)  # topics among `topics` that no longer exist
 
     def look(self, existing: Mapping[str, Topic], limit: int) -> int:
-        """Examine at most `limit` topics; return how many were examined."""
-        looked_at = min(limit, len(self.to_look_at))
-        for _ in range(looked_at):
+        """Examine topics until that has cost `limit` looks; return what it has cost."""
+        looked_at = 0
+        while self.to_look_at and looked_at < limit:
+            looked_at += self.looks
             name = self.to_look_at.popleft()
             is_found, was_found = name in existing and self.is_wanted(name), name in self.topics
             self.others.pop(name, None)
@@ -152,10 +155,17 @@ class Subscriptions:
         return [*naming, *(group for group in self.groups_with_wildcard_topics if group not in naming)]
 
     def concerns(self, topic: str, group: str) -> bool:
-        """Whether consumers of the group subscribe to the topic, by name or by a wildcard."""
+        """Whether consumers of the group subscribe to the topic, by name or by a wildcard.
+
+        A group with many or long wildcards counts as concerned: its next plan matches them, some at a time.
+        """
         if group in self.consumer_groups_per_topic.get(topic, ()):
             return True
-        return any(self._matches(wildcard, topic) for wildcard in self.groups_with_wildcard_topics.get(group, ()))
+        filters = [self._filter(wildcard) for wildcard in self.groups_with_wildcard_topics.get(group, ())]
+        compiled = [each for each in filters if not isinstance(each, PatternError)]
+        if sum(each.looks for each in compiled) > MAX_LOOKS_AT_ONCE:
+            return True
+        return any(each.matches(topic) for each in compiled)
 
     def resolve(self, registration: Registration) -> Mapping[str, int]:
         """Return existing topic -> consumer threads: the same mapping for all that subscribe alike.
@@ -168,7 +178,9 @@ class Subscriptions:
         return self._resolved[self._key(registration)].topics
 
     def resolve_some(self, registration: Registration, limit: int) -> int:
-        """Examine at most `limit` topics; return how many were examined. If fewer than `limit`, `resolve` is complete.
+        """Examine topics for at most `limit` looks, but at least one; return what it has cost.
+
+        If that is less than `limit`, `resolve` is complete.
 
         Raises:
             PatternError: the wildcard does not compile.
@@ -197,19 +209,15 @@ class Subscriptions:
             known = self._long[id(registration)] = registration, _key(registration)
         return known[1]
 
-    def _wanted(self, registration: Registration) -> tuple[Callable[[str], bool], Callable[[str], int]]:
-        """Return whether a registration wants a topic, and with how many threads."""
+    def _wanted(self, registration: Registration) -> tuple[Callable[[str], bool], Callable[[str], int], int]:
+        """Return whether a registration wants a topic, with how many threads, and what it costs to know that."""
         if registration.pattern == STATIC:
-            return registration.subscription.__contains__, registration.subscription.__getitem__
+            return registration.subscription.__contains__, registration.subscription.__getitem__, 1
         compiled = self._filter(_wildcard(registration))
         if isinstance(compiled, PatternError):
             raise compiled
         (thread_count,) = registration.subscription.values()
-        return compiled.matches, lambda _topic: thread_count
-
-    def _matches(self, wildcard: Wildcard, topic: str) -> bool:
-        compiled = self._filter(wildcard)
-        return not isinstance(compiled, PatternError) and compiled.matches(topic)
+        return compiled.matches, lambda _topic: thread_count, compiled.looks
 
     def _filter(self, wildcard: Wildcard) -> TopicFilter | PatternError:
         if wildcard not in self._filters:

@@ -101,3 +101,13 @@ def test_invalid_patterns() -> None:
 def test_matching_needs_linear_time() -> None:
     """A backtracking engine would not finish this match."""
     assert not TopicFilter("white_list", "(a+)+$").matches("a" * 200 + "b")
+
+
+def test_a_pattern_that_stands_for_too_much_is_refused() -> None:
+    """In `TopicFilter`, do not look at the size: each of thousands of names would take a tenth of a second."""
+    with pytest.raises(PatternError, match=r"stands for \d+ instructions, at most 12000 are allowed"):
+        TopicFilter("white_list", r"(\w?){1000}" * 8)
+    names = "|".join(f"{number:x}-{number:05d}" for number in range(10**5, 10**5 + 700))
+    assert TopicFilter("white_list", f"^({names})$").matches("186a0-100000")
+    assert TopicFilter("white_list", "^pay").looks == 1
+    assert TopicFilter("white_list", r"(\w?){500}").looks > 100

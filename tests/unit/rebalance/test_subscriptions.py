@@ -82,3 +82,32 @@ def test_a_topic_that_goes_while_a_pattern_is_matched_is_not_found() -> None:
     known.set_topic("t0", None)
     known.set_topic("t3", None)
     assert known.resolve(wildcard("t")) == {"t1": 1, "t2": 1}
+
+
+def test_a_pattern_whose_matches_cost_much_is_matched_with_fewer_topics_at_a_time() -> None:
+    """In `_Resolved.look`, count topics."""
+    known, topic = Subscriptions(), Topic(frozenset({0}), "i")
+    for number in range(100):
+        known.set_topic(f"t{number:02}", topic)
+    costly, steps = wildcard(r"^(\w?){500}$"), 1
+    while known.resolve_some(costly, 500) >= 500:
+        steps += 1
+    assert steps > 50
+    assert len(known.resolve(costly)) == 100
+    cheap, steps = wildcard("^t"), 1
+    while known.resolve_some(cheap, 500) >= 500:
+        steps += 1
+    assert steps == 1
+
+
+@pytest.mark.parametrize("patterns", [[r"^(\w?){500}x$", "^y"], [f"^y{number}" for number in range(600)]])
+def test_a_group_whose_patterns_cost_much_counts_as_concerned(patterns: list[str]) -> None:
+    """In `Subscriptions.concerns`, match them all at once."""
+    known = Subscriptions()
+    for pattern in patterns:
+        known.add("g", wildcard(pattern))
+        known.add("h", wildcard("^y"))
+    assert known.concerns("t", "g") is (len(patterns) > 2)
+    assert not known.concerns("t", "h")
+    known.add("g", wildcard(r"^(\w?){600}x$"))
+    assert known.concerns("t", "g")
