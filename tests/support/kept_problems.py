@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,6 +24,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     anew._drain.settings = group.planning._drain.settings
     for consumer in group.view.members:
         anew._look_at(consumer)
+    anew._look_at_away(-sys.maxsize)
     if anew._consumers_of or group.view.statics:
         anew._look_at_static_members()
     for consumer, member in anew._drain.settled():

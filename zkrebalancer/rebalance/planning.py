@@ -55,6 +55,7 @@ class Planning:
         self._fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
         self._former_names: dict[str, str] = {}  # former consumers of static members that returned -> present ones
         self._absent: dict[str, ProblemMember] = {}
+        self._wanted: dict[str, tuple[Member, Mapping[str, int]]] = {}  # instance -> who is away, topic -> threads
         self._reserved: dict[str, dict[TopicPartition, int]] = {}  # consumer -> what no other one may have
         self._reserved_for: dict[TopicPartition, str] = {}
         self._columns: Columns | None = None  # of the last answer
@@ -96,6 +97,7 @@ class Planning:
     def begin(self) -> None:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
         self.unapproved_moves = None
+        self._wanted = {}
         self._view.touched.update(dict.fromkeys(self._unread))
         resetting = self._view.stale_topics()
         if self._drain.begin(self._view.settings):
@@ -110,7 +112,7 @@ class Planning:
         looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
-            self._is_all_touched = False
+            self._is_all_touched, self._wanted = False, {}
             looks = len(view.touched)
         while view.touched and looks < MAX_LOOKS_PER_STEP:
             consumer = next(iter(view.touched))
@@ -119,8 +121,7 @@ class Planning:
                 del view.touched[consumer]
                 looks += LOOKS_PER_MEMBER + len(view.held_by(consumer))
                 self._look_at(consumer)
-        for member in view.away.values():
-            looks += self._resolve_some(member, max(0, MAX_LOOKS_PER_STEP - looks))
+        looks = self._look_at_away(looks)
         if view.touched or looks >= MAX_LOOKS_PER_STEP:
             return False
         if self._consumers_of or self._fenced or view.statics or self._absent:
@@ -137,6 +138,16 @@ class Planning:
             return self._subscriptions.resolve_some(member.registration, limit)
         return 0
 
+    def _look_at_away(self, looks: int) -> int:
+        """Note what members that are away want, each once for a plan: the cache of subscriptions may be too small."""
+        for instance, member in self._view.away.items():
+            if looks < MAX_LOOKS_PER_STEP and self._wanted.get(instance, (None,))[0] is not member:
+                looks += 1 + self._resolve_some(member, MAX_LOOKS_PER_STEP - looks)
+                if looks < MAX_LOOKS_PER_STEP:
+                    known = member.registration
+                    self._wanted[instance] = member, {} if known is None else self._threads(member, known)
+        return looks
+
     def _look_at_static_members(self) -> None:
         """Examine static members at every plan, because what a returning one may claim depends on others."""
         before = {*self._fenced, *self._former_names.values()}
@@ -146,10 +157,8 @@ class Planning:
             self._look_at(consumer)
         self._reserved = static_members.reserved(self._view, self._consumers_of, self._fenced)
         self._reserved_for = {tp: consumer for consumer, reserved in self._reserved.items() for tp in reserved}
-        absent, self._absent = (
-            self._absent,
-            static_members.absent(self._view, self._subscriptions, self._drain.settings),
-        )
+        wanted = {instance: topics for instance, (_member, topics) in self._wanted.items()}
+        absent, self._absent = self._absent, static_members.absent(self._view, wanted, self._drain.settings)
         for consumer in absent.keys() | self._absent.keys():
             if absent.get(consumer) != self._absent.get(consumer):
                 self._changed.add(consumer)

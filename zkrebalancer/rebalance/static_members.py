@@ -9,14 +9,12 @@ runs twice. In both cases the older consumer is *fenced*: it gets nothing more, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from zkrebalancer.assignment.model import Member as ProblemMember
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
-from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.protocol.registration import Registration
@@ -24,7 +22,6 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
-from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
 
 WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`
@@ -72,10 +69,13 @@ def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> di
     return claims
 
 
-def absent(view: GroupView, subscriptions: Subscriptions, settings: GroupSettings) -> dict[str, ProblemMember]:
+def absent(
+    view: GroupView, wanted: Mapping[str, Mapping[str, int]], settings: GroupSettings
+) -> dict[str, ProblemMember]:
     """Return the static members that are away but may return, so that their partitions go to no other member.
 
-    Nothing waits for a member that `settings` drain.
+    `wanted`: instance -> topic -> threads, of those that left under this leadership. Nothing waits for a member that
+    `settings` drain.
     """
     members: dict[str, ProblemMember] = {}
     present = _instances_present(view)
@@ -88,7 +88,7 @@ def absent(view: GroupView, subscriptions: Subscriptions, settings: GroupSetting
             continue
         owned = {tp: 0 for tp in sorted(record.partitions) if not view.holders(tp)}
         if owned:
-            members[record.consumer] = _as_it_was(known, instance, owned, subscriptions)
+            members[record.consumer] = _as_it_was(known, instance, owned, wanted.get(instance, {}))
     return members
 
 
@@ -108,14 +108,13 @@ def reserved(
 
 
 def _as_it_was(
-    known: Registration | None, instance: str, owned: Mapping[TopicPartition, int], subscriptions: Subscriptions
+    known: Registration | None, instance: str, owned: Mapping[TopicPartition, int], wanted: Mapping[str, int]
 ) -> ProblemMember:
     """Describe an absent member by its last registration, so that its absence changes no other's share."""
     threads: dict[str, int] = {topic: 1 for topic, _number in owned}
     if known is None:  # it left before this leadership
         return ProblemMember(threads, owned, instance_id=instance)
-    with suppress(PatternError):  # logged while it was there
-        threads |= subscriptions.resolve(known)
+    threads |= wanted
     return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
 
