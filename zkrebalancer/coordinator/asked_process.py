@@ -47,6 +47,9 @@ class AskedProcess:
         except (OSError, EOFError):
             self.end()
             raise ProcessFailedError("the process that reads them has ended") from None
+        except (ValueError, msgpack.UnpackException) as error:
+            self.end()
+            raise ProcessFailedError(f"the process that reads them has answered something else ({error})") from None
 
     def end(self) -> None:
         """End the process."""

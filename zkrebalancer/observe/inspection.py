@@ -50,6 +50,7 @@ class GroupReport:
     view: GroupView
     members: list[MemberReport]
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    unreadable_offsets: set[TopicPartition] = field(default_factory=set)
     problems: Problems = field(default_factory=Problems)
 
     @property
@@ -199,6 +200,7 @@ def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
             report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
         except NodeContentError as error:
             report.problems.add("stored offsets", str(error))
+            report.unreadable_offsets.add(partition)
 
 
 def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, bytes]]:

@@ -33,6 +33,10 @@ class OldOffsetsError(RebalancerError):
     """The old consumers' offsets cannot be read, or not be written now."""
 
 
+class UnreadableOffsetsError(RebalancerError):
+    """Some stored offsets cannot be read, so that the others are not all."""
+
+
 class OffsetsOutsideLogError(RebalancerError):
     """Kafka has no such positions: consumers would begin elsewhere."""
 
@@ -46,10 +50,28 @@ class Imported:
 
 
 def in_zookeeper(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
-    """Return the offsets that the group has in ZooKeeper; raises UnknownGroupError, ZooKeeperRefusedError."""
+    """Return the offsets that the group has in ZooKeeper.
+
+    Raises:
+        UnknownGroupError: there is no such group.
+        UnreadableOffsetsError: a node there is no offset.
+        ZooKeeperRefusedError: a node may not be read.
+
+    """
+    report = _read(zk, group)
+    if report.unreadable_offsets:
+        topic, number = min(report.unreadable_offsets)
+        raise UnreadableOffsetsError(
+            f"{len(report.unreadable_offsets)} stored offsets of group {group} cannot be read, for example that of"
+            f" {topic}/{number}; `groups offsets import` and `groups reset-offsets` replace them"
+        )
+    return report.offsets
+
+
+def _read(zk: BlockingZk, group: str) -> inspection.GroupReport:
     report = inspection.read_group(zk, group)
     inspection.read_offsets(zk, report)
-    return dict(report.offsets)
+    return report
 
 
 def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
@@ -113,7 +135,7 @@ def import_offsets(
     known = {topic: read_topic(zk, topic) for topic in sorted({topic for topic, _number in offsets})}
     _require_partitions(offsets, known)
     try:
-        before = in_zookeeper(zk, group)
+        before = _read(zk, group).offsets
     except UnknownGroupError:
         if dry_run:
             return _changes({}, offsets)
@@ -124,7 +146,7 @@ def import_offsets(
     if dry_run:
         return _changes(before, offsets)
     with starts_paused(zk, group, "imported offsets") as pause:
-        changes = _changes(in_zookeeper(zk, group), offsets)
+        changes = _changes(_read(zk, group).offsets, offsets)
         writes = offset_writes(zk, group, known, offsets)
         while writes:
             pause.write(zk, writes)

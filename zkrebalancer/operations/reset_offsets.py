@@ -13,7 +13,7 @@ A consumer that registers meanwhile must not start at an offset that is about to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
@@ -44,7 +44,8 @@ def reset_offsets(
 ) -> dict[TopicPartition, Change]:
     """Replace every stored offset of the group, in ZooKeeper and in Kafka; return the changes, sorted.
 
-    `new_offsets` maps the partitions with a stored offset to their new values. `dry_run` writes nothing.
+    This includes nodes in ZooKeeper whose content is no offset. `new_offsets` maps the partitions with a stored offset
+    to their new values. `dry_run` writes nothing.
 
     Raises:
         UnknownGroupError: there is no such group.
@@ -59,7 +60,7 @@ def reset_offsets(
         return _changes(zk, report, new_offsets, kafka)
     with starts_paused(zk, group, "reset offsets") as pause:
         changes = _changes(zk, report, new_offsets, kafka)
-        writes = _writes(group, changes)
+        writes = _writes(group, changes, report.unreadable_offsets)
         pause.write(zk, writes)  # at least once, because offsets in Kafka are written only after the pause was renewed
         while writes:
             pause.write(zk, writes)
@@ -79,13 +80,15 @@ def _changes(
 ) -> dict[TopicPartition, Change]:
     inspection.read_offsets(zk, report)
     in_zookeeper, in_kafka = report.offsets, {} if kafka is None else kafka.read()
-    wanted = new_offsets(sorted(in_zookeeper.keys() | in_kafka.keys()))
+    wanted = new_offsets(sorted(in_zookeeper.keys() | in_kafka.keys() | report.unreadable_offsets))
     return {tp: Change(in_zookeeper.get(tp), in_kafka.get(tp), wanted[tp]) for tp in sorted(wanted)}
 
 
-def _writes(group: str, changes: Mapping[TopicPartition, Change]) -> list[Operation]:
+def _writes(
+    group: str, changes: Mapping[TopicPartition, Change], unreadable: Collection[TopicPartition]
+) -> list[Operation]:
     return [
         SetContent(paths.offsets(group, *partition), cluster_nodes.encode_counter(change.after))
         for partition, change in changes.items()
-        if change.in_zookeeper is not None
+        if change.in_zookeeper is not None or partition in unreadable
     ]

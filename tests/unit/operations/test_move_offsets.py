@@ -16,6 +16,7 @@ from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import (
     Imported,
     OldOffsetsError,
+    UnreadableOffsetsError,
     import_into_kafka,
     import_into_old_consumers,
     import_offsets,
@@ -259,3 +260,14 @@ def test_who_may_not_write_the_settings_moves_offsets_all_the_same(content: byte
     assert move_away(world, "kafka", dry_run=False)
     world.pass_time(2_000)
     assert events(world, "operator_changed") == []
+
+
+def test_offsets_are_not_moved_without_one_that_cannot_be_read() -> None:
+    """In `in_zookeeper`, leave it out: where it goes, its consumer would begin anywhere."""
+    world = without_group()
+    import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+    world.zk.perform(Multi((SetContent(paths.offsets(GROUP, "t", 2), b"\xff"),)))
+    with pytest.raises(UnreadableOffsetsError, match=r"1 stored offsets of group g .* t/2; `groups offsets import`"):
+        in_zookeeper(client_of(world), GROUP)
+    import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+    assert in_zookeeper(client_of(world), GROUP) == OFFSETS

@@ -131,3 +131,11 @@ def assert_goes_on_at_once(world: World) -> None:
     world.add_agent("a")
     world.pass_time(1_000)
     assert len(world.owned()["a-1"]) == PARTITIONS
+
+
+def test_a_node_that_is_no_offset_is_reset_too() -> None:
+    """In `_changes`, leave out what cannot be read: its consumer would begin anywhere."""
+    world = with_offsets()
+    world.zk.perform(Multi((SetContent(paths.offsets(GROUP, "t", 1), b"\xff"),)))
+    reset(Client(world))
+    assert stored_offsets(world) == {b"9"}
