@@ -13,7 +13,7 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation, SetContent
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import region_writes
-from zkrebalancer.rebalance.region_writes import RETRY_US
+from zkrebalancer.rebalance.scheduler import FIRST_PAUSE_US
 from zkrebalancer.region.documents import RESET, Round
 
 
@@ -212,7 +212,7 @@ def test_a_member_that_stores_an_offset_meanwhile_delays_the_end_of_the_reset_an
     while not any(_sets(call, paths.offsets(GROUP, "u", 1)) for _id, call in process.session.sent):
         answer_one(region.world, process)
     region.set(paths.offsets(GROUP, "u", 1), b"41")
-    region.pass_time(RETRY_US // 1_000 - 1)
+    region.pass_time(FIRST_PAUSE_US // 1_000 - 1)
     assert region.order().open == Round(1, RESET, ("a", "b"))
     assert region.offsets("u") == {0: "30", 1: "41"}
     region.pass_time(1)
