@@ -145,9 +145,8 @@ class Region:
     def _begin_later(self) -> None:
         """Read the region again after a pause, because another client has changed it; it may be gone by then."""
         self._tries += 1
-        self._scheduler.wake(
-            "region-anew", self._scheduler.now.mono_us + pause_us(self._tries), self.begin, ("region",)
-        )
+        at_us = self._scheduler.now.mono_us + pause_us(self._tries)
+        self._scheduler.wake("region-anew", at_us, self.begin, ("region",))
 
     def _make_order_anew(self, reply: Reply, foreign: Content) -> None:
         """Replace foreign bytes, and keep a copy of them."""
