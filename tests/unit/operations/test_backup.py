@@ -25,7 +25,7 @@ from zkrebalancer.operations.backup import (
 )
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Initial, Merge, Order, Request, Round, Settings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -371,3 +371,31 @@ def test_a_region_begins_with_a_reset_to_the_checkpoint_of_the_backup(tmp_path: 
     initial = documents.decode_initial(other.zk.nodes[paths.region(GROUP, "initial", "t/0")].content)
     assert initial == Initial(2, "id-1")
     assert all(not other.zk.children(paths.region(GROUP, kind)) for kind in ("contributions", "requests", "members"))
+
+
+def test_a_counter_that_cannot_be_read_is_replaced_by_that_of_the_backup(tmp_path: Path) -> None:
+    file, world = backed_up(tmp_path), empty_world()
+    restored(world, file)
+    known = generation(world)
+    world.zk.perform(Multi((SetContent(paths.generation(GROUP), b"foreign"),)))
+    restored(world, file, overwrite=True)
+    assert generation(world) == known
+
+
+def test_a_node_that_changes_while_it_is_replaced_ends_the_restore(tmp_path: Path) -> None:
+    """In `_write`, replace it whatever its version is."""
+    file, world = backed_up(tmp_path), empty_world()
+    restored(world, file)
+    path = paths.offsets(GROUP, "t", 0)
+    world.zk.perform(Multi((SetContent(path, b"1"),)))
+    perform = world.zk.perform
+
+    def change_first(call: Call, session_id: int = 0) -> Reply:
+        if isinstance(call, Multi) and any(one.path == path for one in call.operations):
+            perform(Multi((SetContent(path, b"2"),)))
+        return perform(call, session_id)
+
+    world.zk.perform = change_first  # type: ignore[method-assign]
+    with pytest.raises(RestoreLostError, match=f"^{path} changed meanwhile"):
+        restored(world, file, overwrite=True)
+    assert offsets(world)[0] == 2
