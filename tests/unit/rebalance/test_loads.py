@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.groups import events
 from tests.support.world import GROUP, World
 from zkrebalancer.assignment import WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
@@ -194,3 +195,13 @@ def test_weights_that_are_refused_are_said_once_and_the_group_goes_on() -> None:
     assert world.warnings == [f"group {GROUP}: its weights are not used: weights: rates must be an object"]
     assert (count_of(world, "a-1"), count_of(world, "b-1")) == (2, 2)
     assert world.leader().machine.groups[GROUP].loads.are_known
+
+
+def test_known_rates_are_a_reason_to_plan_once() -> None:
+    world = world_with_loads(BALANCED, "a", "b")
+    for number in range(4):
+        world.pass_time(2 * LOAD_INTERVAL_US // 1_000)
+        if world.leader().reading:
+            tell(world, [100 * number] * 4)
+    triggers = [one["trigger"] for one in events(world, "rebalance_requested")]
+    assert triggers.count("loads-known") == 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import history, ownership, paths, registration
 from zkrebalancer.protocol.calls import Multi, SetContent
@@ -94,3 +95,42 @@ def test_an_absent_static_member_keeps_its_weight() -> None:
     world.set_topic("t", 15)
     world.pass_time(2_000)
     assert len(world.owned()["a-1"]) == 5
+
+
+def test_a_command_of_a_former_leader_that_is_not_answered_is_a_reason_to_try_again() -> None:
+    """Without a plan of its own, the leader only cancels it."""
+    group = GroupSettings(rebalance_timeout_ms=1_000, frozen=True)
+    world = world_with(group, "a")
+    world.agents["a"].silent = True
+    world.set_topic("t", 6)
+    world.pass_time(100)
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(3_000)
+    assert "retry" in [one["trigger"] for one in events(world, "rebalance_requested")]
+
+
+def test_a_group_that_zookeeper_contradicts_is_read_at_once_and_then_at_growing_intervals() -> None:
+    """In `Group._load_anew`, begin with the first interval each time."""
+    world = world_with(GroupSettings(), "a")
+    world.act(world.add_agent("b"))
+    process, generation = world.leader(), paths.generation(GROUP)
+    tried: list[int] = []
+    while len(tried) < 6:
+        while process.session.sent or process.session.inbox or process.computing:
+            if process.session.sent and _writes(process.session.sent[0][1], generation):
+                put(world, generation, world.zk.nodes[generation].content)  # its version is another one now
+                tried.append(world.now_us)
+            world.move(process)
+        world.now_us += 10_000
+        world.tick()
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses[0] <= 10_000
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 4 * pauses[1] > 0
+
+
+def _writes(call: object, path: str) -> bool:
+    return isinstance(call, Multi) and any(
+        isinstance(operation, SetContent) and operation.path == path for operation in call.operations
+    )
