@@ -109,9 +109,9 @@ class Laboratory:
             yield reaches
 
     def use(self, reaches: dict[str, Reach]) -> None:
-        """Choose tests by these measurements."""
-        self._reaches = reaches
-        for name, reach in reaches.items():
+        """Choose tests by these measurements, but only tests of this run: others may be of a run of other packages."""
+        self._reaches = {name: reach for name, reach in reaches.items() if name in self._items}
+        for name, reach in self._reaches.items():
             for path, lines in reach.lines.items():
                 for line in lines:
                     self._by_line.setdefault((path, line), []).append(name)

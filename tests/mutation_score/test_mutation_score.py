@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,7 +18,17 @@ from tests.mutation_score import verdicts
 from tests.mutation_score.__main__ import main
 from tests.mutation_score.catalogue import PACKAGES, ROOT, Mutant, mutants_of
 from tests.mutation_score.forks import Tell, in_forks, limit_time
-from tests.mutation_score.laboratory import HUNG, KILLED, NEAREST, SURVIVED, WIDER, Reach, Verdict, paths_for
+from tests.mutation_score.laboratory import (
+    HUNG,
+    KILLED,
+    NEAREST,
+    SURVIVED,
+    WIDER,
+    Laboratory,
+    Reach,
+    Verdict,
+    paths_for,
+)
 from tests.mutation_score.report import Score
 from tests.mutation_score.swapping import NoMutantError, imported_functions, swap
 from tests.mutation_score.verdicts import Memory, Reason, reason_for, reasons
@@ -213,6 +225,16 @@ def test_measurements_hold_for_the_files_that_they_are_of(tmp_path: Path, monkey
     assert memory.reaches() == second
     (tmp_path / "test_b.py").write_text("changed")
     assert memory.reaches() == {}
+
+
+def test_tests_that_only_a_former_run_has_collected_are_not_tried() -> None:
+    """They cannot be run; the fork would end with an error, and the mutant would count as killed."""
+    (mutant, *_others) = mutants_in("def f(a):\n    return a + 1\n")
+    reach, (ours, others) = Reach(0.1, {mutant.path: [2]}), ("tests/unit/observe/a.py::one", "tests/unit/cli/b.py::two")
+    session = cast("pytest.Session", SimpleNamespace(items=[SimpleNamespace(nodeid=ours)]))
+    laboratory = Laboratory(session, [], 1)
+    laboratory.use({ours: reach, others: reach})
+    assert laboratory.chosen(mutant) == [ours]
 
 
 def test_what_hung_was_noticed_and_what_is_no_mutant_does_not_count() -> None:

@@ -14,9 +14,11 @@ from zkrebalancer.operations.secure_tree import (
     Finding,
     Outcome,
     SecurityChangedError,
+    judge,
     read_principals,
     secure,
     walk,
+    wanted_rights,
     write_principals,
 )
 from zkrebalancer.protocol import paths, rights
@@ -206,3 +208,12 @@ def test_who_is_who_that_was_replaced_before_its_parent_was_closed_is_noticed() 
         secure(cast("BlockingZk", client), WHO)
     secure(cast("BlockingZk", client), WHO)
     assert read_principals(cast("BlockingZk", client))[0] == WHO
+
+
+def test_a_channel_without_a_login_of_its_own_consumer_is_given_to_its_group() -> None:
+    """The group has no other right there."""
+    known = Principals((COORDINATOR,), groups={"g": ("sasl:g",)})
+    path = paths.channel("g", "a-1")
+    finding = judge(path, {"world:anyone": "rwcda"}, known)
+    assert finding is not None
+    assert wanted_rights(path, finding, known) == {COORDINATOR: "rcd", "sasl:g": "rwd"}
