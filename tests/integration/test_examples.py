@@ -66,7 +66,7 @@ class Examples:
             "GROUP": self.group,
             "TOPIC": self.topic,
         }
-        name = f"{self.group}-{file}-{len(self.lab.programs)}"  # the log is appended to
+        name = f"{self.group}-{Path(file).name}-{len(self.lab.programs)}"  # the log is appended to
         program = self.lab.cluster.program(name, [sys.executable, str(FOLDER / file)], {**known, **environment})
         self.lab.programs[name] = program
         program.spawn()
