@@ -45,6 +45,11 @@ class CentralSource:
         """The consumer's registration."""
         return self._frontend._telemetry.member or None  # noqa: SLF001
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether partitions were lost since the flag was last taken back."""
+        return self.has_lost
+
     def held(self) -> dict[TopicPartition, int]:
         """Return the partitions of the last callbacks, with the next offsets to return."""
         if not self._held:

@@ -47,6 +47,7 @@ class ClassicSource:
         self.arrived: set[TopicPartition] = set()  # assigned, and not placed by the region yet
         self.has_lost = self.was_revoked = False
         self.rebalances = 0
+        self._known = 0  # of these, those that the application has seen: the assignment that it places and seeks
         self._thread = Thread(self._run, "consumer-agent-events")
 
     # ---- the application's thread
@@ -56,9 +57,15 @@ class ClassicSource:
         """None: Kafka's members are not known to the coordinator."""
         return None
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether partitions went away since the flags were last taken back; set before they are missing in `held`."""
+        return self.has_lost or self.was_revoked
+
     def held(self) -> dict[TopicPartition, int]:
         """Return the assigned partitions, with the offsets after their last processed records."""
         with self._changed.lock:
+            self._known = self.rebalances
             return dict(self._positions)
 
     def identity(self, _topic: str) -> str:
@@ -66,18 +73,19 @@ class ClassicSource:
         return ""
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Continue from these offsets; queued records are dropped."""
+        """Continue from these offsets; queued records are dropped. After another assignment, that has to be placed."""
         wanted = dict(positions)
         self._batch = []
-        self._require_done(lambda: self._assign_at(wanted))
+        self._require_done(lambda: self._assign_at(wanted) if self._known == self.rebalances else None)
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Begin with all assigned partitions: at these offsets, or where the group is."""
+        """Begin with all assigned partitions: at these offsets, or where the group is; not after another assignment."""
         wanted = dict(positions)
 
         def begin() -> None:
-            self.arrived.clear()
-            self._assign_at(wanted)
+            if self._known == self.rebalances:
+                self.arrived.clear()
+                self._assign_at(wanted)
 
         self._require_done(begin)
 
@@ -89,6 +97,7 @@ class ClassicSource:
             self._flows = True
             while not self._queue and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
                 self._changed.wait(left_s)
+            self._known = self.rebalances
             count = min(len(self._queue), self._max_poll_records)
             self._batch = [self._queue.popleft() for _ in range(count)]
         self._raise_failure()
@@ -263,17 +272,17 @@ class ClassicSource:
         self._pause()
 
     def _revoked(self, client: Consumer, _partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self._clear(is_lost=False)
         client.unassign()
-        self._clear()
-        self.was_revoked = True
 
     def _lost(self, client: Consumer, _partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self._clear(is_lost=True)
         client.unassign()
-        self._clear()
-        self.has_lost = True
 
-    def _clear(self) -> None:
+    def _clear(self, *, is_lost: bool) -> None:
         with self._changed.lock:
+            self.has_lost, self.was_revoked = self.has_lost or is_lost, self.was_revoked or not is_lost
+            self.rebalances += 1
             self._queue.clear()
             self._positions.clear()
             self._paused.clear()

@@ -70,6 +70,7 @@ class KafkaSink:
         self._lanes: dict[TopicPartition, Lane] = {}
         self._groups: dict[str, KafkaConsumer] = {}  # it never joins; it names the group in a transaction
         self._open: dict[TopicPartition, Advance] = {}
+        self._is_void = False  # the open transaction will be rolled back, whatever is written
         self._group = ""
         self._pool = ThreadPoolExecutor(MAX_AT_ONCE, "kafka-sink")
 
@@ -96,6 +97,8 @@ class KafkaSink:
             KafkaException: librdkafka refuses it.
 
         """
+        if self._is_void:
+            return
         partition = (record.topic, record.partition)
         if partition not in self._open:
             raise ConsumerStateError(f"{record.topic}/{record.partition} is not in the open transaction")
@@ -135,6 +138,7 @@ class KafkaSink:
         """See `Sink.begin`. Whether another consumer has claimed a partition since shows at the commit."""
         refused = {partition for partition, advance in advances.items() if not self._is_as_given(partition, advance)}
         self._group, self._open = group, {} if refused else dict(advances)
+        self._is_void = not self._open
         for partition in self._open:
             self._lanes[partition].producer.begin_transaction()
             self._lanes[partition].is_open = True
@@ -142,12 +146,12 @@ class KafkaSink:
 
     def commit(self) -> None:
         """Commit; raises KafkaException if a partition is not stored, or it is unknown whether it is."""
-        done, self._open = self._open, {}
+        done, self._open, self._is_void = self._open, {}, False
         list(self._pool.map(lambda item: self._advance(*item), done.items()))
 
     def rollback(self) -> None:
         """Abort what is open; what Kafka has ended already needs nothing."""
-        self._open = {}
+        self._open, self._is_void = {}, False
         opened = [partition for partition, lane in self._lanes.items() if lane.is_open]
         for partition in opened:
             lane = self._lanes[partition]

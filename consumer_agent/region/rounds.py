@@ -113,21 +113,22 @@ class Rounds:
         if not batch:
             return None
         first = self._source.first_offsets(batch)
-        if self._run(self.member.begin_records(first)) and self._session.is_fresh and not self._source.has_lost:
+        if self._run(self.member.begin_records(first)) and self._session.is_fresh and not self._source.has_given_up:
             return batch
         self._source.seek(first)  # to be returned again
         return None
 
     def _may_flow(self) -> bool:
         self._source.finish()
+        self._note_source()
         self._follow()
         return self._phase is Phase.FLOW and self._session.is_fresh
 
     def _place(self) -> bool:
         """Begin with partitions that Kafka has assigned; return whether that could be done."""
-        arrived = set(self._source.arrived)
-        targets = self._run(self.member.place(arrived))
-        if targets is not None and arrived == self._source.arrived:
+        self._source.held()  # what is placed is this assignment; after another one, nothing is
+        targets = self._run(self.member.place(set(self._source.arrived)))
+        if targets is not None:
             self._source.place(targets)
         return targets is not None
 

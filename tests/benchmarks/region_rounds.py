@@ -37,7 +37,7 @@ class FixedSource:
     """Partitions that never move, without records."""
 
     consumer = None
-    has_lost = was_revoked = False
+    has_lost = was_revoked = has_given_up = False
     rebalances = 0
 
     def __init__(self, partitions: range) -> None:

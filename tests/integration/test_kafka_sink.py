@@ -106,6 +106,22 @@ def test_a_suspended_consumer_changes_nothing(sink: KafkaSink, other: KafkaSink,
     assert claim(other, group, stage, 5) == 13
 
 
+def test_what_is_written_in_a_transaction_that_will_be_rolled_back_is_dropped(
+    sink: KafkaSink, stage: Stage, group: str
+) -> None:
+    """As it was: `produce` raised where every other sink lets the application write, so a region's loop ended."""
+    claim(sink, group, stage, 3)
+    for advances, refused in (({}, set()), ({(stage.topic, 1): Advance(11, 15, 3)}, {(stage.topic, 1)})):
+        assert sink.begin(group, advances) == refused
+        sink.produce(record(stage), stage.topic, b"dropped", number=0)
+        sink.rollback()
+    write(sink, group, stage, Advance(10, 11, 3), b"kept")
+    sink.commit()
+    assert values(stage, 1) == [b"kept"]
+    with pytest.raises(ConsumerStateError, match="is not in the open transaction"):
+        sink.produce(record(stage), stage.topic, b"x")
+
+
 def test_misuse_is_refused(sink: KafkaSink, stage: Stage, group: str) -> None:
     with pytest.raises(ConfigurationError, match="KafkaSink: No such configuration property"):
         KafkaSink({"bootstrap.server": "x"})

@@ -60,7 +60,7 @@ class RegionRun:
         self.world.set_topic("u", 2)
         self.world.create_group()
         self.configure()
-        self.settings = Settings("billing", "group", every_ms=2_000, reset_ms=40_000)
+        self.settings = self.new_settings()
         self.members: list[SimulatedMember] = []
         self.names = [f"m{number}" for number in range(MEMBERS + 2)]
         for _ in range(2):
@@ -72,6 +72,9 @@ class RegionRun:
         self.checked = self.opened = 0
         self.moves = 6  # of a coordinator in one step, at most
         self.deleted: set[str] = set()  # topics, whose records are not looked at any more
+
+    def new_settings(self) -> Settings:
+        return Settings("billing", "group", every_ms=2_000, reset_ms=40_000)
 
     def add(self, name: str) -> None:
         self.members.append(SimulatedMember(self.world, name, self.copies, self.log, self.settings))
@@ -86,7 +89,7 @@ class RegionRun:
         for number in range(STEPS):
             while self.faults and self.faults[0] <= number:
                 self.faults.pop(0)
-                self._fault()
+                self.fault()
             self.step()
             if number % 4 == 0 and self.draw.random() < 0.5:
                 self._produce()
@@ -94,9 +97,9 @@ class RegionRun:
         self.serve_all()
         for number in range(QUIET_STEPS):
             self.step()
-            if number % 50 == 0 and self._is_done():
+            if number % 50 == 0 and self.is_done():
                 break
-        assert self._is_done(), self._why_not()
+        assert self.is_done(), self._why_not()
         self._check_end()
 
     def serve_all(self) -> None:
@@ -145,7 +148,7 @@ class RegionRun:
         elif kind < 0.92 and actors:
             member = self.draw.choice(actors)
             if member.is_joined and member.frozen_until <= self.world.now_us:
-                self._act(member)
+                self.act(member)
         else:
             self.world.now_us += self.draw.randint(1_000, 120_000)
             self.world.tick()
@@ -153,7 +156,7 @@ class RegionRun:
         self._check_checkpoint()
         self._check_opened()
 
-    def _act(self, member: SimulatedMember) -> None:
+    def act(self, member: SimulatedMember) -> None:
         """Let the consumer's own threads do something."""
         if self.draw.random() < 0.15:
             member.source.commit()
@@ -166,19 +169,19 @@ class RegionRun:
 
     # ---- faults
 
-    def _fault(self) -> None:  # a table
+    def fault(self) -> None:  # a table
         kind = self.draw.choices(list(FAULTS), list(FAULTS.values()))[0]
         actors = self.running()
         member = self.draw.choice(actors) if actors else None
         self.seen[kind] += 1
         if kind == "leader":
-            self._lose_leader()
+            self.lose_leader()
         elif kind == "grow":
             number = sum(topic == "t" for topic, _number in self.log.ends)
             self.world.set_topic("t", number + 1)
             self.log.ends["t", number] = 0
         elif kind == "join" or member is None:
-            self._join()
+            self.join()
         elif kind in {"rebalance", "group-frozen", "group-resumed"}:
             strategy = self.draw.choice(["range", "round_robin", "sticky"])
             self.configure(strategy=strategy, frozen=kind == "group-frozen")
@@ -193,7 +196,7 @@ class RegionRun:
         elif kind in {"reset", "reset-initial"}:
             self.ask(kind)
         else:
-            self._hurt(kind, member)
+            self.hurt(kind, member)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic; what was read of it is in the states for ever."""
@@ -206,7 +209,7 @@ class RegionRun:
         content = documents.encode_request(Request(kind, self.names[0], "of the test"))
         self.world.zk.perform(Multi((Create(paths.region(GROUP, "requests", f"{kind}-"), content, sequence=True),)))
 
-    def _hurt(self, kind: str, member: SimulatedMember) -> None:
+    def hurt(self, kind: str, member: SimulatedMember) -> None:
         zk = self.world.zk
         if kind == "kill":
             member.kill()
@@ -230,13 +233,13 @@ class RegionRun:
             member.member.leave()
             member.phase = Phase.WAIT
 
-    def _join(self) -> None:
+    def join(self) -> None:
         living = {member.name for member in self.running()}
         free = [name for name in self.names if name not in living]
         if free:
             self.add(self.draw.choice(free))
 
-    def _lose_leader(self) -> None:
+    def lose_leader(self) -> None:
         living = [process for process in self.world.coordinators if process.alive]
         if len(living) > 1:
             self.world.kill_coordinator(self.draw.choice(living))
@@ -311,7 +314,7 @@ class RegionRun:
         away = [entry for entry in (merge.states.items() if merge is not None else ()) if entry[0] not in living]
         return [*living.values(), *(self.copies[entry] for entry in away)]
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         positions: dict[TopicPartition, int] = {}
         for member in self.running():
             positions.update(member.source.positions)

@@ -67,6 +67,10 @@ class SimulatedConsumer:
     has_lost: bool = False
 
     @property
+    def has_given_up(self) -> bool:
+        return self.has_lost
+
+    @property
     def consumer(self) -> str | None:
         return self.agent.name
 
@@ -202,13 +206,11 @@ class SimulatedMember:
 
     def __init__(self, world: World, name: str, copies: Copies, log: Log, settings: Settings) -> None:
         self.world, self.name = world, name
-        self.source = SimulatedConsumer(
-            world, world.add_agent(f"{name}-{len(world.agents)}", {"t": 1, "u": 1}, stop_timeout_ms=1_000), log
-        )
-        self.application = SimulatedApplication(name, copies)
+        self.log = log
+        self.source = self.new_source()
+        self.application = self.new_application(copies)
         self.member = Member(GROUP, name, settings, self.source, self.application, PIECE_BYTES)
         self.session: Session = world.zk.open()
-        self.log = log
         self.order: Order | None = None
         self.phase = Phase.OUT
         self.running: Generator[Sequence[Call], Sequence[Reply], object] | None = None
@@ -218,6 +220,14 @@ class SimulatedMember:
         self.is_dead = self.has_left = self.is_joined = False
         self.frozen_until = 0
         self.processed = 0
+
+    def new_source(self) -> SimulatedConsumer:
+        world = self.world
+        agent = world.add_agent(f"{self.name}-{len(world.agents)}", {"t": 1, "u": 1}, stop_timeout_ms=1_000)
+        return SimulatedConsumer(world, agent, self.log)
+
+    def new_application(self, copies: Copies) -> SimulatedApplication:
+        return SimulatedApplication(self.name, copies)
 
     @property
     def is_running(self) -> bool:
@@ -238,13 +248,20 @@ class SimulatedMember:
             self._read_order()
         if self.phase is Phase.OUT or self.member.zxid is None:
             self._begin("register", self.member.register(lambda: self.session.session_id))
-        elif self.source.has_lost:
-            self.source.has_lost = False
-            self.member.lost("partitions were lost")
+        elif self.note_source(draw):
+            pass
         elif draw.random() < 0.5:
             self._poll(draw)
         else:
             self._begin("advance", self.member.advance(self.order))
+
+    def note_source(self, _draw: random.Random) -> bool:
+        """Tell the member what the consumer's callbacks have reported; return whether there was something."""
+        if not self.source.has_lost:
+            return False
+        self.source.has_lost = False
+        self.member.lost("partitions were lost")
+        return True
 
     def _begin(self, task: str, running: Generator[Sequence[Call], Sequence[Reply], object]) -> None:
         self.task, self.running = task, running

@@ -19,8 +19,6 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Operation,
     Refusal,
-    Refused,
-    Reply,
     SetContent,
     Sync,
 )
@@ -30,6 +28,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
 from zkrebalancer.region.permitted import require_permitted
+from zkrebalancer.region.replies import is_refused, order_in
 from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps, T
 from zkrebalancer.region.states import TRANSITIONS, InvalidTransitionError, RegionState
 
@@ -68,7 +67,9 @@ class Member:
         self._is_reset_wanted: str | None = None  # why; until the request is stored, or a reset has come
         self._answer: _Answer | None = None
         self._sought: set[TopicPartition] = set()  # by the last reset; others have come since
-        self._initial: set[TopicPartition] = set()  # partitions whose initial offset is stored
+        self._initial: dict[
+            TopicPartition, str
+        ] = {}  # partitions whose initial offset is stored, for which incarnation
 
     # ---- states
 
@@ -115,10 +116,10 @@ class Member:
         top = [paths.CONSUMERS, paths.GROUPS, paths.group(self.group), paths.region(self.group)]
         for path in (*top, *(paths.region(self.group, child) for child in paths.REGION_CHILDREN)):
             (reply,) = yield [Multi((Create(path),))]
-            if _is_refused(reply, Refusal.NO_AUTH):  # also if it is there
+            if is_refused(reply, Refusal.NO_AUTH):  # also if it is there
                 replies = yield [Get(path)]
                 require_permitted(self.group, path, replies[0])
-            elif not isinstance(reply, Done) and not _is_refused(reply, Refusal.NODE_EXISTS):
+            elif not isinstance(reply, Done) and not is_refused(reply, Refusal.NODE_EXISTS):
                 return False
         if not (yield from self._compare()):
             return False
@@ -150,7 +151,7 @@ class Member:
         created, found = yield [Multi((Create(path, ephemeral=True),)), Get(path)]
         if not isinstance(found, Content) or found.stat.ephemeral_owner != session_id():
             return False
-        is_lost_reply = _is_refused(created, Refusal.NODE_EXISTS) and found.stat.created_zxid != self._admitted_as
+        is_lost_reply = is_refused(created, Refusal.NODE_EXISTS) and found.stat.created_zxid != self._admitted_as
         if isinstance(created, Done) or is_lost_reply:
             self.zxid = found.stat.created_zxid
         return self.zxid is not None
@@ -198,17 +199,25 @@ class Member:
     def _not_named(self, order: Order) -> Phase:
         if not self._is_admitted:
             return Phase.WAIT
-        if self.is_leaving and order.complete is not None and order.complete >= self.last_checkpoint > 0:
+        if order.left.get(self.name) == self.zxid:
             return Phase.LEFT
         self.zxid = None
         return Phase.OUT
 
     def _be_admitted(self, order: Order) -> Steps[bool]:
-        """Begin with its own state as of the last complete checkpoint, or with none; seek nothing."""
+        """Begin with its own state of the last complete checkpoint, or with none; in a central group, seek nothing."""
         merge = yield from self._read_merge(order)
         if merge is None and order.complete is not None:
             return False
+        placed: list[TopicPartition] = []
+        if self.settings.recovery == "forced":  # no reset has waited for what this member has held since then
+            placed = [tp for tp, at in self._source.held().items() if at != documents.UNKNOWN]
+        targets = yield from self._targets(placed, merge)
+        if targets is None:
+            return False
         self._restore(merge)
+        if targets:
+            self._source.seek(targets)
         if self.state in {RegionState.INITIALIZED, RegionState.EVENT_THREAD_STARTED}:
             self.go(RegionState.SUBSCRIBED)
         elif self.state is not RegionState.RESET_COMPLETE:
@@ -239,8 +248,7 @@ class Member:
         self.done, self._is_reset_wanted, self._answer = order.reset, None, None
 
     def _want_reset(self) -> Steps[None]:
-        wanted = yield from self.request("reset", self._is_reset_wanted or "")
-        if wanted:
+        if (yield from self.request("reset", self._is_reset_wanted or "")):
             self._is_reset_wanted = None
 
     def request(self, kind: str, reason: str = "") -> Steps[bool]:
@@ -299,7 +307,7 @@ class Member:
                     initial = self._decoded_initial(tp, reply.content)
                     if _may_be_same(initial.incarnation, self._source.identity(tp[0])):
                         targets[tp] = initial.offset
-                elif not _is_refused(reply, Refusal.NO_NODE):
+                elif not is_refused(reply, Refusal.NO_NODE):
                     return None
         return targets
 
@@ -310,7 +318,7 @@ class Member:
         """
         path = paths.region(self.group, "order")
         replies = yield [Sync(path), Get(path)]
-        order = _order(replies[1]) if isinstance(replies[0], Done) else None
+        order = order_in(replies[1]) if isinstance(replies[0], Done) else None
         if order is None or self._must_wait(order):
             return None
         merge = yield from self._read_merge(order)
@@ -320,23 +328,26 @@ class Member:
 
     def begin_records(self, first: Mapping[TopicPartition, int]) -> Steps[bool]:
         """Store the initial offset of each partition before its first record; False: the records have to wait."""
-        new = sorted(first.keys() - self._initial)
+        if self.state is RegionState.RESET_PENDING:
+            return False
+        marks = {topic: self._source.identity(topic) for topic, _number in first}
+        new = sorted(tp for tp in first if self._initial.get(tp) != marks[tp[0]])
         topics = sorted({topic for topic, _number in new})
         for some_topics in _portions(topics):
             yield [Multi((Create(paths.region(self.group, "initial", topic)),)) for topic in some_topics]
         for some in _portions(new):
-            contents = [documents.encode_initial(Initial(first[tp], self._source.identity(tp[0]))) for tp in some]
+            contents = [documents.encode_initial(Initial(first[tp], marks[tp[0]])) for tp in some]
             creates = [
                 Multi((Create(self._initial_path(tp), content),)) for tp, content in zip(some, contents, strict=True)
             ]
             replies = yield creates
             for tp, content, reply in zip(some, contents, replies, strict=True):
                 is_stored = isinstance(reply, Done)
-                if _is_refused(reply, Refusal.NODE_EXISTS):
+                if is_refused(reply, Refusal.NODE_EXISTS):
                     is_stored = yield from self._renew_initial(tp, content)
                 if not is_stored:
                     return False
-                self._initial.add(tp)
+                self._initial[tp] = marks[tp[0]]
         self.go(RegionState.RECORDS_FETCHED)
         return True
 
@@ -350,10 +361,6 @@ class Member:
             return True
         replies = yield [Multi((SetContent(path, content, found.stat.version),))]
         return isinstance(replies[0], Done)
-
-    def forget_initial(self, partitions: Iterable[TopicPartition]) -> None:
-        """Look at initial offsets again: these partitions were given up, and may come back as those of a new topic."""
-        self._initial.difference_update(partitions)
 
     def _initial_path(self, tp: TopicPartition) -> str:
         return f"{paths.region(self.group, 'initial', tp[0])}/{tp[1]}"
@@ -370,6 +377,8 @@ class Member:
         """Let the application store its state, then answer; return whether the answer is stored."""
         if self._answer is None or self._answer.round != opened.id:
             held = self._source.held()
+            if self._source.has_given_up:  # the state may have records of partitions that `held` lacks
+                return False
             self._application.checkpoint(opened.id)
             self._prepare(opened, held)
         return (yield from self._send(opened))
@@ -385,7 +394,7 @@ class Member:
             # Others may process records by now, and these partitions may come from them: read the order anew.
             path = paths.region(self.group, "order")
             replies = yield [Sync(path), Get(path)]
-            order = _order(replies[1]) if isinstance(replies[0], Done) else None
+            order = order_in(replies[1]) if isinstance(replies[0], Done) else None
             if order is None or order.open != opened:
                 return
             targets = yield from self._targets(new, self.last_merge)
@@ -420,7 +429,7 @@ class Member:
                 checks.append(Check(paths.owners(self.group, consumer)))
             path = paths.region(self.group, "contributions", f"{opened.id}/{self.name}.{answer.sent}")
             replies = yield [Multi((*checks, Create(path, content)))]
-            if not isinstance(replies[0], Done) and not _is_refused(replies[0], Refusal.NODE_EXISTS):
+            if not isinstance(replies[0], Done) and not is_refused(replies[0], Refusal.NODE_EXISTS):
                 return False
             answer.sent += 1
         if answer is not None and answer.kind == documents.CHECKPOINT:
@@ -428,22 +437,8 @@ class Member:
         return True
 
 
-def _order(reply: Reply) -> Order | None:
-    """Return an order that was read, None if there is none, or if the leader has to make it anew."""
-    if not isinstance(reply, Content):
-        return None
-    try:
-        return documents.decode_order(reply.content)
-    except NodeContentError:
-        return None
-
-
 def _portions(entries: Sequence[T]) -> Iterable[Sequence[T]]:
     return (entries[at : at + MAX_INITIAL_AT_ONCE] for at in range(0, len(entries), MAX_INITIAL_AT_ONCE))
-
-
-def _is_refused(reply: Reply, *refusals: Refusal) -> bool:
-    return isinstance(reply, Refused) and reply.refusal in refusals
 
 
 def _may_be_same(one: str, other: str) -> bool:

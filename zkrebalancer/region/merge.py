@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.region.documents import UNKNOWN, Contribution, Merge, Round
+from zkrebalancer.region.documents import CHECKPOINT, UNKNOWN, Contribution, Merge, Round
 
 
 class ContradictionError(RebalancerError):
@@ -52,19 +52,21 @@ class Answers:
         """Return where each partition continues, UNKNOWN if it has no position yet.
 
         Raises:
-            ContradictionError: two members contradict each other.
+            ContradictionError: two members contradict each other. In a checkpoint, two unmodified clients that name one
+            partition do, at whatever offset: both may have processed the same records, as Kafka tells one of them late.
 
         """
-        found: dict[TopicPartition, tuple[int, str]] = {}
+        found: dict[TopicPartition, tuple[int, str, bool]] = {}
         for member, known in sorted(self.pieces.items()):
             for _piece, part in sorted(known.items()):
+                is_alone = part.consumer is None and self.round.kind == CHECKPOINT
                 for partition, offset in part.offsets.items():
-                    before, other = found.setdefault(partition, (offset, member))
-                    if before != offset and member != other:
+                    before, other, was_alone = found.setdefault(partition, (offset, member, is_alone))
+                    if member != other and (before != offset or (is_alone and was_alone)):
                         topic, number = partition
                         text = f"{topic}/{number} continues at {before} for {other}, and at {offset} for {member}"
                         raise ContradictionError(text)
-        return {partition: offset for partition, (offset, _member) in found.items()}
+        return {partition: offset for partition, (offset, _member, _is_alone) in found.items()}
 
     def incarnations(self) -> dict[str, str]:
         """Return the incarnation of each topic, as far as a member knows it."""

@@ -34,6 +34,10 @@ class Source(Protocol):
     def consumer(self) -> str | None:
         """The consumer's registration in the group, None before the first, and of an unmodified client."""
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether partitions went away of which the member has not been told: its state may have records of them."""
+
     def held(self) -> dict[TopicPartition, int]:
         """Return the partitions that are held, each with the offset of the next record to return, or UNKNOWN."""
 

@@ -9,7 +9,7 @@ import pytest
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
-from zkrebalancer.region.documents import CHECKPOINT, UNKNOWN, Contribution, Merge, Round
+from zkrebalancer.region.documents import CHECKPOINT, RESET, UNKNOWN, Contribution, Merge, Round
 from zkrebalancer.region.merge import Answers, ContradictionError, merged
 
 OFFSETS: dict[str, dict[TopicPartition, int]] = {
@@ -77,6 +77,19 @@ def test_the_same_offset_of_two_members_is_no_contradiction() -> None:
     found.add("a", part("a"))
     found.add("b", part("b", {("t", 1): 7}))
     assert found.union() == OFFSETS["a"]
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [(CHECKPOINT, True), (RESET, False)])
+def test_two_unmodified_clients_that_name_one_partition_make_no_checkpoint(kind: str, *, is_refused: bool) -> None:
+    """Kafka has expelled one of them, which does not know it yet: both have processed the same records."""
+    found = Answers(Round(9, kind, ("a", "b")))
+    for name in ("a", "b"):
+        found.add(name, Contribution(9, 0, 1, None, {("t", 1): 7}))
+    if is_refused:
+        with pytest.raises(ContradictionError, match=r"^t/1 continues at 7 for a, and at 7 for b$"):
+            found.union()
+    else:
+        assert found.union() == {("t", 1): 7}
 
 
 def test_a_late_answer_belongs_to_its_own_round() -> None:

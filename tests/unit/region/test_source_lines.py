@@ -33,6 +33,7 @@ class Source:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     sought: list[dict[TopicPartition, int]] = field(default_factory=list)
     marks: dict[str, str] = field(default_factory=dict)
+    has_given_up: bool = False
 
     def held(self) -> dict[TopicPartition, int]:
         return dict(self.positions)
@@ -194,6 +195,21 @@ def test_line_3_an_own_registration_whose_reply_was_lost_is_taken_until_it_was_a
     assert not stage.register()  # what it has done since then is in no state that it will restore
 
 
+def test_line_3_a_classic_client_begins_where_the_merge_says_when_it_is_admitted_again(stage: Stage) -> None:
+    """As it was: after its session was lost, it kept its position, with a state that had fewer records."""
+    forced = Stage("b", Settings("billing", "forced", 1_000)).joined()
+    flowing(forced)
+    forced.merge(Merge(4, {("t", 0): 3}, {}, {"b": 4}))
+    forced.source.positions |= {("t", 1): documents.UNKNOWN}  # assigned, and not placed yet
+    forced.zk.end(forced.session)
+    forced.session = forced.zk.open()
+    forced.member.session_lost()
+    forced.joined()
+    assert forced.advance(forced.order(5, reset=5, complete=4, pieces=2)) is Phase.FLOW
+    assert forced.application.calls[-1] == ("reset", 4)
+    assert forced.source.sought == [{("t", 0): 3}]
+
+
 def test_line_3_an_order_that_begins_anew_is_not_followed(stage: Stage) -> None:
     """Its numbers of checkpoints would be those of other copies."""
     assert stage.advance(stage.order(4, open=Round(4, CHECKPOINT, ("a",)))) is Phase.FLOW
@@ -226,7 +242,6 @@ def test_line_4_the_initial_offset_is_created_once(stage: Stage) -> None:
 def test_line_4_a_topic_that_was_made_anew_begins_anew(stage: Stage) -> None:
     flowing(stage)
     stage.source.marks = {"t": "id-2"}
-    stage.member.forget_initial([("t", 0)])
     stage.write(
         SetContent(f"{paths.region(GROUP, 'initial', 't')}/0", documents.encode_initial(documents.Initial(0, "id-1")))
     )
@@ -280,6 +295,30 @@ def test_line_6_a_later_revocation_resets_everybody_and_is_requested_once(stage:
     assert stage.member.revoked()
     stage.advance(stage.order(2, reset=2))
     assert stage.requests() == ["reset", "reset"]
+
+
+def test_line_6_no_checkpoint_before_a_revocation_is_noted(stage: Stage) -> None:
+    """A classic client gives partitions up in another thread, also while a batch of them is processed.
+
+    As it was: the answer lacked them, so the merge had their former offsets, while the member's copy had more records.
+    """
+    flowing(stage)
+    stage.source.positions, stage.source.has_given_up = {}, True
+    order = stage.order(2, open=Round(2, CHECKPOINT, ("a",)))
+    assert stage.advance(order) is Phase.WAIT
+    assert (stage.answers(2), stage.zk.children(paths.region(GROUP, "contributions", "2"))) == ({}, [])
+    assert ("checkpoint", 2) not in stage.application.calls
+    stage.source.has_given_up = False
+    assert stage.member.revoked()
+    assert stage.advance(order) is Phase.WAIT
+    assert stage.requests() == ["reset"]
+
+
+def test_line_6_no_record_before_a_reset_that_a_revocation_has_asked_for(stage: Stage) -> None:
+    """As it was: it raised InvalidTransitionError, if Kafka had given the partitions back meanwhile."""
+    flowing(stage)
+    assert stage.member.revoked()
+    assert not stage.run(stage.member.begin_records({("t", 0): 5}))
 
 
 def test_line_6_losing_partitions_always_resets(stage: Stage) -> None:
@@ -365,6 +404,14 @@ def test_line_12_what_is_retired_is_dropped_by_members_too(stage: Stage) -> None
     for _ in range(2):
         stage.advance(stage.order(2, complete=2, pieces=1))
     assert stage.application.calls[-2:] == [("checkpoint", 2), ("retire", 2)]
+
+
+def test_line_12_who_leaves_has_left_although_the_reply_to_its_last_answer_was_lost(stage: Stage) -> None:
+    """As it was: it registered again, in vain, for as long as its session lived."""
+    flowing(stage)
+    stage.member.leave()
+    left = {"a": stage.member.zxid}
+    assert stage.advance(stage.order(2, complete=2, members={}, left=left)) is Phase.LEFT
 
 
 def test_line_14_a_partition_that_moves_during_a_reset_is_sought_and_answered_for_as_well(stage: Stage) -> None:

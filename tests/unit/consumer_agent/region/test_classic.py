@@ -5,6 +5,7 @@ The client is never connected: the test plays the event thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -81,6 +82,48 @@ def test_a_revocation_clears_the_queue_also_before_the_first_record(source: Any)
     source._enqueue([Message(0, 1)])
     source._revoked(source._client, [])
     assert (source.held(), source.poll(0.0), source.was_revoked) == ({}, [], True)
+
+
+@pytest.mark.parametrize(("move", "flag"), [("_revoked", "was_revoked"), ("_lost", "has_lost")])
+def test_partitions_are_missing_only_after_a_flag_says_so(source: Any, move: str, flag: str) -> None:
+    """As it was: a member could answer a checkpoint without partitions that its state had records of."""
+    flags: list[bool] = []
+    source._positions = Watched(source._positions, lambda: flags.append(source.has_given_up))
+    getattr(source, move)(source._client, [])
+    assert flags == [True]
+    assert getattr(source, flag)
+    assert source.has_given_up
+
+
+class Watched(dict[Any, int]):
+    """Positions that tell when they are cleared."""
+
+    def __init__(self, positions: Any, tell: Callable[[], None]) -> None:
+        super().__init__(positions)
+        self._tell = tell
+
+    def clear(self) -> None:
+        self._tell()
+        super().clear()
+
+
+@pytest.mark.parametrize("do", ["place", "seek"])
+def test_what_was_meant_for_a_former_assignment_is_neither_placed_nor_sought(source: Any, do: str) -> None:
+    """As it was: partitions that came between began where the group's offsets were, behind records of no checkpoint."""
+    source.held()
+
+    def move_before(task: Callable[[], None]) -> None:
+        partitions = [confluent_kafka.TopicPartition("t", number) for number in (0, 7)]
+        source._assigned(source._client, partitions)
+        task()
+
+    source._do = move_before
+    getattr(source, do)({("t", 0): 3, ("t", 1): 4})
+    assert source.arrived == {("t", 0), ("t", 7)}
+    assert set(source.held().values()) == {UNKNOWN}
+    source._do = lambda task: task()
+    source.place({("t", 0): 3})
+    assert (source.arrived, source.held()) == (set(), {("t", 0): 3, ("t", 7): UNKNOWN})
 
 
 def test_only_clients_of_confluent_kafka_are_taken() -> None:
