@@ -10,7 +10,8 @@ import click
 
 from tests.campaign.progress import Progress, end_on_signals
 from tests.exactly_once import totals
-from tests.exactly_once.run import GROUPS, Outcome, Run, Settings
+from tests.exactly_once.groups import GROUPS
+from tests.exactly_once.run import Outcome, Run, Settings
 from tests.support.postgres import PostgresMissingError
 from zkrebalancer.cli import options
 from zkrebalancer.cli.main import run

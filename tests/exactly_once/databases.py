@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from tests.exactly_once.judging import Judgement, Log, judge
+
 TABLE = "CREATE TABLE results (id {}, grp TEXT, part INTEGER, at BIGINT, number BIGINT)"
 INDEX = "CREATE INDEX of_record ON results (grp, part, at)"
 ROWS_AT_ONCE = 10_000
@@ -67,6 +69,10 @@ class Database:
             cursor.execute(question, (group,))
             while some := cursor.fetchmany(ROWS_AT_ONCE):
                 yield from some
+
+    def judge(self, group: str, log: Log) -> Judgement:
+        """Compare the results with the log."""
+        return judge(log, self.rows(group))
 
     def _ask(self, question: str, group: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection:

@@ -9,17 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 KILL, FREEZE = "kill", "freeze"
-MAX_COUNT = 6  # how often a step is reached at most before it ends its worker
-# Steps of a worker in its sink, in their order; `drain` is in `on_revoke`, while a plan waits for it.
-SINK_STEPS = ("batch", "claim", "claimed", "begun", "written", "committed", "drain")
+SUSPENDED_SHARE = 0.25
 # Failpoints of the agent (`consumer_agent/runtime/failpoints.py`); `before-commit` is of the group's offsets.
 AGENT_STEPS = ("after-registration", "before-ack", "after-ack", "before-commit", "before-stop-ack", "after-stop-ack")
-# Steps of a member with a state of its own: before and after its copy is stored, before and after it is restored.
-STATE_STEPS = ("batch", "contribute", "contributed", "reset", "restored")
-STATE_ZOMBIE_STEPS = ("batch", "contribute", "reset")
-MAX_STATE_COUNT = 20  # all go back at each kill, so it may not come too often
-RARE = frozenset({"claim", "claimed", "drain", *AGENT_STEPS})  # reached once or twice in a life
-ZOMBIE_STEPS = ("batch", "claim", "begun", "written", "committed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +33,51 @@ def parse(text: str) -> Fate:
     return Fate(action, step, int(count))
 
 
-def draw(random_: random.Random) -> list[Fate]:
-    """Return the fates of one worker: it is killed, sometimes after it was suspended."""
-    steps = [*SINK_STEPS, *AGENT_STEPS]
-    fates = []
-    if random_.random() < 0.25:
-        fates.append(Fate(FREEZE, random_.choice(ZOMBIE_STEPS), 1))
-    step = random_.choice(steps)
-    return [*fates, Fate(KILL, step, 1 if step in RARE else random_.randint(1, MAX_COUNT))]
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where members of one kind may end."""
+
+    often: tuple[str, ...]  # reached again and again
+    rare: tuple[str, ...]  # once or twice in a life
+    suspended: tuple[str, ...]  # at which of them a member is suspended
+    most: int  # how often one that is reached often is reached at most
+    weight: int = 1  # of the first ones
+
+    def draw(self, random_: random.Random) -> list[Fate]:
+        """Return the fates of one worker: it is killed, sometimes after it was suspended."""
+        fates = []
+        if random_.random() < SUSPENDED_SHARE:
+            fates.append(Fate(FREEZE, random_.choice(self.suspended)))
+        step = random_.choice([*self.often * self.weight, *self.rare])
+        return [*fates, Fate(KILL, step, 1 if step in self.rare else random_.randint(1, self.most))]
 
 
-def draw_for_state(random_: random.Random) -> list[Fate]:
-    """Return the fates of a member with a state of its own."""
-    fates = []
-    if random_.random() < 0.25:
-        fates.append(Fate(FREEZE, random_.choice(STATE_ZOMBIE_STEPS), 1))
-    step = random_.choice([*STATE_STEPS[:3] * 3, *STATE_STEPS[3:], *AGENT_STEPS])  # checkpoints have to complete
-    is_rare = step in RARE or step in {"reset", "restored"}
-    return [*fates, Fate(KILL, step, 1 if is_rare else random_.randint(1, MAX_STATE_COUNT))]
+# In its sink; `drain` is in `on_revoke`, while a plan waits for it.
+SINK = Steps(
+    often=("batch", "begun", "written", "committed"),
+    rare=("claim", "claimed", "drain", *AGENT_STEPS),
+    suspended=("batch", "claim", "begun", "written", "committed"),
+    most=6,
+)
+# A state of its own: around the storing of its copy, after each piece of its answer, around the end of older copies and
+# around a reset. All members go back at each kill, so it may not come too often: checkpoints have to complete.
+_STATE = ("batch", "contribute", "contributed", "piece", "retire", "retired")
+STATE = Steps(
+    often=_STATE,
+    rare=("reset", "restored", *AGENT_STEPS),
+    suspended=("batch", "contribute", "piece", "reset"),
+    most=20,
+    weight=2,
+)
+# An unmodified client: around its callbacks, its placing and its commits, too.
+CLASSIC = Steps(
+    often=(*_STATE, "commit", "after-commit"),
+    rare=("reset", "restored", "assign", "assigned", "revoke", "revoked", "place", "placed"),
+    suspended=("batch", "contribute", "piece", "reset", "assigned", "revoked", "place"),
+    most=30,
+    weight=2,
+)
+BY_KIND = {"region": SINK, "kafka": SINK, "state": STATE, "classic": CLASSIC}
 
 
 def of_agent(fates: Sequence[Fate]) -> Fate | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.exactly_once import fates
 from tests.exactly_once.fates import FREEZE, KILL, Fate
+from tests.exactly_once.groups import Way
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import Program
@@ -23,8 +24,11 @@ CONTROL_FATES = {
     "naive": [Fate(KILL, "committed", 2)],
     "offsets-outside": [Fate(KILL, "committed", 2)],
     "fence-off": [Fate(FREEZE, "batch", 2), Fate(KILL, "batch", 40)],  # the first batch claims
+    "kafka-outside": [Fate(KILL, "outside", 2)],
+    "no-reset": [Fate(KILL, "batch", 20)],
 }
-UNTIL_MAX_LIFE = [Fate(KILL, "batch", 1_000_000)]  # of the other members of `fence-off`, which go on meanwhile
+UNTIL_MAX_LIFE = [Fate(KILL, "batch", 1_000_000)]
+WITH_SURVIVORS = ("fence-off", "no-reset")  # controls whose other members go on meanwhile
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Members:
     """All members of one group; `tick` lets their fates take their course."""
 
     group: str
-    kind: str
+    way: Way
     slots: list[Slot]
     random_: random.Random
     session_s: float
@@ -52,6 +56,11 @@ class Members:
     suspended: Counter[str] = field(default_factory=Counter)  # step -> members that were suspended there, and thawed
     problems: list[str] = field(default_factory=list)
     is_proved: bool = False  # of a control: its sink is wrong
+
+    @property
+    def kind(self) -> str:
+        """The kind of its workers."""
+        return self.way.kind
 
     def tick(self) -> None:
         """Note who has ended or is suspended; thaw, kill and replace."""
@@ -105,11 +114,8 @@ class Members:
             self.problems.append(_end_of(slot.program))
 
     def _begin(self, slot: Slot) -> None:
-        if self.kind == "state":
-            drawn = fates.draw_for_state(self.random_)
-        else:
-            drawn = CONTROL_FATES.get(self.kind) or fates.draw(self.random_)
-        if self.kind == "fence-off" and slot is not self.slots[0]:
+        drawn = CONTROL_FATES.get(self.kind) or fates.BY_KIND[self.kind].draw(self.random_)
+        if self.kind in WITH_SURVIVORS and slot is not self.slots[0]:
             drawn = UNTIL_MAX_LIFE
         slot.fates, slot.began_s, slot.thaw_at_s, slot.was_thawed = list(drawn), time.monotonic(), None, False
         slot.file.write_text("\n".join(map(str, drawn)))
@@ -117,19 +123,19 @@ class Members:
 
 
 def new_members(
-    cluster: LocalCluster, group: str, kind: str, count: int, options: Mapping[str, object], seed: str
+    cluster: LocalCluster, group: str, way: Way, count: int, options: Mapping[str, object], seed: str
 ) -> Members:
     """Prepare the members of a group; `options` are those of the worker."""
     slots = []
     for number in range(1, count + 1):
         name = f"{group}-{number}"
         file = cluster.directory / f"{name}.fates"
-        given = {"--group": group, "--kind": kind, "--client-id": name, "--fates": file, **options}
+        given = {"--group": group, "--kind": way.kind, "--client-id": name, "--fates": file, **options}
         command = [sys.executable, "-m", "tests.exactly_once.worker"]
         command += [text for key, value in given.items() for text in (key, str(value))]
         slots.append(Slot(cluster.program(name, command), file))
     session_s = float(str(options["--session-timeout-ms"])) / 1_000
-    return Members(group, kind, slots, random.Random(f"{seed}-{group}"), session_s)
+    return Members(group, way, slots, random.Random(f"{seed}-{group}"), session_s)
 
 
 def _is_suspended(program: Program) -> bool:

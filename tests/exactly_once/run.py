@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import gevent
 
 from tests.campaign.progress import Progress
-from tests.exactly_once import own_state
-from tests.exactly_once.judging import Judgement, judge
+from tests.exactly_once.groups import CONTROLS, GROUPS, KAFKA, Way, controls_of
+from tests.exactly_once.judging import Judgement
+from tests.exactly_once.kafka_results import topic_of
 from tests.exactly_once.members import Members, new_members
-from tests.exactly_once.world import TOPIC, World, new_world
+from tests.exactly_once.world import MOST_PARTITIONS, TOPIC, World, new_world
 from zkrebalancer.experiments.lab import NotReachedError
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.protocol.errors import RebalancerError
-from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.protocol.settings import GroupSettings
 
 SESSION_TIMEOUT_MS = 2_000
 TICK_S = 0.1
@@ -25,9 +25,6 @@ CONTROL_INTERVAL_S = 3.0  # how often the sinks of controls are looked at
 TELL_INTERVAL_S = 15.0
 STALL_S = 120.0  # at the end, without a new result
 MAX_PROVING_S = 120.0  # beyond the time of the run, for controls whose sinks are still right
-GROUPS = {"incremental": INCREMENTAL, "eager": EAGER, "state": INCREMENTAL}
-STATE = "state"  # the group whose members have a state of their own, instead of a sink
-CONTROLS = ("naive", "offsets-outside", "fence-off")
 CONTROL_MEMBERS = 2
 MAX_PROBLEMS = 5  # members that end by themselves; then the run ends, too
 
@@ -103,10 +100,10 @@ class Run:
         """
         outcome = Outcome(self.settings)
         self.progress.line(f"ZooKeeper, Kafka and {self.settings.sink} start")
-        with new_world(self.settings.sink, self.settings.seed, SESSION_TIMEOUT_MS) as world:
+        with new_world(self.settings.sink, self.settings.seed, SESSION_TIMEOUT_MS, self.settings.groups) as world:
             outcome.versions = read_versions(world.cluster)
-            modes = {group: GROUPS[group] for group in self.settings.groups}
-            groups, controls = self._members(world, modes), self._members(world, dict.fromkeys(CONTROLS, INCREMENTAL))
+            groups = self._members(world, {group: GROUPS[group] for group in self.settings.groups})
+            controls = self._members(world, {name: CONTROLS[name] for name in controls_of(self.settings.groups)})
             try:
                 self._play(world, groups, controls)
                 self._drain(world, groups)
@@ -120,22 +117,22 @@ class Run:
         outcome.elapsed_s = self._elapsed_s()
         return outcome
 
-    def _members(self, world: World, modes: dict[str, str]) -> list[Members]:
+    def _members(self, world: World, ways: dict[str, Way]) -> list[Members]:
         options: dict[str, object] = {
             "--zookeeper": world.cluster.zookeeper,
             "--bootstrap": world.cluster.bootstrap,
             "--topic": TOPIC,
-            "--database": world.database.address,
             "--session-timeout-ms": SESSION_TIMEOUT_MS,
         }
         prepared = []
-        for group, mode in modes.items():
-            world.lab.configure(group, GroupSettings(mode=mode))
-            kind = group if group in (*CONTROLS, STATE) else "region"
-            if group == STATE:
-                options = {**options, "--database": world.copies}
+        for group, way in ways.items():
+            if way.mode is not None:  # else the first member makes the group
+                world.lab.configure(group, GroupSettings(mode=way.mode))
+            if way.results == KAFKA:
+                world.lab.create_topic(topic_of(group), MOST_PARTITIONS)
+            given = {**options, "--database": world.results[way.results].address}
             count = CONTROL_MEMBERS if group in CONTROLS else self.settings.members
-            prepared.append(new_members(world.cluster, group, kind, count, options, str(self.settings.seed)))
+            prepared.append(new_members(world.cluster, group, way, count, given, str(self.settings.seed)))
         return prepared
 
     def _play(self, world: World, groups: list[Members], controls: list[Members]) -> None:
@@ -163,7 +160,7 @@ class Run:
             return
         self._looked_at_s = time.monotonic()
         for members in controls:
-            if world.database.has_doubles(members.group):
+            if world.results[members.way.results].has_doubles(members.group):
                 members.is_proved = True
                 members.kill()
                 self.progress.line(f"control {members.group}: results are doubled, as they must be")
@@ -172,7 +169,7 @@ class Run:
         if time.monotonic() - self._told_at_s > TELL_INTERVAL_S:
             self._told_at_s = time.monotonic()
             kills = sum(members.ended.total() for members in groups)
-            stored = {members.group: sum(self._stored(world, members.group).values()) for members in groups}
+            stored = {members.group: sum(world.stored(members).values()) for members in groups}
             self.progress.line(f"{kills} members killed, servers {dict(world.faults)}, results {stored}")
 
     def _drain(self, world: World, groups: list[Members]) -> None:
@@ -187,7 +184,7 @@ class Run:
         waiting = {members.group: members for members in groups}
         before, give_up_at_s = -1, time.monotonic() + STALL_S
         while waiting and time.monotonic() < give_up_at_s:
-            stored = {group: self._stored(world, group) for group in waiting}
+            stored = {group: world.stored(members) for group, members in waiting.items()}
             if (now := sum(sum(offsets.values()) for offsets in stored.values())) != before:
                 before, give_up_at_s = now, time.monotonic() + STALL_S
             for group, members in list(waiting.items()):
@@ -198,23 +195,12 @@ class Run:
         if waiting:
             self.progress.line(f"nothing more is stored of {', '.join(waiting)}; the sinks are compared all the same")
 
-    def _stored(self, world: World, group: str) -> dict[int, int]:
-        """Return how many results of each partition are stored."""
-        if group != STATE:
-            return world.database.next_offsets(group)
-        with suppress(RebalancerError):  # ZooKeeper is away
-            return {number: count for number, (count, _) in own_state.total(world.lab.zk, group, world.copies).items()}
-        return {}
-
     def _judge(self, world: World, groups: list[Members], outcome: Outcome) -> None:
         self.progress.line("the sinks are compared with the input")
         log = world.log()
         outcome.records = sum(map(len, log.values()))
         for members in groups:
-            if members.group == STATE:
-                found = own_state.judge(log, own_state.total(world.lab.zk, STATE, world.copies))
-            else:
-                found = judge(log, world.database.rows(members.group))
+            found = world.results[members.way.results].judge(members.group, log)
             outcome.sinks[members.group] = found
             if not found.is_exact:
                 outcome.problems.append(f"sink of {members.group}: {asdict(found)}")

@@ -1,9 +1,10 @@
 """A consumer that stores results until its fate is fulfilled; `python -m tests.exactly_once.worker`.
 
-`--kind region` is what is to be proved, with a sink; `--kind state` too, with counts that it stores itself, in the
-folder `--database`. The other kinds are controls, which have to fail: `naive` keeps no offsets in
-the sink, `offsets-outside` stores them in a transaction of their own, and `fence-off` checks neither the generation nor
-the offset.
+What is to be proved: `--kind region` with a sink in the database `--database`, `kafka` with one in Kafka, and `state`
+and `classic` with counts that each member stores itself, in the folder `--database`; `classic` reads with an unmodified
+client of Kafka. The other kinds are controls, which have to fail: `naive` keeps no offsets in the sink,
+`offsets-outside` and `kafka-outside` store them in their own transactions, `fence-off` checks neither the generation
+nor the offset, and `no-reset` keeps its counts when all others go back.
 """
 
 from __future__ import annotations
@@ -13,163 +14,205 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import psycopg
+from confluent_kafka import KafkaException
 
 from consumer_agent import Batch, Consumer
 from consumer_agent.errors import KafkaUnavailableError
-from consumer_agent.region import Advance, Claim, ConsistentRegion, Sink, as_sink
+from consumer_agent.region import ConsistentRegion, ForcedRegion, KafkaSink, Sink, as_sink
 from consumer_agent.runtime import failpoints
+from tests.exactly_once.clients import SteppingClient, step_between_pieces
 from tests.exactly_once.databases import Database
 from tests.exactly_once.fates import Fates, of_agent, parse
-from tests.exactly_once.own_state import CountedState
+from tests.exactly_once.kafka_results import encoded, topic_of
+from tests.exactly_once.own_state import CountedState, NeverReset
+from tests.exactly_once.sinks import STEPPING, KafkaOutside, Stepping
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
-from zkrebalancer.protocol.fields import TopicPartition
 
-KINDS = ("region", "state", "naive", "offsets-outside", "fence-off")
+KINDS = ("region", "kafka", "state", "classic", "naive", "offsets-outside", "fence-off", "kafka-outside", "no-reset")
+OF_KAFKA = ("kafka", "kafka-outside")
+OF_CLASSIC = ("classic", "no-reset")
 EVERY_S = 0.5  # how often the group's offsets follow
 MAX_POLL_RECORDS = 100
 FETCHES = {"fetch.min.bytes": "1000000", "fetch.wait.max.ms": "50"}  # so that batches have some records
-PASSING_ERRORS = (sqlite3.OperationalError, psycopg.Error, ZooKeeperUnavailableError, KafkaUnavailableError)
+HEARTBEATS_PER_SESSION = 4  # of an unmodified client
+METADATA_MS = 1_000  # how often such a client looks for new partitions
+PASSING_ERRORS = (
+    sqlite3.OperationalError,
+    psycopg.Error,
+    KafkaException,
+    ZooKeeperUnavailableError,
+    KafkaUnavailableError,
+)
 
 
-class Stepping:
-    """A sink whose calls are steps."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options of a worker, and its fate."""
 
-    def __init__(self, sink: Sink, fates: Fates) -> None:
-        self._sink, self._fates = sink, fates
+    zookeeper: str
+    bootstrap: str
+    group: str
+    topic: str
+    client_id: str
+    database: str
+    kind: str
+    session_timeout_ms: int
+    fates: Fates
 
-    @property
-    def connection(self) -> Any:
-        return self._sink.connection
+    def consumer(self) -> Consumer:
+        """Return a consumer of a central group."""
+        consumer = Consumer(
+            zookeeper=self.zookeeper,
+            bootstrap=self.bootstrap,
+            group=self.group,
+            client_id=self.client_id,
+            session_timeout_ms=self.session_timeout_ms,
+            max_poll_records=MAX_POLL_RECORDS,
+            kafka_config=FETCHES,
+        )
+        consumer.subscribe([self.topic], on_revoke=lambda _: self.fates.reach("drain"))
+        return consumer
 
-    def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
-        self._fates.reach("claim")
-        answer = self._sink.claim(group, claims)
-        self._fates.reach("claimed")
-        return answer
-
-    def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
-        refused = self._sink.begin(group, advances)
-        if advances and not refused:
-            self._fates.reach("begun")
-        return refused
-
-    def commit(self) -> None:
-        self._fates.reach("written")
-        self._sink.commit()
-        self._fates.reach("committed")
-
-    def rollback(self) -> None:
-        self._sink.rollback()
-
-
-class OffsetsOutside(Stepping):
-    """A control: rows are committed first, then the offsets; the step `committed` is between the two."""
-
-    def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
-        self._group, self._advances = group, advances
-        return super().begin(group, {})
-
-    def commit(self) -> None:
-        super().commit()
-        self._sink.begin(self._group, self._advances)
-        self._sink.commit()
-
-
-class FenceOff(Stepping):
-    """A control without fencing: every claim and advance succeeds."""
-
-    def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
-        self._execute("UPDATE consumer_progress SET generation = 0 WHERE group_name = ?", [(group,)])
-        return super().claim(group, claims)
-
-    def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
-        values = [(advance.before, advance.generation, group, *tp) for tp, advance in advances.items()]
-        forget = "UPDATE consumer_progress SET next_offset = ?, generation = ?"
-        self._execute(f"{forget} WHERE group_name = ? AND topic = ? AND partition = ?", values)
-        return super().begin(group, advances)
-
-    def _execute(self, statement: str, values: list[tuple[Any, ...]]) -> None:
-        self._sink.begin("", {})
-        is_sqlite = isinstance(self._sink.connection, sqlite3.Connection)
-        self._sink.connection.executemany(statement if is_sqlite else statement.replace("?", "%s"), values)
-        if values:
-            self._sink.commit()
-        else:
-            self._sink.rollback()
+    def client(self) -> SteppingClient:
+        """Return an unmodified client, whose group Kafka assigns."""
+        settings = {
+            **FETCHES,
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "client.id": self.client_id,
+            "session.timeout.ms": self.session_timeout_ms,
+            "heartbeat.interval.ms": self.session_timeout_ms // HEARTBEATS_PER_SESSION,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+        return SteppingClient(settings, self.fates)
 
 
-SINKS = {"region": Stepping, "offsets-outside": OffsetsOutside, "fence-off": FenceOff}
+def number_of(value: bytes | None) -> int:
+    """Return the number in a record."""
+    return int((value or b"-1").split()[0])
 
 
 def rows(group: str, batch: Batch) -> list[tuple[str, int, int, int]]:
     """Return the results of a batch."""
-    return [(group, record.partition, record.offset, int((record.value or b"-1").split()[0])) for record in batch]
+    return [(group, record.partition, record.offset, number_of(record.value)) for record in batch]
 
 
-def work_in_region(consumer: Consumer, group: str, kind: str, database: Database, fates: Fates) -> None:
-    """Store batches as an application does: a lost connection is opened again."""
-
-    def open_sink() -> Sink:
-        return SINKS[kind](as_sink(database.connect()), fates)
-
-    def store_batches(region: ConsistentRegion) -> None:
-        sink = open_sink()
-        for batch in region:
-            fates.reach("batch")
-            with region.transaction(sink) as transaction:
-                transaction.executemany(database.insert(), rows(group, batch))
-
-    with ConsistentRegion(consumer, name=group, every_s=EVERY_S) as region:
-        while True:
-            try:
-                store_batches(region)
-            except PASSING_ERRORS as error:
-                print(f"tries again, with another connection: {error}", flush=True)  # noqa: T201  # its log
+@contextmanager
+def opened_sink(given: Given) -> Iterator[Sink]:
+    """Return the sink of a kind."""
+    if given.kind not in OF_KAFKA:
+        yield STEPPING[given.kind](as_sink(Database(given.database).connect()), given.fates)
+        return
+    kafka = {"bootstrap.servers": given.bootstrap}
+    with closing(KafkaSink(kafka) if given.kind == "kafka" else KafkaOutside(kafka, given.fates)) as sink:
+        yield Stepping(sink, given.fates)
 
 
-def work_with_state(consumer: Consumer, group: str, name: str, folder: Path, fates: Fates) -> None:
+def writer(given: Given) -> Callable[[Any, Batch], None]:
+    """Return what writes the results of a batch within a transaction."""
+    insert, topic = Database(given.database).insert(), topic_of(given.group)
+
+    def write_rows(transaction: Any, batch: Batch) -> None:
+        transaction.executemany(insert, rows(given.group, batch))
+
+    def write_records(transaction: Any, batch: Batch) -> None:
+        for record in batch:
+            value = encoded(record.offset, number_of(record.value))
+            transaction.produce(record, topic, value, number=record.partition)
+
+    return write_records if given.kind in OF_KAFKA else write_rows
+
+
+def again_and_again(work: Callable[[], None]) -> None:
+    """Work as an application does that goes on after errors that pass."""
+    while True:
+        try:
+            work()
+        except PASSING_ERRORS as error:
+            print(f"tries again: {error}", flush=True)  # noqa: T201  # its log
+
+
+def work_in_region(given: Given) -> None:
+    """Store batches in a sink; a lost connection is opened again."""
+    write = writer(given)
+
+    def store_batches() -> None:
+        with opened_sink(given) as sink:
+            for batch in region:
+                given.fates.reach("batch")
+                with region.transaction(sink) as transaction:
+                    write(transaction, batch)
+
+    with ConsistentRegion(given.consumer(), name=given.group, every_s=EVERY_S) as region:
+        again_and_again(store_batches)
+
+
+def work_with_state(given: Given) -> None:
     """Count records in a state that recovers with the whole group."""
-    state = CountedState(folder, name, fates)
-    region = ConsistentRegion(
-        consumer,
-        name=group,
-        recovery="group",
-        member=name,
-        every_s=EVERY_S,
-        on_checkpoint=state.store,
-        on_reset=state.restore,
-        on_retire=state.retire,
-    )
+    kind = NeverReset if given.kind == "no-reset" else CountedState
+    state = kind(Path(given.database), given.client_id, given.fates)
+    named: dict[str, Any] = {"name": given.group, "member": given.client_id, "every_s": EVERY_S}
+    named |= {"on_checkpoint": state.store, "on_reset": state.restore, "on_retire": state.retire}
+    region: ConsistentRegion | ForcedRegion
+    if given.kind in OF_CLASSIC:
+        where: dict[str, Any] = {"zookeeper": given.zookeeper, "session_timeout_ms": given.session_timeout_ms}
+        client = given.client()
+        region = ForcedRegion(
+            client, [given.topic], group=given.group, max_poll_records=MAX_POLL_RECORDS, **where, **named
+        )
+        step_between_pieces(region._rounds, given.fates)
+    else:
+        region = ConsistentRegion(given.consumer(), recovery="group", **named)
+        step_between_pieces(region._own, given.fates)  # type: ignore[arg-type]  # it recovers as a group
+
+    def count_batches() -> None:
+        for batch in region:
+            for record in batch:
+                state.add(record_partition(record), number_of(record_value(record)))
+            given.fates.reach("batch")
+
     with region:
-        while True:
-            try:
-                for batch in region:
-                    for record in batch:
-                        state.add(record.partition, int((record.value or b"-1").split()[0]))
-                    fates.reach("batch")
-            except PASSING_ERRORS as error:
-                print(f"tries again: {error}", flush=True)  # noqa: T201  # its log
+        again_and_again(count_batches)
 
 
-def work_naively(consumer: Consumer, group: str, database: Database, fates: Fates) -> None:
+def record_partition(record: Any) -> int:
+    """Return a record's partition; an unmodified client has methods."""
+    return int(record.partition() if callable(record.partition) else record.partition)
+
+
+def record_value(record: Any) -> bytes | None:
+    """Return a record's value, as above."""
+    value: bytes | None = record.value() if callable(record.value) else record.value
+    return value
+
+
+def work_naively(given: Given) -> None:
     """Store batches, and let the consumer commit its offsets."""
+    database = Database(given.database)
     connection = database.connect()
-    with consumer:
+    with given.consumer() as consumer:
         while True:
             try:
                 batch = consumer.poll()
             except PASSING_ERRORS:
                 continue
-            fates.reach("batch")
-            connection.cursor().executemany(database.insert(), rows(group, batch))
+            given.fates.reach("batch")
+            connection.cursor().executemany(database.insert(), rows(given.group, batch))
             connection.commit()
-            fates.reach("committed")
+            given.fates.reach("committed")
+
+
+WORK = {"state": work_with_state, "classic": work_with_state, "no-reset": work_with_state, "naive": work_naively}
 
 
 @click.command()
@@ -182,17 +225,7 @@ def work_naively(consumer: Consumer, group: str, database: Database, fates: Fate
 @click.option("--kind", type=click.Choice(KINDS), default="region")
 @click.option("--session-timeout-ms", type=int, required=True)
 @click.option("--fates", "file", type=click.Path(path_type=Path), help="File with a fate a line; absent: to live.")
-def main(
-    zookeeper: str,
-    bootstrap: str,
-    group: str,
-    topic: str,
-    client_id: str,
-    database: str,
-    kind: str,
-    session_timeout_ms: int,
-    file: Path | None,
-) -> None:
+def main(*, file: Path | None, kind: str, **options: Any) -> None:
     """Store the results of a topic's records until this process is killed, or ended by SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     mine = [parse(line) for line in file.read_text().split()] if file else []
@@ -201,23 +234,8 @@ def main(
         os.environ[failpoints.VARIABLE] = f"{agents.step}:{agents.count}"
         importlib.reload(failpoints)  # the process may be a fork, which has imported it before
     here = Fates([fate for fate in mine if fate is not agents])
-    consumer = Consumer(
-        zookeeper=zookeeper,
-        bootstrap=bootstrap,
-        group=group,
-        client_id=client_id,
-        session_timeout_ms=session_timeout_ms,
-        max_poll_records=MAX_POLL_RECORDS,
-        kafka_config=FETCHES,
-    )
-    consumer.subscribe([topic], on_revoke=lambda _: here.reach("drain"))
     try:
-        if kind == "state":
-            work_with_state(consumer, group, client_id, Path(database), here)
-        elif kind == "naive":
-            work_naively(consumer, group, Database(database), here)
-        else:
-            work_in_region(consumer, group, kind, Database(database), here)
+        WORK.get(kind, work_in_region)(Given(kind=kind, fates=here, **options))
     except KeyboardInterrupt:
         sys.exit(0)
 

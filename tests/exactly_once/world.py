@@ -12,16 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import gevent
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.exactly_once import own_state
 from tests.exactly_once.databases import Database
+from tests.exactly_once.groups import COPIES, DATABASE, GROUPS, KAFKA
 from tests.exactly_once.judging import Log
+from tests.exactly_once.kafka_results import KafkaResults
+from tests.exactly_once.members import Members
+from tests.exactly_once.own_state import OwnStates, read_order
+from tests.exactly_once.results import Results
 from tests.support import postgres
 from tests.support.warm import COMMANDS, WarmCluster, close_starter
+from zkrebalancer.coordinator import failpoints
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.server import Program
@@ -33,21 +37,28 @@ from zkrebalancer.region import documents
 TOPIC = "numbers"
 FIRST_PARTITIONS, MOST_PARTITIONS, GROWTH = 4, 12, 2
 COORDINATORS = 2
+# After which transaction a coordinator dies: any, or one that writes or deletes a piece of a merge, an order, or the
+# answers to a round.
+LEADER_STEPS = {"multi": "multi", "merged": "/region/merged/", "order": "/region/order", "round": "/contributions/"}
+LEADER_SHARE = 0.5  # of coordinators that die so
+LEADER_COUNTS = (10, 60)  # after so many of them
 FAULT_PAUSE_S = (6.0, 15.0)  # between faults of servers
 READ_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 2.0
 MESSAGES_AT_ONCE = 10_000
 STOP_DEADLINE_S = 60.0
-# "merge" and "reset": the leader, while a checkpoint or a reset of the group with a state of its own is open.
+# "merge" and "reset": the leader, while a checkpoint or a reset of a group with a state of its own is open.
 WEIGHTS = {"leader": 4, "merge": 2, "reset": 2, "zookeeper": 2, "broker": 2, "topic growth": 1}
 ROUND_DEADLINE_S = 3.0  # for such a round to be open
 LOOK_INTERVAL_S = 0.005
+KAFKA_PROPERTIES = {"group.min.session.timeout.ms": "1000"}
 
 
 class Cluster(WarmCluster):
-    """A cluster whose workers and producer are forks, too."""
+    """A cluster whose workers and producer are forks, too, and coordinators with a failpoint."""
 
     warm = (*COMMANDS, "tests.exactly_once.worker", "tests.exactly_once.producer")
+    read_late = frozenset({failpoints.VARIABLE})
 
 
 @dataclass(slots=True)
@@ -56,18 +67,19 @@ class World:
 
     cluster: Cluster
     lab: Lab
-    database: Database
+    results: dict[str, Results]  # by where they are
+    own_states: list[str]  # groups whose members have states of their own
     random_: random.Random
-    copies: Path  # of the states of members
     partitions: int = FIRST_PARTITIONS
     faults: Counter[str] = field(default_factory=Counter)
+    _steps: dict[int, str] = field(default_factory=dict)  # coordinator -> where it dies
     _next_fault_s: float = 0.0
     _producer: Program | None = None
 
     def open(self, rate: int, records: int) -> None:
         """Start coordinators and producer."""
         for number in range(1, COORDINATORS + 1):
-            self.lab.start_coordinator(number)
+            self._start_coordinator(number)
         self.lab.wait_leader()
         self.lab.create_topic(TOPIC, self.partitions)
         command = [sys.executable, "-m", "tests.exactly_once.producer", "--bootstrap", self.cluster.bootstrap]
@@ -77,14 +89,14 @@ class World:
         self._plan_fault()
 
     def tick(self) -> None:
-        """Let a server fail if it is time, and a killed broker come back."""
+        """Let a server fail if it is time, and those come back that have failed."""
         with suppress(RebalancerError):  # ZooKeeper is away
             self._bring_broker_back()
+        self._replace_coordinators()
         if self._producer is not None and self._producer.exit_code:
             self._producer.wait_end(0)  # raises
         if time.monotonic() < self._next_fault_s:
             return
-        kind = self.random_.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         actions: dict[str, Callable[[], bool]] = {
             "leader": self._kill_leader,
             "merge": lambda: self._kill_leader_in(documents.CHECKPOINT),
@@ -93,16 +105,26 @@ class World:
             "broker": self._kill_broker,
             "topic growth": self._grow,
         }
+        if not self.own_states:  # there are no rounds
+            del actions["merge"], actions["reset"]
+        kind = self.random_.choices(list(actions), [WEIGHTS[name] for name in actions])[0]
         with suppress(RebalancerError, KafkaException):  # a server is still away: the next time
             self.faults[kind] += actions[kind]()
         self._plan_fault()
 
     def repair(self) -> None:
-        """Wait until every server runs."""
+        """Wait until every server runs; coordinators live on."""
+        for number in list(self._steps):
+            self.lab.programs[f"coordinator-{number}"].kill()
+            self._start_coordinator(number, lives=True)
         self.lab.wait_for("the broker", self._bring_broker_back)
         self.cluster.zookeeper_servers[0].wait_ready()
         self.cluster.broker.wait_ready()
         self.lab.wait_for("all partitions", self._is_served)  # a broker that has just restarted may know no topic
+
+    def stored(self, members: Members) -> dict[int, int]:
+        """Return how far a group has stored each partition."""
+        return self.results[members.way.results].next_offsets(members.group)
 
     def end_producer(self) -> None:
         """Stop producing; raises LocalClusterError if not all records were written."""
@@ -175,25 +197,42 @@ class World:
                 broker.spawn()
         return broker.is_running
 
+    def _start_coordinator(self, number: int, *, lives: bool = False) -> None:
+        """Start a coordinator, which may die by itself."""
+        self._steps.pop(number, None)
+        environment: dict[str, str] = {}
+        if not lives and self.random_.random() < LEADER_SHARE:
+            step = self._steps[number] = self.random_.choice(list(LEADER_STEPS) if self.own_states else ["multi"])
+            environment[failpoints.VARIABLE] = f"{LEADER_STEPS[step]}:{self.random_.randint(*LEADER_COUNTS)}"
+        self.lab.start_coordinator(number, environment)
+
+    def _replace_coordinators(self) -> None:
+        """Note which coordinators have died where they were to, and start others."""
+        for number in range(1, COORDINATORS + 1):
+            program = self.lab.programs[f"coordinator-{number}"]
+            if not program.is_running:
+                if number not in self._steps or program.exit_code != -signal.SIGKILL:
+                    program.wait_end(0)  # raises
+                self.faults[f"leader-{self._steps[number]}"] += 1
+                self._start_coordinator(number)
+
     def _kill_leader(self) -> bool:
         leader = self.lab.leader()
         program = self.lab.programs.get(f"coordinator-{leader}")
-        if program is None or not program.is_running:
+        if leader is None or program is None or not program.is_running:
             return False
         program.kill()
-        program.spawn()
+        self._start_coordinator(leader)
         return True
 
     def _kill_leader_in(self, kind: str) -> bool:
         """Kill the leader while it waits for the members' answers, or merges them."""
-        leader = self.lab.programs.get(f"coordinator-{self.lab.leader()}")
+        group = self.random_.choice(self.own_states)
         give_up_at_s = time.monotonic() + ROUND_DEADLINE_S
-        while leader is not None and time.monotonic() < give_up_at_s:
-            order = own_state.read_order(self.lab.zk, "state")
+        while time.monotonic() < give_up_at_s:
+            order = read_order(self.lab.zk, group)
             if order.open is not None and order.open.kind == kind:
-                leader.kill()
-                leader.spawn()
-                return True
+                return self._kill_leader()
             gevent.sleep(LOOK_INTERVAL_S)
         return False
 
@@ -212,9 +251,9 @@ def _restart(server: Program) -> bool:
 
 
 @contextmanager
-def new_world(sink: str, seed: int, session_timeout_ms: int) -> Iterator[World]:
+def new_world(sink: str, seed: int, session_timeout_ms: int, groups: tuple[str, ...]) -> Iterator[World]:
     """Start the servers; nothing of them is left at the end."""
-    with Cluster(chroot="/exactly-once", tick_ms=200) as cluster:
+    with Cluster(chroot="/exactly-once", tick_ms=200, kafka_properties=KAFKA_PROPERTIES) as cluster:
         try:
             with (
                 Lab(cluster, cluster.directory / "events", session_timeout_ms) as lab,
@@ -223,7 +262,13 @@ def new_world(sink: str, seed: int, session_timeout_ms: int) -> Iterator[World]:
                 database.create()
                 copies = cluster.directory / "copies"
                 copies.mkdir()
-                yield World(cluster, lab, database, random.Random(f"{seed}-servers"), copies)
+                results: dict[str, Results] = {
+                    DATABASE: database,
+                    COPIES: OwnStates(lab.zk, copies),
+                    KAFKA: KafkaResults(cluster.bootstrap, TOPIC, MOST_PARTITIONS),
+                }
+                own_states = [group for group in groups if GROUPS[group].results == COPIES]
+                yield World(cluster, lab, results, own_states, random.Random(f"{seed}-servers"))
         finally:
             close_starter()
 

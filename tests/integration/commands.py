@@ -77,7 +77,7 @@ class WarmCommand:
     def __init__(self, program: str, *arguments: object) -> None:
         self._arguments = command_of(program, *arguments)
         self._outputs = [os.memfd_create(name) for name in ("out", "err")]
-        self._process = starter().begin(self._arguments[2:], *self._outputs)
+        self._process = starter().begin(self._arguments[2:], self._outputs[0], self._outputs[1])
 
     def result(self) -> Result:
         """Wait for its end, while the test's ZooKeeper session lives on."""

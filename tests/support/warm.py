@@ -40,6 +40,7 @@ class WarmPrograms(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
 
     warm: tuple[str, ...] = COMMANDS  # these modules; others import what the starter has not imported
+    read_late: frozenset[str] = frozenset()  # variables that these modules read only when they run
 
     def program(
         self,
@@ -49,11 +50,11 @@ class WarmPrograms(LocalCluster):
         *,
         takes_orders: bool = False,
     ) -> Program:
-        """Return a program of this cluster; one with a failpoint, which is read at import, is no fork."""
+        """Return a program of this cluster; one with a variable that is read at import is no fork."""
         is_warm = command[:2] == [sys.executable, "-m"] and command[2] in self.warm
-        if not is_warm or environment or takes_orders:
+        if not is_warm or takes_orders or not self.read_late.issuperset(environment or ()):
             return super().program(name, command, environment, takes_orders=takes_orders)
-        program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state)
+        program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state, environment)
         self._programs.append(program)
         return program
 
@@ -61,8 +62,13 @@ class WarmPrograms(LocalCluster):
 class WarmCluster(WarmPrograms):
     """A ZooKeeper and a broker."""
 
-    def __init__(self, *, chroot: str, tick_ms: int) -> None:
-        super().__init__(chroot=chroot, tick_ms=tick_ms, zookeeper_properties={"enforceQuota": "true"})
+    def __init__(self, *, chroot: str, tick_ms: int, kafka_properties: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            chroot=chroot,
+            tick_ms=tick_ms,
+            zookeeper_properties={"enforceQuota": "true"},
+            kafka_properties=kafka_properties,
+        )
 
 
 class WarmHostCluster(WarmPrograms, HostCluster):
@@ -73,7 +79,7 @@ class WarmProgram(Program):
     """A program that the starter starts."""
 
     def _begin(self, log: int) -> subprocess.Popen[bytes]:
-        return cast("subprocess.Popen[bytes]", starter().begin(self._command[2:], log, log))
+        return cast("subprocess.Popen[bytes]", starter().begin(self._command[2:], log, log, self._environment))
 
 
 class WarmStarter:
@@ -91,10 +97,12 @@ class WarmStarter:
                 start_new_session=True,
             )
 
-    def begin(self, command: Sequence[str], out: int, err: int) -> WarmProcess:
+    def begin(
+        self, command: Sequence[str], out: int, err: int, environment: Mapping[str, str] | None = None
+    ) -> WarmProcess:
         """Run a module with arguments; its output goes to the files `out` and `err`."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps([list(command), child_environment()]).encode()
+        request = json.dumps([list(command), {**child_environment(), **(environment or {})}]).encode()
         assert len(request) <= MAX_REQUEST_BYTES
         with theirs:
             socket.send_fds(self._requests, [request], [theirs.fileno(), out, err])

@@ -3,7 +3,7 @@
 `ZKREBALANCER_FAILPOINT=KIND[:N]` names an event kind (`rebalance_requested`, `rebalance_planned`, `command_sent`,
 `command_acked`, `rebalance_finished`, …) and which occurrence of it, the first by default;
 `ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction is sent to ZooKeeper, so that its outcome is
-unknown.
+unknown; `ZKREBALANCER_FAILPOINT=/region/merged/[:N]` right after the N-th that writes a node with that in its path.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 
+from zkrebalancer.protocol.calls import Check, Multi
 from zkrebalancer.protocol.errors import ConfigurationError
 
 VARIABLE = "ZKREBALANCER_FAILPOINT"
@@ -25,6 +26,12 @@ class Failpoint:
         if count and not count.isdigit():
             raise ConfigurationError(f"{VARIABLE}={setting}: KIND or KIND:N is expected")
         self._left = int(count or 1)
+
+    def is_sent_with(self, call: Multi) -> bool:
+        """Whether sending this transaction is the named step."""
+        if not self.kind.startswith("/"):
+            return self.kind == "multi"
+        return any(self.kind in operation.path for operation in call.operations if not isinstance(operation, Check))
 
     def passed(self, kind: str) -> None:
         """Count a step, and kill the process if it is the named one."""

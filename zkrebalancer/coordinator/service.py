@@ -183,9 +183,9 @@ class CoordinatorService:
             if isinstance(effect.call, Multi):
                 self._event_log.flush()  # a decision is recorded before it has an effect
             self._zk.request(effect.call_id, effect.call)
-            if self._failpoint.kind == "multi" and isinstance(effect.call, Multi):
+            if isinstance(effect.call, Multi) and self._failpoint.is_sent_with(effect.call):
                 gevent.sleep(0)  # lets the client write the request to the socket
-                self._failpoint.passed("multi")
+                self._failpoint.passed(self._failpoint.kind)
         elif isinstance(effect, Compute):
             self._planner.compute(effect)
         elif isinstance(effect, ReadLoads):

@@ -195,21 +195,6 @@ def test_line_3_an_own_registration_whose_reply_was_lost_is_taken_until_it_was_a
     assert not stage.register()  # what it has done since then is in no state that it will restore
 
 
-def test_line_3_a_classic_client_begins_where_the_merge_says_when_it_is_admitted_again(stage: Stage) -> None:
-    """As it was: after its session was lost, it kept its position, with a state that had fewer records."""
-    forced = Stage("b", Settings("billing", "forced", 1_000)).joined()
-    flowing(forced)
-    forced.merge(Merge(4, {("t", 0): 3}, {}, {"b": 4}))
-    forced.source.positions |= {("t", 1): documents.UNKNOWN}  # assigned, and not placed yet
-    forced.zk.end(forced.session)
-    forced.session = forced.zk.open()
-    forced.member.session_lost()
-    forced.joined()
-    assert forced.advance(forced.order(5, reset=5, complete=4, pieces=2)) is Phase.FLOW
-    assert forced.application.calls[-1] == ("reset", 4)
-    assert forced.source.sought == [{("t", 0): 3}]
-
-
 def test_line_3_an_order_that_begins_anew_is_not_followed(stage: Stage) -> None:
     """Its numbers of checkpoints would be those of other copies."""
     assert stage.advance(stage.order(4, open=Round(4, CHECKPOINT, ("a",)))) is Phase.FLOW
@@ -295,30 +280,6 @@ def test_line_6_a_later_revocation_resets_everybody_and_is_requested_once(stage:
     assert stage.member.revoked()
     stage.advance(stage.order(2, reset=2))
     assert stage.requests() == ["reset", "reset"]
-
-
-def test_line_6_no_checkpoint_before_a_revocation_is_noted(stage: Stage) -> None:
-    """A classic client gives partitions up in another thread, also while a batch of them is processed.
-
-    As it was: the answer lacked them, so the merge had their former offsets, while the member's copy had more records.
-    """
-    flowing(stage)
-    stage.source.positions, stage.source.has_given_up = {}, True
-    order = stage.order(2, open=Round(2, CHECKPOINT, ("a",)))
-    assert stage.advance(order) is Phase.WAIT
-    assert (stage.answers(2), stage.zk.children(paths.region(GROUP, "contributions", "2"))) == ({}, [])
-    assert ("checkpoint", 2) not in stage.application.calls
-    stage.source.has_given_up = False
-    assert stage.member.revoked()
-    assert stage.advance(order) is Phase.WAIT
-    assert stage.requests() == ["reset"]
-
-
-def test_line_6_no_record_before_a_reset_that_a_revocation_has_asked_for(stage: Stage) -> None:
-    """As it was: it raised InvalidTransitionError, if Kafka had given the partitions back meanwhile."""
-    flowing(stage)
-    assert stage.member.revoked()
-    assert not stage.run(stage.member.begin_records({("t", 0): 5}))
 
 
 def test_line_6_losing_partitions_always_resets(stage: Stage) -> None:

@@ -117,11 +117,11 @@ def test_what_was_meant_for_a_former_assignment_is_neither_placed_nor_sought(sou
         source._assigned(source._client, partitions)
         task()
 
-    source._do = move_before
+    source._require_done = move_before
     getattr(source, do)({("t", 0): 3, ("t", 1): 4})
     assert source.arrived == {("t", 0), ("t", 7)}
     assert set(source.held().values()) == {UNKNOWN}
-    source._do = lambda task: task()
+    source._require_done = lambda task: task()
     source.place({("t", 0): 3})
     assert (source.arrived, source.held()) == (set(), {("t", 0): 3, ("t", 7): UNKNOWN})
 
