@@ -104,7 +104,7 @@ def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
             if (times := by_protocol[protocol])
         ]
         yield page.heading("Time to settled, every change of every run", 3)
-        yield page.table(["", "protocol", "changes", "half within", "95 % within", "longest"], rows)
+        yield page.table(["", "protocol", "changes", "median", "95th percentile", "longest"], rows)
 
 
 def _primary(found: Iterable[Verdict]) -> dict[tuple[Setting, str], list[Verdict]]:
