@@ -169,3 +169,11 @@ def test_a_move_that_the_client_does_not_make_in_time_ends_the_region(
         source.seek({("t", 0): 2})
     with pytest.raises(ConsumerError, match="has not returned"):
         source.poll(0.0)
+
+
+def test_lost_partitions_always_reset_the_region(source: Any) -> None:
+    """A revocation resets it only after a record."""
+    source._enqueue([Message(0, 1)])
+    source._lost(source._client, [])
+    assert (source.held(), source.poll(0.0)) == ({}, [])
+    assert (source.has_lost, source.was_revoked) == (True, False)

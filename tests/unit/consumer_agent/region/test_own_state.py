@@ -10,7 +10,9 @@ import pytest
 from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
 from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.figures import Figures
+from consumer_agent.region.own_state import Checkpoint
 from consumer_agent.region.partition_states import PartitionStates
+from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 
 
@@ -20,6 +22,7 @@ def region(consumer: dict[str, Any] | None = None, **arguments: Any) -> Consiste
 
 
 HANDLERS: dict[str, Any] = {"on_checkpoint": print, "on_reset": print}
+ORDERS = ("orders", 0)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +92,47 @@ def test_a_commit_without_an_outcome_ends_no_iteration_and_is_repeated(error: Ex
     states._stored.clear()
     with pytest.raises(type(error)):
         states.checkpoint(1.0)
+
+
+class PlayedStates:
+    """The states of one partition; the test plays the consumer."""
+
+    def __init__(self) -> None:
+        self.consumer, self.handlers = mock.Mock(), mock.Mock()
+        self.consumer._frontend.is_closed = False
+        self.consumer.committed.return_value = {ORDERS: 5}
+        self.consumer.position.return_value = {ORDERS: 5}
+        batch = mock.MagicMock()
+        batch.by_partition.return_value = {ORDERS: [mock.Mock(offset=6)]}
+        self.consumer.poll.return_value = batch
+        self.states = PartitionStates(self.consumer, 3_600.0, self.handlers)
+        self.hooks = self.states.hooks
+        self.hooks[Tell.ASSIGNED]([ORDERS])
+        self.batches = self.states.batches()
+        next(self.batches)
+        self.consumer.close.side_effect = lambda: self.hooks[Tell.REVOKE]([ORDERS])
+
+
+def test_what_was_processed_is_stored_before_its_partition_moves() -> None:
+    """Also the last batch, although the application has not asked for another one yet: `close` comes between two."""
+    played = PlayedStates()
+    played.states.stop()
+    assert list(played.batches) == []
+    played.states.close(is_clean=True)
+    played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
+    played.consumer.finish.assert_called_once_with({ORDERS: 7})
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_batch_that_was_left_halfway_is_not_stored(is_clean: bool) -> None:
+    played = PlayedStates()
+    played.states.close(is_clean=is_clean)
+    played.handlers.checkpoint.assert_not_called()
+    played.consumer.finish.assert_not_called()
+
+
+def test_a_partition_that_is_revoked_within_a_poll_takes_its_last_batch_along() -> None:
+    played = PlayedStates()
+    played.hooks[Tell.REVOKE]([ORDERS])
+    played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
+    assert played.states.metrics()["region_assigned_partitions"] == 0

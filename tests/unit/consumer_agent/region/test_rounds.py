@@ -12,11 +12,12 @@ from consumer_agent.region import rounds as module
 from consumer_agent.region.own_state import Handlers
 from consumer_agent.region.rounds import COMPLAIN_S, Rounds
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Content, Get, Refusal, Refused, Reply, Stat
+from zkrebalancer.protocol.calls import Call, Content, Done, Get, Refusal, Refused, Reply, Stat
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Settings
 from zkrebalancer.region.limits import BRAKE_S
 from zkrebalancer.region.roles import Phase
+from zkrebalancer.region.states import RegionState
 
 SETTINGS = Settings("counts", "group", 1_000, 60_000)
 OWN, OTHER = 1, 2  # sessions
@@ -97,3 +98,21 @@ def test_records_whose_first_offsets_cannot_be_stored_are_not_fetched_again_at_o
     playing.source.seek.assert_called_once_with({("orders", 0): 5})
     (told,) = playing.session.told
     assert "/initial/orders" in told
+
+
+@pytest.mark.parametrize("goes_wrong", ["", "partitions are lost", "the session is in doubt"])
+def test_records_are_returned_only_if_nothing_was_lost_while_their_offsets_were_stored(
+    monkeypatch: pytest.MonkeyPatch, goes_wrong: str
+) -> None:
+    def answer(_call: Call) -> Reply:
+        playing.source.has_lost = goes_wrong == "partitions are lost"
+        playing.session.is_fresh = goes_wrong != "the session is in doubt"
+        return Done((None,))
+
+    playing = Playing(monkeypatch, answer)
+    playing.rounds._phase, playing.rounds._registered_in = Phase.FLOW, 0
+    playing.rounds.member.zxid, playing.rounds._seen = 5, playing.session.order
+    playing.rounds.member.state = RegionState.SUBSCRIBED
+    batch = playing.rounds._next()
+    assert (batch is None) == bool(goes_wrong)
+    assert playing.source.seek.call_count == bool(goes_wrong)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from consumer_agent.region import ForcedRegion, session
 from consumer_agent.region.session import LOST, MAX_WAIT_S, RegionSession
 from tests.support.deadlines import WITHIN_S
-from zkrebalancer.protocol.calls import Get, Refusal, Refused
+from zkrebalancer.protocol.calls import Get, Lost, Refusal, Refused
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -91,3 +91,12 @@ def test_an_order_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFix
     (told,) = caplog.messages
     assert "ZooKeeper refuses /order: " in told
     assert "right READ is missing" in told
+
+
+def test_after_its_end_a_session_is_not_fresh_and_has_no_order() -> None:
+    """However recent its last answer was: the leader may have noticed the end."""
+    member = new_session()
+    member.order, member._fresh_until_ms = mock.Mock(), 2**60
+    member._handle(Lost())
+    found: tuple[object, ...] = member.is_fresh, member.order, member.session_id, member.ends
+    assert found == (False, None, None, 1)

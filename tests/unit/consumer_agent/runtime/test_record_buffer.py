@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -358,6 +359,22 @@ def test_what_was_set_aside_before_an_interrupt_takes_no_room() -> None:
         put(buffer, other, [0, 1, 2])
         buffer.pause([other])
         assert buffer.unpause([other]) == {other: 3}, settings  # it was kept
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [BufferSettings(LIMIT, 5, max_bytes=1_000 * RECORD_BYTES), BufferSettings(LIMIT, 100, max_bytes=5 * RECORD_BYTES)],
+)
+def test_records_and_bytes_of_paused_partitions_are_bounded(settings: BufferSettings) -> None:
+    """In `RecordBuffer._set_aside`, forget the bound of the records or of the bytes."""
+    one, other = PARTITIONS[:2]
+    buffer = RecordBuffer(settings)
+    for partition in (one, other):
+        buffer.admit(partition, GENERATION, 0)
+        put(buffer, partition, [0, 1, 2])
+        buffer.pause([partition])
+    assert buffer.retained_count == 3
+    assert buffer.unpause([one, other]) == {one: 3, other: 0}
 
 
 def test_an_unpaused_partition_has_its_turn_beside_others() -> None:

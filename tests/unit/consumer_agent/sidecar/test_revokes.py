@@ -1,0 +1,24 @@
+"""Which answer of the child is the one to a revoke; `tests/integration/test_sidecar.py` has real children."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from consumer_agent.sidecar.frames import Revoked
+from consumer_agent.sidecar.run_counts import RunCounts
+from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
+
+A, B = ("orders", 0), ("orders", 1)
+
+
+def test_a_late_answer_to_an_earlier_notice_does_not_release_a_partition() -> None:
+    """It was lost, and has come back: the child still works on its new records when it answers the loss."""
+    sidecar = Sidecar(SidecarSettings(command="true"), mock.Mock(), None, lambda: 0, RunCounts(), lambda: None)
+    child = mock.Mock()
+    sidecar._child = child
+    sidecar._lose([A])
+    sidecar._revoking = {A, B}
+    sidecar._tell_child(child, [A, B])
+    for answered, left in (({A}, {A, B}), ({B}, {A}), ({A}, set())):
+        sidecar._handle(Revoked(frozenset(answered)), 0)
+        assert sidecar._revoking == left
