@@ -184,6 +184,8 @@ def test_a_refused_read_that_is_asked_for_again_and_again_is_repeated_once() -> 
         for call_id in list(scheduler.awaited):
             scheduler.answer(call_id, Refused(Refusal.NO_AUTH))
     assert len([key for key in scheduler.due if key[0] == "g"]) == 2 + 50, "the lambdas are different handlers"
+    first = [at_us for at_us, _handle, _again in scheduler.due.values() if at_us == FIRST_PAUSE_US]
+    assert len(first) == 2 + 1, "a later question neither delays nor hastens it"
 
 
 def test_reads_for_different_objects_are_all_repeated() -> None:
