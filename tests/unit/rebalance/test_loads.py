@@ -108,6 +108,22 @@ def test_offsets_that_are_not_known_are_no_lag_and_no_rate() -> None:
     assert loads.rate["t"][0] > 0
 
 
+def test_a_rate_is_what_has_come_since_the_last_reading() -> None:
+    """In `Loads._keep`, keep the time of the first reading."""
+    world = world_with_loads(BALANCED, "a")
+    tell(world, [0] * 4)
+    loads = world.leader().machine.groups[GROUP].loads
+    before_us, end = world.now_us, 0
+    for come in (1_000, 5_000, 0):
+        while not world.leader().reading:
+            world.pass_time(1_000)
+        end += come
+        tell(world, [end, 0, 0, 0])
+        seconds = (world.now_us - before_us) / 1e6
+        assert loads.rate["t"].tolist() == pytest.approx([come / seconds, 0, 0, 0])
+        before_us = world.now_us
+
+
 def test_what_was_read_is_weighed_where_the_strategy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_with_loads(BALANCED, "a")
     tell(world, [0] * 4)

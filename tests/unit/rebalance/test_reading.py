@@ -334,6 +334,20 @@ def test_groups_that_have_to_wait_keep_no_other_from_being_read(
     world.assert_settled()
 
 
+def test_a_group_that_is_deleted_while_it_waits_to_be_read_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Coordinator._drop`, leave it in `groups_to_load`: it would stay in memory, as one that is being read."""
+    monkeypatch.setattr(coordinator, "MAX_LOADING", 1)
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.group("later")),)))
+    world.kill_coordinator(world.leader())
+    process = world.add_coordinator()
+    while "later" not in process.machine.groups_to_load:
+        assert answer_one(world, process)
+    world.zk.perform(Multi((Delete(paths.group("later")),)))
+    world.pass_time(10_000)
+    assert process.machine.groups.keys() == {GROUP}
+
+
 def test_a_group_that_is_gone_keeps_no_other_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Loading._note_gone`, let the group count on as one that is being read."""
     monkeypatch.setattr(coordinator, "MAX_LOADING", 1)
