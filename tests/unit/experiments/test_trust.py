@@ -15,6 +15,7 @@ from tests.unit.experiments.event_maker import event
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.experiments.trust import find_doubts
 
+PAUSE_MS = 100
 BEGIN, END = event("step", name="before", target="", number=1), event("step", name="end", target="", number=3)
 
 
@@ -70,14 +71,16 @@ def test_the_pulse_notices_that_it_stood_still(tmp_path: Path) -> None:
         try:
             tail = EventTail(tmp_path)
             give_up_s = time.monotonic() + WITHIN_S
-            while not (found := tail.read()):  # it was suspended while it beat, once it beats
-                assert time.monotonic() < give_up_s
+            found: list[dict[str, Any]] = []
+            # It was suspended while it beat, once it beats; a busy machine may stop it for a moment before.
+            while max((one["gap_ms"] for one in found), default=0) < PAUSE_MS:
+                assert time.monotonic() < give_up_s, found
                 os.kill(process.pid, signal.SIGSTOP)
-                time.sleep(0.1)
+                time.sleep(PAUSE_MS / 1_000)
                 os.kill(process.pid, signal.SIGCONT)
-                time.sleep(0.1)
+                time.sleep(PAUSE_MS / 1_000)
+                found += tail.read()
         finally:
             process.terminate()
         assert process.wait(WITHIN_S) == 0
-    assert (found[0]["kind"], found[0]["role"]) == ("stalled", "machine")
-    assert max(one["gap_ms"] for one in found) >= 100
+    assert {(one["kind"], one["role"]) for one in found} == {("stalled", "machine")}

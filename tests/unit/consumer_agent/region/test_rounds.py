@@ -50,7 +50,7 @@ class Playing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Call], Reply]) -> None:
         self.now_s = 100.0
         monkeypatch.setattr(module, "time", mock.Mock(monotonic=lambda: self.now_s))
-        self.source = mock.Mock(arrived=set(), has_lost=False, was_revoked=False, rebalances=0)
+        self.source = mock.Mock(arrived=set(), has_lost=False, was_revoked=False, has_given_up=False, rebalances=0)
         self.source.first_offsets.return_value = {("orders", 0): 5}
         self.source.identity.return_value = ""
         self.session = Session(answer)
@@ -105,7 +105,7 @@ def test_records_are_returned_only_if_nothing_was_lost_while_their_offsets_were_
     monkeypatch: pytest.MonkeyPatch, goes_wrong: str
 ) -> None:
     def answer(_call: Call) -> Reply:
-        playing.source.has_lost = goes_wrong == "partitions are lost"
+        playing.source.has_lost = playing.source.has_given_up = goes_wrong == "partitions are lost"
         playing.session.is_fresh = goes_wrong != "the session is in doubt"
         return Done((None,))
 
