@@ -8,10 +8,13 @@ operation does not stop the group for long, and one that was too slow can write 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
+
+import gevent
 
 from zkrebalancer.operations import audit
 from zkrebalancer.protocol import last_change, paths, settings
@@ -32,6 +35,8 @@ from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_WRITES_PER_TRANSACTION = 500
+CLEANUP_TIMEOUT_S = 1.0
+CLEANUP_INTERVAL_S = 0.05
 
 
 class OffsetsRefusedError(RebalancerError):
@@ -91,11 +96,26 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
 
 
 def refuse_consumers(zk: BlockingZk, group: str) -> None:
-    """Raise OffsetsRefusedError if the group has consumers, ZooKeeperRefusedError if they may not be listed."""
-    for path in (paths.channel(group), paths.ids(group), paths.owners(group), paths.evicted(group)):
-        listed = zk.perform(ListChildren(path), ABSENT)
-        if isinstance(listed, Children) and listed.names:
-            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join(listed.names[:3])}); stop them first")
+    """Raise OffsetsRefusedError if the group has consumers, ZooKeeperRefusedError if they may not be listed.
+
+    The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S.
+    """
+    give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
+    while names := (live := _listed(zk, paths.ids(group))) or _left_behind(zk, group):
+        if live or time.monotonic() > give_up_s:
+            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join(names[:3])}); stop them first")
+        gevent.sleep(CLEANUP_INTERVAL_S)
+
+
+def _left_behind(zk: BlockingZk, group: str) -> tuple[str, ...]:
+    """Return the consumers that have nodes other than a registration."""
+    lists = (_listed(zk, path) for path in (paths.channel(group), paths.owners(group), paths.evicted(group)))
+    return next(filter(None, lists), ())
+
+
+def _listed(zk: BlockingZk, path: str) -> tuple[str, ...]:
+    listed = zk.perform(ListChildren(path), ABSENT)
+    return listed.names if isinstance(listed, Children) else ()
 
 
 def _read_settings(zk: BlockingZk, group: str) -> Content:

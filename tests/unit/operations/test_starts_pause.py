@@ -1,0 +1,53 @@
+"""Whether a group has consumers, when some have just ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP
+from tests.unit.operations.test_move_offsets import client_of
+from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError, refuse_consumers
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, Multi
+
+LEFT_BEHIND = f"{paths.owners(GROUP)}/c-1"
+
+
+def test_what_an_ended_consumer_leaves_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the wait, a command right after a consumer's end asks to stop that consumer."""
+    world = world_with()
+    world.zk.perform(Multi((Create(LEFT_BEHIND),)))
+    waits: list[float] = []
+
+    def clean_up(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            world.zk.perform(Multi((Delete(LEFT_BEHIND),)))
+
+    monkeypatch.setattr(starts_pause, "gevent", SimpleNamespace(sleep=clean_up))
+    refuse_consumers(client_of(world), GROUP)
+    assert len(waits) == 2
+
+
+def test_a_consumer_that_lives_is_refused_at_once_and_what_stays_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with()
+    world.zk.perform(Multi((Create(LEFT_BEHIND),)))
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(starts_pause, "gevent", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(starts_pause, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with pytest.raises(OffsetsRefusedError, match=r"consumers \(c-1\); stop them first"):
+        refuse_consumers(client_of(world), GROUP)
+    assert now_s[0] > starts_pause.CLEANUP_TIMEOUT_S
+    waited_s = now_s[0]
+    world.zk.perform(Multi((Create(f"{paths.ids(GROUP)}/c-2"),)))
+    with pytest.raises(OffsetsRefusedError, match=r"c-2"):
+        refuse_consumers(client_of(world), GROUP)
+    assert now_s[0] == waited_s
