@@ -110,7 +110,7 @@ def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None
 
 
 class LookAtKafka:
-    """What a consumer has found; callbacks run in librdkafka's thread or in the caller's."""
+    """Keeps what a consumer has found. Callbacks run in librdkafka's thread or in that of the caller."""
 
     def __init__(self, group: str, settings: Mapping[str, Any], *, reads_offsets: bool) -> None:
         """Prepare; no client exists before the first call. `reads_offsets`: offsets matter, not only members."""

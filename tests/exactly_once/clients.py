@@ -1,4 +1,4 @@
-"""What workers of regions with a state of their own read with, so that its calls are steps."""
+"""Clients for workers whose region has a state of its own; each call of such a client is a step."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class Results(Protocol):
 
     @property
     def address(self) -> str:
-        """What a worker is told."""
+        """The instructions for a worker."""
 
     def next_offsets(self, group: str) -> dict[int, int]:
         """Return how far each partition is stored; nothing if that is not known now."""

@@ -201,7 +201,7 @@ class Region:
             self._members_read(reading.members)
 
     def _member_read(self, reply: Reply, name: str, reading: _Reading) -> None:
-        """Note a member; a node that is not ephemeral is nobody's, and would be waited for in vain."""
+        """Note a member. A node that is not ephemeral belongs to no member, so no answer would ever come."""
         reading.missing -= 1
         if isinstance(reply, Content) and reply.stat.ephemeral_owner:
             reading.members[name] = reply.stat.created_zxid

@@ -30,7 +30,7 @@ def with_other_options(seed: int) -> Small:
 
 
 def any_target(case: Case, seed: int) -> Rows:
-    """Return a target that gives each row to a reader, to its owner or to nobody."""
+    """Return a target that gives each row to a reader or to its owner, or leaves it without one."""
     chance = random.Random(seed)
     owner = case.columns.owner
     choices = [

@@ -1,4 +1,4 @@
-"""What the leader of a region stores beside its orders, and what it deletes: merges, offsets, what is left over."""
+"""The leader of a region stores merges and offsets beside its orders, and deletes those that no order names."""
 
 from __future__ import annotations
 
