@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -11,7 +10,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from consumer_agent.errors import ConsumerStateError
-from consumer_agent.region.sink import Advance, Claim, Row, settled
+from consumer_agent.region.sink import Advance, Claim, Row, rolled_back_after_an_error, settled
 from zkrebalancer.protocol.fields import TopicPartition
 
 IDLE_LIMIT_MS = 60_000  # of a transaction whose application does nothing, unless the connection has a limit already
@@ -110,7 +109,7 @@ class PostgresSink:
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`."""
         self._require_idle()
-        with self._rolled_back_after_an_error():
+        with rolled_back_after_an_error(self):
             if self._connection.autocommit:
                 self._connection.execute("BEGIN")
             self._cursor = self._connection.cursor()
@@ -126,7 +125,7 @@ class PostgresSink:
         """Commit; raises ConsumerStateError if the application has ended the transaction."""
         if self._status() is not TransactionStatus.INTRANS:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        with self._rolled_back_after_an_error():
+        with rolled_back_after_an_error(self):
             self._connection.commit()
         self._forget_cursor()
 
@@ -135,15 +134,6 @@ class PostgresSink:
         self._forget_cursor()
         if not self._connection.broken and not self._connection.closed:
             self._connection.rollback()
-
-    @contextmanager
-    def _rolled_back_after_an_error(self) -> Iterator[None]:
-        """Leave no transaction open after an error, such as a lock that is not free in time."""
-        try:
-            yield
-        except BaseException:
-            self.rollback()
-            raise
 
     def _forget_cursor(self) -> None:
         cursor, self._cursor = self._cursor, None

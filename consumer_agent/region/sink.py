@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -83,3 +84,13 @@ class Sink(Protocol):
 
     def rollback(self) -> None:
         """Roll the transaction back."""
+
+
+@contextmanager
+def rolled_back_after_an_error(sink: Sink) -> Iterator[None]:
+    """Leave no transaction open after an error, such as a lock that is not free in time."""
+    try:
+        yield
+    except BaseException:
+        sink.rollback()
+        raise

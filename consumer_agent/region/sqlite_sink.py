@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from consumer_agent.errors import ConsumerStateError
-from consumer_agent.region.sink import Advance, Claim, Row, settled
+from consumer_agent.region.sink import Advance, Claim, Row, rolled_back_after_an_error, settled
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -54,7 +53,7 @@ class SqliteSink:
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""
         self._begin()
-        with self._rolled_back_after_an_error():
+        with rolled_back_after_an_error(self):
             answer = {}
             for claim in claims:
                 stored = self.connection.cursor()
@@ -72,7 +71,7 @@ class SqliteSink:
         """See `Sink.begin`; the whole database is locked until the end."""
         self._begin()
         refused = set()
-        with self._rolled_back_after_an_error():
+        with rolled_back_after_an_error(self):
             for partition, advance in advances.items():
                 given = (advance.after, group, *partition, advance.generation, advance.before)
                 if not self.connection.execute(ADVANCE, given).rowcount:
@@ -86,21 +85,13 @@ class SqliteSink:
         """
         if not self.connection.in_transaction:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        with self._rolled_back_after_an_error():
+        with rolled_back_after_an_error(self):
             self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
         """Roll back, unless the transaction has ended already."""
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
-
-    @contextmanager
-    def _rolled_back_after_an_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.rollback()
-            raise
 
     def _begin(self) -> None:
         self._require_idle()

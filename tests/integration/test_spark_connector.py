@@ -36,11 +36,10 @@ def test_spark_reads_just_what_the_group_assigns(spark: SparkSession, stage: Sta
     counts: list[int] = []
 
     def store(batch: DataFrame, _number: int) -> None:
-        rows = kafka_records(batch, {"kafka.bootstrap.servers": stage.cluster.bootstrap})
-        found = [(row["partition"], row["offset"]) for row in rows.collect()]
-        counts.append(len(found))
-        seen.extend(found)
-        values.update(bytes(row["value"]) for row in rows.collect())
+        rows = kafka_records(batch, {"kafka.bootstrap.servers": stage.cluster.bootstrap}).collect()
+        counts.append(len(rows))
+        seen.extend((row["partition"], row["offset"]) for row in rows)
+        values.update(bytes(row["value"]) for row in rows)
 
     required = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap, "group": stage.group}
     settings = {"topics": stage.topic, "sessionTimeoutMs": "30000", "maxOffsetsPerTrigger": "8", "rows": "ranges"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.world import GROUP, Agent, CoordinatorProcess, World
+from tests.support.zk_model import Session
 from zkrebalancer.protocol import command, offset_copy, paths, settings
-from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.calls import Create, Get, ListChildren, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
 DEFAULTS = GroupSettings()
@@ -26,6 +27,20 @@ def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int =
 def commands(world: World, agent: Agent) -> list[command.Command]:
     channel = paths.channel(GROUP, agent.name or "")
     return [command.decode(world.zk.nodes[f"{channel}/{node}"].content) for node in sorted(world.zk.children(channel))]
+
+
+def read_paths(world: World) -> list[str]:
+    """Return a list to which the path of each later read is added, by whomever."""
+    found: list[str] = []
+    perform_next = world.zk.perform_next
+
+    def record(session: Session) -> None:
+        _call_id, call = session.sent[0]
+        found.extend([call.path] if isinstance(call, Get | ListChildren) else [])
+        perform_next(session)
+
+    world.zk.perform_next = record  # type: ignore[method-assign]
+    return found
 
 
 def events(world: World, kind: str) -> list[dict[str, object]]:

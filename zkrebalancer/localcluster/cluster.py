@@ -247,9 +247,11 @@ class LocalCluster:
         create_chroot(hosts, self.chroot)
         if self._kind == "kafka-3.9":
             settings = self.zookeeper, self._kafka_heap_mb
-            properties = [self._properties_of(factory.broker_port(n)) for n in self._broker_numbers()]
-            numbered = zip(self._broker_numbers(), properties, strict=True)
-            self._begin_brokers([factory.zookeeper_mode_broker(n, *settings, own) for n, own in numbered])
+            brokers = [
+                factory.zookeeper_mode_broker(number, *settings, self._properties_of(factory.broker_port(number)))
+                for number in self._broker_numbers()
+            ]
+            self._begin_brokers(brokers)
         for broker in self.brokers:
             broker.wait_ready()
         if self._broker_count > 1:  # else a topic created now may find too few brokers for its replicas

@@ -67,9 +67,7 @@ class Member:
         self._is_reset_wanted: str | None = None  # why; until the request is stored, or a reset has come
         self._answer: _Answer | None = None
         self._sought: set[TopicPartition] = set()  # by the last reset; others have come since
-        self._initial: dict[
-            TopicPartition, str
-        ] = {}  # partitions whose initial offset is stored, for which incarnation
+        self._initial: dict[TopicPartition, str] = {}  # whose initial offset is stored -> for which incarnation
 
     # ---- states
 

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
 from consumer_agent.kafka import elsewhere
 from consumer_agent.kafka.elsewhere import FRESH_S, MIN_PAUSE_S, OVERDUE_S, Found, LookAtKafka, fault
+from tests.support.futures import ended
 
 A, B = ("orders", 0), ("orders", 1)
 SETTINGS = {"bootstrap.servers": "b:1"}
@@ -19,15 +20,6 @@ SETTINGS = {"bootstrap.servers": "b:1"}
 
 def failure(code: int) -> KafkaException:
     return KafkaException(KafkaError(code))
-
-
-def answered(result: object) -> Future[Any]:
-    future: Future[Any] = Future()
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-    return future
 
 
 class Admin:
@@ -46,12 +38,12 @@ class Admin:
         found = self.committed
         if isinstance(found, dict):
             listed = mock.Mock(topic_partitions=[TopicPartition(*tp, offset) for tp, offset in found.items()])
-            return {request[0].group_id: answered(listed)}
-        return {request[0].group_id: answered(found)}
+            return {request[0].group_id: ended(listed)}
+        return {request[0].group_id: ended(found)}
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
         found = mock.Mock() if self.has_groups else failure(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        return {name: answered(found) for name in topics.topic_names}
+        return {name: ended(found) for name in topics.topic_names}
 
     def answer(self, committed: dict[tuple[str, int], int], *members: str) -> None:
         """Answer the last look."""

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.support.futures import ended
 from tests.support.zk_model import Right
 from tests.unit.localcluster.test_topic_mirror import kafka, topic
 from tests.unit.operations.model_client import ModelClient
@@ -192,7 +193,7 @@ class Described:
         self._codes = codes
 
     def describe_cluster(self, **_options: Any) -> Future[Any]:
-        return _ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
+        return ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
 
     def list_topics(self, **_options: Any) -> Any:
         return Named(topics=self._codes)
@@ -201,7 +202,7 @@ class Described:
         partitions = [Named(id=0, replicas=[Named(id=1)])]
         described = Named(topic_id="id9", partitions=partitions)
         return {
-            name: _ended(described if code is None else KafkaException(KafkaError(code)))
+            name: ended(described if code is None else KafkaException(KafkaError(code)))
             for name, code in self._codes.items()
         }
 
@@ -211,12 +212,3 @@ class Named:
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
-
-
-def _ended(result: object) -> Future[Any]:
-    future: Future[Any] = Future()
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-    return future

@@ -119,30 +119,30 @@ def test_the_same_foreign_order_twice_is_made_anew_twice() -> None:
     assert len(region.world.zk.children(paths.quarantine(GROUP))) == 1
 
 
+def orders_made_anew(region: RegionWorld) -> list[Order]:
+    """Put foreign bytes into a new node of the order, without a leader; return what the next leader makes of it."""
+    region.world.kill_coordinator(region.world.leader())
+    region.delete(ORDER)
+    region.write(Create(ORDER, b"foreign"))
+    region.world.add_coordinator()
+    region.run()
+    return [order for order in region.orders() if order.pending == "the order was lost"]
+
+
 def test_an_order_that_is_made_anew_uses_no_former_id_even_if_its_node_is_new() -> None:
     """A restored tree begins with version 0. In `Region._make_order_anew`, forget the ids of merges."""
     region = RegionWorld("a", "b")
     for _ in range(3):
         number = region.complete_checkpoint()
     pieces = region.order().pieces
-    region.world.kill_coordinator(region.world.leader())
-    region.delete(ORDER)
-    region.write(Create(ORDER, b"foreign"))
-    region.world.add_coordinator()
-    region.run()
-    made = [order for order in region.orders() if order.pending == "the order was lost"]
+    made = orders_made_anew(region)
     assert (made[-1].id, made[-1].complete, made[-1].pieces) == (number, number, pieces)
     assert region.order().open == Round(number + 1, RESET, ("a", "b"))
 
 
 def test_an_order_that_is_made_anew_without_any_merge_begins_with_the_initial_offsets() -> None:
     region = RegionWorld("a", "b")
-    region.world.kill_coordinator(region.world.leader())
-    region.delete(ORDER)
-    region.write(Create(ORDER, b"foreign"))
-    region.world.add_coordinator()
-    region.run()
-    made = [order for order in region.orders() if order.pending == "the order was lost"]
+    made = orders_made_anew(region)
     assert made[0] == Order(id=1, pending="the order was lost")
     assert region.order().open == Round(2, RESET, ("a", "b"))
 

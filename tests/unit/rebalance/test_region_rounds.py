@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import read_paths, world_with
 from tests.support.region_world import ORDER, SETTINGS, RegionWorld
 from tests.support.world import GROUP
-from tests.support.zk_model import Session
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Get, ListChildren, Multi
+from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.region import documents
@@ -22,15 +21,7 @@ T = [("t", number) for number in range(4)]
 
 def test_a_group_without_a_region_reads_none() -> None:
     world = world_with(GroupSettings(), "a")
-    asked: list[str] = []
-    perform_next = world.zk.perform_next
-
-    def record(session: Session) -> None:
-        _call_id, call = session.sent[0]
-        asked.extend([call.path] if isinstance(call, Get | ListChildren) else [])
-        perform_next(session)
-
-    world.zk.perform_next = record  # type: ignore[method-assign]
+    asked = read_paths(world)
     world.zk.perform(Multi((Create(f"{paths.group(GROUP)}/other"),)))
     world.pass_time(1_000_000)
     assert paths.group(GROUP) in asked

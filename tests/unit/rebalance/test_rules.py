@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import commands, copies, events, owner_of, run_until_commands_are_sent, world_with
+from tests.support.groups import commands, copies, events, owner_of, read_paths, run_until_commands_are_sent, world_with
 from tests.support.world import GROUP, SESSION_MS, World
-from tests.support.zk_model import Session
 from zkrebalancer.protocol import ownership, paths, settings
-from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, SetContent
+from zkrebalancer.protocol.calls import Check, Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.registration import LEFT
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -24,15 +23,7 @@ T0, T1 = ("t", 0), ("t", 1)
 def test_rule_1_channels_are_read_before_ids_and_owners_before_evicted() -> None:
     """Swap two stages of `GroupReader`."""
     world = world_with(GroupSettings(), "a")
-    asked: list[str] = []
-    perform_next = world.zk.perform_next
-
-    def record(session: Session) -> None:
-        _call_id, call = session.sent[0]
-        asked.extend([call.path] if isinstance(call, Get | ListChildren) else [])
-        perform_next(session)
-
-    world.zk.perform_next = record  # type: ignore[method-assign]
+    asked = read_paths(world)
     world.leader().machine.groups[GROUP].load("reconciliation")
     world.tick()
     world.run()

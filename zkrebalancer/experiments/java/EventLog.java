@@ -1,4 +1,5 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.FileOutputStream;
 import java.io.IOException;
@@ -7,6 +8,7 @@ import java.net.InetAddress;
 import java.nio.file.Path;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
+import java.util.Map;
 
 /**
  * Appends events to {@code <directory>/<process>-<pid>.jsonl}, like zkrebalancer/observe/events.py: each line is one
@@ -36,12 +38,29 @@ final class EventLog {
         return JSON.createObjectNode();
     }
 
+    /** Return the fields of an event about partitions of a topic: partition to position, in this order. */
+    static ObjectNode partitions(String topic, Map<Integer, Long> positions) {
+        ObjectNode fields = fields().put("topic", topic);
+        ArrayNode partitions = fields.putArray("partitions");
+        ArrayNode offsets = fields.putArray("positions");
+        positions.forEach((partition, position) -> {
+            partitions.add(partition);
+            offsets.add(position);
+        });
+        return fields;
+    }
+
     static long monoUs() {
         return System.nanoTime() / 1_000;
     }
 
     static long wallUs() {
         return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+    }
+
+    void writeCommit(String member, long monoUs, String topic, int partition, long offset) {
+        ObjectNode fields = fields().put("topic", topic).put("partition", partition).put("offset", offset);
+        write("committed", member, monoUs, fields);
     }
 
     /** Write one event of a member; {@code monoUs} is when it happened. */

@@ -1,5 +1,3 @@
-import com.fasterxml.jackson.databind.node.ArrayNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.time.Duration;
 import java.util.Collection;
 import java.util.List;
@@ -141,7 +139,7 @@ final class JavaMember implements Member, ConsumerRebalanceListener {
         }
         started.forEach((topic, own) -> {
             positions.computeIfAbsent(topic, ignored -> new TreeMap<>()).putAll(own);
-            log.write("fetcher_started", name, nowUs, partitionsOf(topic, own));
+            log.write("fetcher_started", name, nowUs, EventLog.partitions(topic, own));
         });
     }
 
@@ -166,7 +164,7 @@ final class JavaMember implements Member, ConsumerRebalanceListener {
             }
         }
         ended.forEach((topic, own) ->
-                log.write("fetcher_stopped", name, nowUs, partitionsOf(topic, own).put("reason", reason)));
+                log.write("fetcher_stopped", name, nowUs, EventLog.partitions(topic, own).put("reason", reason)));
     }
 
     private void stopped(String reason) {
@@ -177,23 +175,10 @@ final class JavaMember implements Member, ConsumerRebalanceListener {
         stopped(all, reason);
     }
 
-    private static ObjectNode partitionsOf(String topic, SortedMap<Integer, Long> own) {
-        ObjectNode fields = EventLog.fields().put("topic", topic);
-        ArrayNode partitions = fields.putArray("partitions");
-        ArrayNode offsets = fields.putArray("positions");
-        own.forEach((partition, position) -> {
-            partitions.add(partition);
-            offsets.add(position);
-        });
-        return fields;
-    }
-
     private void committed(Map<TopicPartition, OffsetAndMetadata> offsets) {
         long nowUs = EventLog.monoUs();
         offsets.forEach((partition, offset) -> {
-            ObjectNode fields = EventLog.fields().put("topic", partition.topic());
-            fields.put("partition", partition.partition()).put("offset", offset.offset());
-            log.write("committed", name, nowUs, fields);
+            log.writeCommit(name, nowUs, partition.topic(), partition.partition(), offset.offset());
         });
     }
 

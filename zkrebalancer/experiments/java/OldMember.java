@@ -1,5 +1,3 @@
-import com.fasterxml.jackson.databind.node.ArrayNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.lang.reflect.Field;
 import java.util.Collection;
 import java.util.HashMap;
@@ -152,7 +150,7 @@ final class OldMember implements Member, ConsumerRebalanceListener {
             });
             if (!own.isEmpty()) {
                 positions.put(topic.getKey(), own);
-                log.write("fetcher_started", name, nowUs, partitionsOf(topic.getKey(), own));
+                log.write("fetcher_started", name, nowUs, EventLog.partitions(topic.getKey(), own));
             }
         }
         isReading = true;
@@ -169,20 +167,9 @@ final class OldMember implements Member, ConsumerRebalanceListener {
             flush();
             long nowUs = EventLog.monoUs();
             positions.forEach((topic, own) ->
-                    log.write("fetcher_stopped", name, nowUs, partitionsOf(topic, own).put("reason", reason)));
+                    log.write("fetcher_stopped", name, nowUs, EventLog.partitions(topic, own).put("reason", reason)));
             positions.clear();
         }
-    }
-
-    private static ObjectNode partitionsOf(String topic, SortedMap<Integer, Long> own) {
-        ObjectNode fields = EventLog.fields().put("topic", topic);
-        ArrayNode partitions = fields.putArray("partitions");
-        ArrayNode offsets = fields.putArray("positions");
-        own.forEach((partition, position) -> {
-            partitions.add(partition);
-            offsets.add(position);
-        });
-        return fields;
     }
 
     /** Return topic -> partition -> its begin; the public API does not expose it. */
@@ -256,9 +243,7 @@ final class OldMember implements Member, ConsumerRebalanceListener {
             long nowUs = EventLog.monoUs();
             due.forEach((partition, offset) -> {
                 committed.put(partition, offset.offset());
-                ObjectNode fields = EventLog.fields().put("topic", partition.topic());
-                fields.put("partition", partition.partition()).put("offset", offset.offset());
-                log.write("committed", name, nowUs, fields);
+                log.writeCommit(name, nowUs, partition.topic(), partition.partition(), offset.offset());
             });
         }
     }
