@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from zkrebalancer.group_protocol.answers import JoinGroupAnswer, JoinGroupMember, SyncGroupAnswer
-from zkrebalancer.group_protocol.classic_roster import ClassicMember, ClassicRoster
+from zkrebalancer.group_protocol.classic_roster import ClassicMember, ClassicRoster, from_stored, to_stored
 from zkrebalancer.group_protocol.classic_states import TRANSITIONS, ClassicState, InvalidTransitionError
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import UNKNOWN_MEMBER_ID
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
-from zkrebalancer.group_protocol.stored import StoredGroup, StoredMember
+from zkrebalancer.group_protocol.stored import StoredGroup
 
 JOIN, SYNC, SESSION, RETENTION, LIMIT = "join", "sync", "session", "retention", "limit"
 FIRST_LIMIT_MS = 60_000  # how long a group that was too large to be stored admits no members; doubled each time
 LONGEST_LIMIT_MS = 3_600_000
 STORY_LENGTH = 20
-CAN_REBALANCE = frozenset({ClassicState.EMPTY, ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE})
 
 
 class ClassicGroup:
@@ -34,9 +33,7 @@ class ClassicGroup:
         self.roster = ClassicRoster()
         self.state = ClassicState.EMPTY
         self.generation_id = 0
-        self.former_generations: dict[
-            str, int
-        ] = {}  # member -> what it knows until it joins, after a change of protocol
+        self.former_generations: dict[str, int] = {}  # of members until they join, after a change of protocol
         self.protocol_name: str | None = None
         self.is_first_join = False  # preparing, and empty before: joins extend the wait
         self.is_generation_stored = False  # completing, and the joins may be answered
@@ -84,9 +81,10 @@ class ClassicGroup:
         self.protocol_name = stored.protocol_name
         self.roster.protocol_type = stored.protocol_type
         for member in stored.members:
-            self.roster.add(_restored(member))
+            self.roster.add(from_stored(member))
             self.start_session(self.roster.members[member.member_id])
-        self.roster.leader_id = stored.leader_id if stored.leader_id in self.roster.members else self.roster.leader_id
+        if stored.leader_id in self.roster.members:
+            self.roster.leader_id = stored.leader_id
         if not stored.members:
             self._keep_for_a_while()
         elif stored.is_assigned:
@@ -119,10 +117,10 @@ class ClassicGroup:
 
     def rebalance_or_complete_join(self, reason: str) -> None:
         """Start a rebalance, or complete the join phase if one is being prepared and all have joined."""
-        if self.state in CAN_REBALANCE:
-            self.prepare_rebalance(reason)
-        else:
+        if self.state is ClassicState.PREPARING_REBALANCE:
             self.maybe_complete_join()
+        else:
+            self.prepare_rebalance(reason)
 
     def prepare_rebalance(self, reason: str) -> None:
         """Make all members join again, including those that wait for an assignment."""
@@ -183,14 +181,14 @@ class ClassicGroup:
         self.is_generation_stored = False
         self.transition_to(ClassicState.COMPLETING_REBALANCE)
         generation_id = self.generation_id
-        content = self.stored_form({}, is_assigned=False)
+        content = self.stored_form(None)
         self.scheduler.store(self.group_id, content, lambda error: self._generation_stored(generation_id, error))
 
     def _become_empty(self) -> None:
         self.protocol_name = None
         self.transition_to(ClassicState.EMPTY)
         self._keep_for_a_while()
-        self.scheduler.store(self.group_id, self.stored_form({}, is_assigned=True), self._emptiness_stored)
+        self.scheduler.store(self.group_id, self.stored_form({}), self._emptiness_stored)
 
     def _emptiness_stored(self, error: ErrorCode) -> None:
         if error:  # harmless: a successor reads the former generation, and the sessions of its members end
@@ -266,7 +264,7 @@ class ClassicGroup:
             return
         self.is_assigning = True
         generation_id = self.generation_id
-        content = self.stored_form(assignments, is_assigned=True)
+        content = self.stored_form(assignments)
         self.scheduler.store(
             self.group_id, content, lambda error: self._assignment_stored(generation_id, assignments, error)
         )
@@ -327,11 +325,9 @@ class ClassicGroup:
         self.roster.remove(member.member_id)
 
     def rebalance_after_departure(self, reason: str) -> None:
-        """Rebalance after members were removed."""
-        if self.state is ClassicState.PREPARING_REBALANCE:
-            self.maybe_complete_join()
-        elif self.state in {ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE}:
-            self.prepare_rebalance(reason)
+        """Rebalance after members, or ids that were given out, were removed."""
+        if self.state is not ClassicState.EMPTY:
+            self.rebalance_or_complete_join(reason)
 
     # ---- answers, and the stored form
 
@@ -382,39 +378,14 @@ class ClassicGroup:
         self.scheduler.reply(member.sync_ticket, answer)
         member.sync_ticket = None
 
-    def stored_form(self, assignments: dict[str, bytes], *, is_assigned: bool) -> StoredGroup:
-        """Return the group as it is stored."""
+    def stored_form(self, assignments: Mapping[str, bytes] | None) -> StoredGroup:
+        """Return the group as it is stored; `assignments` is None until the leader has assigned."""
+        given = assignments or {}
         return StoredGroup(
             self.generation_id,
             self.roster.protocol_type,
             self.protocol_name,
             self.roster.leader_id,
-            is_assigned,
-            tuple(_stored(member, assignments.get(member.member_id, b"")) for member in self.roster.members.values()),
+            assignments is not None,
+            tuple(to_stored(member, given.get(member.member_id, b"")) for member in self.roster.members.values()),
         )
-
-
-def _stored(member: ClassicMember, assignment: bytes) -> StoredMember:
-    return StoredMember(
-        member.member_id,
-        member.group_instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        member.protocols,
-        assignment,
-    )
-
-
-def _restored(member: StoredMember) -> ClassicMember:
-    return ClassicMember(
-        member.member_id,
-        member.group_instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        member.protocols,
-        member.assignment,
-    )

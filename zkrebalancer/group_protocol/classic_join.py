@@ -179,7 +179,7 @@ class Join:
             group.roster.set_join_ticket(member, None)
 
         assignments = {other.member_id: other.assignment for other in group.roster.members.values()}
-        group.scheduler.store(group.group_id, group.stored_form(assignments, is_assigned=True), stored)
+        group.scheduler.store(group.group_id, group.stored_form(assignments), stored)
 
     # ---- members that join again
 

@@ -28,8 +28,6 @@ from zkrebalancer.group_protocol.requests import (
     TxnOffsetCommitRequest,
 )
 
-HAS_MEMBERS = frozenset({ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE})
-
 
 def sync(group: ClassicGroup, ticket: int, request: SyncGroupRequest) -> None:
     """Answer with the member's assignment, or let the request wait until the leader has assigned."""
@@ -58,10 +56,10 @@ def _sync_error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         request.protocol_name, group.protocol_name
     ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    is_completing = group.state is ClassicState.COMPLETING_REBALANCE
     # No member knows a generation that is not stored yet.
-    is_told = group.state is ClassicState.STABLE or group.is_generation_stored
-    is_joining = group.state is ClassicState.PREPARING_REBALANCE or not is_told
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.NONE
+    is_due = group.state is ClassicState.STABLE or (is_completing and group.is_generation_stored)
+    return ErrorCode.NONE if is_due else ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def _differs(named: str | None, expected: str | None) -> bool:
@@ -119,8 +117,7 @@ def _let_go(group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
 
 def check_commit(group: ClassicGroup, ticket: int, request: OffsetCommitRequest) -> None:
     """Decide about an OffsetCommit; an allowed one also renews the session, unless partitions are being assigned."""
-    generation_id = request.generation_id_or_member_epoch
-    error = _commit_error(group, request, generation_id, is_transactional=False)
+    error = _commit_error(group, request, request.generation_id_or_member_epoch)
     member = group.roster.members.get(request.member_id)
     if not error and member is not None and group.state in {ClassicState.STABLE, ClassicState.PREPARING_REBALANCE}:
         group.start_session(member)
@@ -129,22 +126,18 @@ def check_commit(group: ClassicGroup, ticket: int, request: OffsetCommitRequest)
 
 def check_transactional_commit(group: ClassicGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:
     """Decide about a TxnOffsetCommit."""
-    error = _commit_error(group, request, request.generation_id, is_transactional=True)
-    group.scheduler.reply(ticket, OffsetCheckAnswer(error))
+    group.scheduler.reply(ticket, OffsetCheckAnswer(_commit_error(group, request, request.generation_id)))
 
 
 def _commit_error(
-    group: ClassicGroup,
-    request: OffsetCommitRequest | TxnOffsetCommitRequest,
-    generation_id: int,
-    *,
-    is_transactional: bool,
+    group: ClassicGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, generation_id: int
 ) -> ErrorCode:
+    is_transactional = isinstance(request, TxnOffsetCommitRequest)
     if group.state is ClassicState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = ErrorCode.NONE
     if generation_id < 0 and group.state is ClassicState.EMPTY:
-        return error  # a tool, or a consumer that assigns its partitions itself
+        return ErrorCode.NONE  # a tool, or a consumer that assigns its partitions itself
+    error = ErrorCode.NONE
     if generation_id >= 0 or request.member_id or request.group_instance_id is not None:
         error = group.roster.check(request.member_id, request.group_instance_id)
         if not error and not group.knows(request.member_id, generation_id):
@@ -215,4 +208,4 @@ def delete_error(group: ClassicGroup) -> ErrorCode:
     """Return why the group may not be deleted, or NONE."""
     if group.state is ClassicState.DEAD:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    return ErrorCode.NON_EMPTY_GROUP if group.state in HAS_MEMBERS else ErrorCode.NONE
+    return ErrorCode.NONE if group.state is ClassicState.EMPTY else ErrorCode.NON_EMPTY_GROUP

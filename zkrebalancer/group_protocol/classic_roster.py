@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.group_protocol.stored import StoredMember
 
 
 @dataclass(slots=True)
@@ -153,3 +154,34 @@ class ClassicRoster:
 def _names(protocols: Iterable[JoinGroupProtocol]) -> set[str]:
     """Return the names of a member's protocols; one that it lists twice counts once."""
     return {protocol.name for protocol in protocols}
+
+
+# ---- the stored form
+
+
+def to_stored(member: ClassicMember, assignment: bytes) -> StoredMember:
+    """Return a member in its stored form, with an assignment that it may not have yet."""
+    return StoredMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        member.protocols,
+        assignment,
+    )
+
+
+def from_stored(stored: StoredMember) -> ClassicMember:
+    """Return the member that was stored."""
+    return ClassicMember(
+        stored.member_id,
+        stored.group_instance_id,
+        stored.client_id,
+        stored.client_host,
+        stored.session_timeout_ms,
+        stored.rebalance_timeout_ms,
+        stored.protocols,
+        stored.assignment,
+    )

@@ -14,7 +14,7 @@ from zkrebalancer.group_protocol.answers import (
     SyncGroupAnswer,
 )
 from zkrebalancer.group_protocol.consumer_group import JOIN, SYNC, ConsumerGroup, Turn
-from zkrebalancer.group_protocol.consumer_heartbeat import RefusedError, replace_static
+from zkrebalancer.group_protocol.consumer_heartbeat import replace_static
 from zkrebalancer.group_protocol.consumer_protocol import (
     PROTOCOL_TYPE,
     Subscription,
@@ -22,12 +22,12 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, by_topic
+from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, ConsumerRoster, by_topic
 from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import Partitions
-from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, RefusedError
 from zkrebalancer.group_protocol.requests import (
     MEMBER_ID_REQUIRED_FROM,
     NO_TIMEOUT,
@@ -38,17 +38,6 @@ from zkrebalancer.group_protocol.requests import (
     MemberIdentity,
     SyncGroupRequest,
 )
-
-
-def refuse(error: ErrorCode) -> None:
-    """Refuse a request if there is an error.
-
-    Raises:
-        RefusedError: with the error for the client.
-
-    """
-    if error:
-        raise RefusedError(error, error.name)
 
 
 def handle(
@@ -63,7 +52,7 @@ def handle(
 
     """
     if group.is_dead:
-        refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     match request:
         case JoinGroupRequest():
             join(group, received, request)
@@ -87,7 +76,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
     """
     members = group.roster.members
     if len(members) >= group.world.settings.consumer_group_max_size and request.member_id not in members:
-        refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     subscription = _subscription(group, request)
     member_id = request.member_id
     if member_id == UNKNOWN_MEMBER_ID:
@@ -120,7 +109,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
 
 def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
     if request.protocol_type != PROTOCOL_TYPE or not group.roster.supports(p.name for p in request.protocols):
-        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
         return read_subscription(request.protocols[0].metadata)
     except SubscriptionError as error:
@@ -135,14 +124,14 @@ def _member(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, *, 
     roster, instance_id = group.roster, request.group_instance_id
     former = None if instance_id is None else roster.static_member(instance_id)
     if instance_id is not None and request.member_id != UNKNOWN_MEMBER_ID:
-        refuse(roster.check(member_id, instance_id))
+        _check(roster, member_id, instance_id)
     present = roster.members.get(member_id)
     if present is not None:
         return present
     if former is not None:
         return replace_static(group, former, member_id)
     if group.central is not None and is_claiming:
-        refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     member = ConsumerMember(member_id, instance_id)
     roster.add(member)
     if group.central is not None:
@@ -194,13 +183,13 @@ def sync(group: ConsumerGroup, ticket: int, request: SyncGroupRequest) -> None:
     classic = member.classic
     first = classic.protocols[0] if classic is not None else None
     if first is None or request.protocol_type not in {None, PROTOCOL_TYPE}:
-        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if request.protocol_name not in {None, first.name}:
-        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     is_behind = group.due_epoch(member, group.group_epoch) > member.position.epoch
     if is_behind and member.position.state is not ConsumerMemberState.UNREVOKED:
         _call_to_join(group, member)
-        raise RefusedError(ErrorCode.REBALANCE_IN_PROGRESS, "")
+        raise RefusedError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.cancel_timer(SYNC, member.member_id)
     group.start_session(member)
     version = read_subscription(first.metadata).version
@@ -249,13 +238,18 @@ def _call_to_join(group: ConsumerGroup, member: ConsumerMember) -> None:
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
 ) -> ConsumerMember:
-    refuse(group.roster.check(member_id, instance_id))
+    _check(group.roster, member_id, instance_id)
     member = group.roster.members[member_id]
     if member.classic is None:
-        raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID, "")
+        raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     if generation_id != member.position.epoch:
-        raise RefusedError(ErrorCode.ILLEGAL_GENERATION, "")
+        raise RefusedError(ErrorCode.ILLEGAL_GENERATION)
     return member
+
+
+def _check(roster: ConsumerRoster, member_id: str, instance_id: str | None) -> None:
+    if error := roster.check(member_id, instance_id):
+        raise RefusedError(error)
 
 
 def leave(group: ConsumerGroup, received: Received, request: LeaveGroupRequest) -> None:

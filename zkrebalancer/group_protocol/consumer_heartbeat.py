@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer, HeartbeatAssignment
+from zkrebalancer.group_protocol.answers import Answer, ConsumerGroupHeartbeatAnswer, HeartbeatAssignment
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, by_topic
 from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import Partitions, Position
+from zkrebalancer.group_protocol.refusals import RefusedError, refused
 from zkrebalancer.group_protocol.requests import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -25,20 +27,6 @@ from zkrebalancer.protocol.errors import PatternError
 
 MEMBER_ID_FROM_CLIENT = 1  # versions of ConsumerGroupHeartbeat
 MAX_URGENT_REPORTS_PER_S = 2_000  # of all members of a group; a core handles five to ten times as many
-
-
-class RefusedError(Exception):
-    """The request is refused with this code and this text."""
-
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
-def refusal(code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatAnswer:
-    """Return an answer with this error."""
-    return ConsumerGroupHeartbeatAnswer(code, text or code.name)
 
 
 def validate(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
@@ -105,15 +93,13 @@ class Heartbeat:
         if not is_changed and self._has_nothing_new(member):
             self._group.scheduler.reply(self._received.ticket, self._answer(member, is_assignment_due=False))
             return
-        self._group.take_turn(
-            Turn(
-                self._received.ticket,
-                member,
-                self._owned,
-                lambda before: self._answer(member, is_assignment_due=self._is_assignment_due(member, before)),
-                refusal,
-            )
+        turn = self._turn(
+            member, lambda before: self._answer(member, is_assignment_due=self._is_assignment_due(member, before))
         )
+        self._group.take_turn(turn)
+
+    def _turn(self, member: ConsumerMember | None, answer: Callable[[Position], Answer]) -> Turn:
+        return Turn(self._received.ticket, member, self._owned, answer, lambda error: refused(self._request, error))
 
     def _has_nothing_new(self, member: ConsumerMember) -> bool:
         """Whether the client knows the member's position, and nothing has to be written before the answer."""
@@ -149,11 +135,14 @@ class Heartbeat:
             raise RefusedError(ErrorCode.UNRELEASED_INSTANCE_ID, f"Instance id {instance_id} is in use.")
         return replace_static(group, former, self._member_id)
 
-    def _present(self) -> ConsumerMember:
-        request, group = self._request, self._group
-        if error := group.roster.check(request.member_id, request.instance_id):
+    def _known(self) -> ConsumerMember:
+        request, roster = self._request, self._group.roster
+        if error := roster.check(request.member_id, request.instance_id):
             raise RefusedError(error, f"Member {request.member_id:.80}: {error.name}")
-        member = group.roster.members[request.member_id]
+        return roster.members[request.member_id]
+
+    def _present(self) -> ConsumerMember:
+        request, member = self._request, self._known()
         if member.classic is not None:  # it becomes one of this protocol by joining
             raise RefusedError(ErrorCode.FENCED_MEMBER_EPOCH, "The member speaks the classic protocol.")
         position = member.position
@@ -170,19 +159,16 @@ class Heartbeat:
         return member
 
     def _leave(self) -> None:
-        request, group = self._request, self._group
-        if error := group.roster.check(request.member_id, request.instance_id):
-            raise RefusedError(error, f"Member {request.member_id:.80}: {error.name}")
-        member = group.roster.members[request.member_id]
+        request, group, member = self._request, self._group, self._known()
         answer = ConsumerGroupHeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.member_epoch)
         if request.member_epoch == LEAVE_EPOCH:
-            group.fence(member, "it left", Turn(self._received.ticket, None, None, lambda _before: answer, refusal))
+            group.fence(member, "it left", self._turn(None, lambda _before: answer))
         else:  # its session continues; what it was giving up is free, because it has stopped
             away = Position(
                 LEAVE_FOR_A_WHILE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, ConsumerMemberState.AWAY, member.position.assigned
             )
             group.move(member, away)
-            group.take_turn(Turn(self._received.ticket, member, None, lambda _before: answer, refusal))
+            group.take_turn(self._turn(member, lambda _before: answer))
 
     # ---- what it wants
 
@@ -251,17 +237,7 @@ def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str)
     """Replace a static member by its later self, which gets its partitions under another id."""
     position = Position(0, 0, ConsumerMemberState.STABLE, former.position.assigned)
     group.remove(former)
-    member = ConsumerMember(
-        member_id,
-        former.instance_id,
-        rack_id=former.rack_id,
-        rebalance_timeout_ms=former.rebalance_timeout_ms,
-        topic_names=former.topic_names,
-        topic_regex=former.topic_regex,
-        server_assignor=former.server_assignor,
-        position=position,
-        target=former.target,
-    )
+    member = replace(former, member_id=member_id, classic=None, position=position, kept=None)
     group.roster.add(member)
     group.roster.note_progress(member, group.target_epoch)
     return member

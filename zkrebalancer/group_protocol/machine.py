@@ -24,7 +24,7 @@ from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_join import Join
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
-from zkrebalancer.group_protocol.consumer_heartbeat import Heartbeat, RefusedError, validate
+from zkrebalancer.group_protocol.consumer_heartbeat import Heartbeat, validate
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -41,7 +41,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.figures import GroupFigures, listed
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW
-from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, for_unknown_group, refused
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, RefusedError, for_unknown_group, refused
 from zkrebalancer.group_protocol.requests import (
     JOIN_EPOCH,
     UNKNOWN_MEMBER_ID,
@@ -65,7 +65,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.group_protocol.topics import Topics
 
-GROUP_NOT_FOUND_FROM = 6  # versions of DescribeGroups
+DESCRIBE_NOT_FOUND_FROM = 6  # versions of DescribeGroups
 MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # in these, Kafka allows an empty group name
 MAX_SHOWN = 8_000  # characters of an event, and of a group, that are logged when the group fails
 AnyGroup = ClassicGroup | ConsumerGroup
@@ -150,7 +150,7 @@ class Machine:
         """Return what is needed to reproduce the error."""
         try:
             if isinstance(group, ClassicGroup):
-                state = f"{group.state.value} {group.stored_form({}, is_assigned=False)!r}"
+                state = f"{group.state.value} {group.stored_form(None)!r}"
             else:
                 state = "none" if group is None else f"{group.state.value} {group.stored_form()!r}"
         except Exception as unreadable:  # noqa: BLE001  # as above; the first error is the one to report
@@ -269,8 +269,7 @@ class Machine:
 
     def _receive_for_one(self, received: Received, request: OneGroup) -> None:
         try:
-            if error := self._error_of(received, request):
-                raise RefusedError(error, error.name)
+            self._check(received, request)
             group = self._group_for(request)
             if group is None:
                 self._scheduler.reply(received.ticket, for_unknown_group(request, received.api_version))
@@ -284,21 +283,28 @@ class Machine:
         if present is not None and present.is_forgettable():
             self._forget(present)
 
-    def _error_of(self, received: Received, request: OneGroup) -> ErrorCode:
-        """Return what is wrong with a request regardless of its group."""
-        error = self._serving_error(request.group_id)
+    def _check(self, received: Received, request: OneGroup) -> None:
+        """Check everything that does not depend on the group.
+
+        Raises:
+            RefusedError: the request is invalid, or cannot be answered here or now.
+
+        """
+        settings, is_known = self._settings, self._topics.is_known
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             validate(request, received.api_version, self._world.assignors)
-            error = error if error or self._topics.is_known else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif not request.group_id and not isinstance(request, MAY_BE_UNNAMED):
-            return ErrorCode.INVALID_GROUP_ID
-        if not error and isinstance(request, JoinGroupRequest):
-            shortest, longest = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
-            is_legal = shortest <= request.session_timeout_ms <= longest
-            error = ErrorCode.NONE if is_legal else ErrorCode.INVALID_SESSION_TIMEOUT
-        if not error and self._settings.assigns_centrally:
-            return central.join_error(request, is_ready=self._topics.is_known)
-        return error
+            raise RefusedError(ErrorCode.INVALID_GROUP_ID)
+        if error := self._serving_error(request.group_id):
+            raise RefusedError(error)
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and not is_known:
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if isinstance(request, JoinGroupRequest):
+            shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+            if not shortest <= request.session_timeout_ms <= longest:
+                raise RefusedError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if settings.assigns_centrally and (error := central.join_error(request, is_ready=is_known)):
+            raise RefusedError(error)
 
     def _group_for(self, request: OneGroup) -> AnyGroup | None:
         """Return the group of a request; a group without members adopts the protocol of the first client to join."""
@@ -375,7 +381,7 @@ class Machine:
         if isinstance(group, ClassicGroup):
             found = DescribedGroup(ErrorCode.COORDINATOR_NOT_AVAILABLE, group_id)
             return self._shown(group_id, lambda: classic_requests.describe(group), found)
-        if api_version >= GROUP_NOT_FOUND_FROM:
+        if api_version >= DESCRIBE_NOT_FOUND_FROM:
             text = f"Group {group_id} not found."
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, ClassicState.DEAD.value, error_message=text)
         return DescribedGroup(ErrorCode.NONE, group_id, ClassicState.DEAD.value)
@@ -407,9 +413,9 @@ class Machine:
 
     def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
         """Delete the groups that can be deleted, and answer when all deletions have ended."""
-        results: dict[str, ErrorCode] = {}
-        going: dict[str, AnyGroup] = {}
-        waiting: set[str] = set()
+        results = {name: self._delete_error(name) for name in names}
+        going = [name for name, error in results.items() if not error]
+        waiting = set(going)
 
         def answer_if_done() -> None:
             if not waiting:
@@ -422,28 +428,22 @@ class Machine:
             waiting.discard(name)
             answer_if_done()
 
-        for name in dict.fromkeys(names):
-            group = self._groups.get(name)
-            error = self._serving_error(name)
-            if not error:
-                error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else _delete_error(group)
-            if error or group is None:
-                results[name] = error
-            else:
-                going[name] = group
-        waiting.update(going)
-        for name, group in going.items():
+        for name in going:
             when_deleted = self._deletions[name, ticket] = functools.partial(deleted, name)
-            self._contain(name, functools.partial(group.delete, when_deleted))
+            self._contain(name, functools.partial(self._groups[name].delete, when_deleted))
         if not going:
             answer_if_done()
+
+    def _delete_error(self, name: str) -> ErrorCode:
+        if error := self._serving_error(name):
+            return error
+        group = self._groups.get(name)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if isinstance(group, ClassicGroup):
+            return classic_requests.delete_error(group)
+        return consumer_requests.delete_error(group)
 
 
 def _folded(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
-
-
-def _delete_error(group: AnyGroup) -> ErrorCode:
-    if isinstance(group, ClassicGroup):
-        return classic_requests.delete_error(group)
-    return consumer_requests.delete_error(group)

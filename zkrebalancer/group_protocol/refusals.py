@@ -1,4 +1,4 @@
-"""Answers with errors, in the form of each request's answer, and the answers about unknown groups."""
+"""What refuses a request, the answers with errors, and the answers about unknown groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ from zkrebalancer.group_protocol.requests import (
 )
 
 ONE_MEMBER_UNTIL = 2  # versions of LeaveGroup
-GROUP_NOT_FOUND_FROM = 9  # versions of OffsetCommit
+COMMIT_NOT_FOUND_FROM = 9  # versions of OffsetCommit
+
+
+class RefusedError(Exception):
+    """The request is refused with this code, and with this text if its answer has a field for it."""
+
+    def __init__(self, code: ErrorCode, text: str | None = None) -> None:
+        super().__init__(text or code.name)
+        self.code = code
+        self.text = text
 
 
 _FORMS: dict[type[object], Callable[[ErrorCode], Answer]] = {
@@ -67,7 +76,7 @@ def for_unknown_group(request: OneGroup, api_version: int) -> Answer:
             error = ErrorCode.GROUP_ID_NOT_FOUND
         case OffsetCommitRequest() if request.generation_id_or_member_epoch < 0:
             error = ErrorCode.NONE
-        case OffsetCommitRequest() if api_version >= GROUP_NOT_FOUND_FROM:
+        case OffsetCommitRequest() if api_version >= COMMIT_NOT_FOUND_FROM:
             error = ErrorCode.GROUP_ID_NOT_FOUND
         case TxnOffsetCommitRequest() if request.generation_id < 0:
             error = ErrorCode.NONE
