@@ -5,10 +5,10 @@ The rest of a request is answered as usual, and the refusals are added to that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
+from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.rights import (
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
@@ -17,13 +17,10 @@ from zkrebalancer.gateway.rights import (
     Rights,
 )
 from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import apis
 
-Fields = dict[str, Any]
 GoOn = Callable[[Fields], Fields]
-BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
-NO_OFFSET = -1
 # Requests that name groups in a list: the list's field, the answer's list, and the right that each group needs.
 LISTS = {
     "DescribeGroups": ("groups", "groups", Right.DESCRIBE_GROUP),
@@ -93,19 +90,19 @@ def _with_offsets(name: str, fields: Fields, rights: Rights, go_on: GoOn) -> Fie
     if not error and name == "TxnOffsetCommit" and not rights.may_write(fields["transactional_id"], group):
         error = TRANSACTION_AUTHORIZATION_FAILED
     if error:
-        return {"error_code": error} if name == "OffsetDelete" else {"topics": _refused(topics, error)}
+        return {"error_code": error} if name == "OffsetDelete" else {"topics": refused_topics(topics, error)}
     allowed = rights.topics(Right.READ_TOPIC, [topic["name"] for topic in topics], group)
     refused = [topic for topic in topics if topic["name"] not in allowed]
     if not refused:
         return go_on(fields)
     found = go_on({**fields, "topics": [topic for topic in topics if topic["name"] in allowed]})
-    return {**found, "topics": [*found["topics"], *_refused(refused, TOPIC_AUTHORIZATION_FAILED)]}
+    return {**found, "topics": [*found["topics"], *refused_topics(refused, TOPIC_AUTHORIZATION_FAILED)]}
 
 
 def _fetched(version: int, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
     if version < BATCHED_FETCH_FROM:
         if not rights.groups(Right.DESCRIBE_GROUP, [fields["group_id"]]):
-            topics = _without_offsets(fields["topics"] or (), GROUP_AUTHORIZATION_FAILED)
+            topics = topics_without_offsets(fields["topics"] or (), GROUP_AUTHORIZATION_FAILED)
             return {"topics": topics, "error_code": GROUP_AUTHORIZATION_FAILED}
         allowed, refused = _topics(fields, rights)
         found = go_on({**fields, "topics": allowed} if refused else fields)
@@ -136,30 +133,7 @@ def _topics(asked: Fields, rights: Rights) -> tuple[list[Fields] | None, list[Fi
 def _shown(asked: Fields, answered: Fields, refused: list[Fields], rights: Rights) -> list[Fields]:
     """Return an answer's topics; if the request asked for all, those that the client may see."""
     if asked["topics"] is not None:
-        return [*answered["topics"], *_without_offsets(refused, TOPIC_AUTHORIZATION_FAILED)]
+        return [*answered["topics"], *topics_without_offsets(refused, TOPIC_AUTHORIZATION_FAILED)]
     names = [one["name"] for one in answered["topics"]]
     allowed = rights.topics(Right.DESCRIBE_TOPIC, names, asked["group_id"])
     return [one for one in answered["topics"] if one["name"] in allowed]
-
-
-def _refused(topics: Iterable[Fields], error: int) -> list[Fields]:
-    return [
-        {
-            "name": topic["name"],
-            "partitions": [
-                {"partition_index": one["partition_index"], "error_code": error} for one in topic["partitions"]
-            ],
-        }
-        for topic in topics
-    ]
-
-
-def _without_offsets(topics: Iterable[Fields], error: int) -> list[Fields]:
-    nothing = {"committed_offset": NO_OFFSET, "metadata": "", "error_code": error}
-    return [
-        {
-            "name": topic["name"],
-            "partitions": [{"partition_index": one, **nothing} for one in topic["partition_indexes"]],
-        }
-        for topic in topics
-    ]

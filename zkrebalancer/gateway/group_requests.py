@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import gevent
 from gevent.event import AsyncResult
@@ -11,24 +10,26 @@ from gevent.event import AsyncResult
 from zkrebalancer.gateway import translation
 from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
 from zkrebalancer.gateway.groups import Groups
-from zkrebalancer.gateway.lanes import OffsetStore
+from zkrebalancer.gateway.lanes import OffsetStore, Outcome
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 
-BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
-NO_OFFSET = -1
 # How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
 LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
-COMMITS = ("OffsetCommit", "TxnOffsetCommit")
-MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
+COMMITS: dict[str, type[requests.OffsetCommitRequest | requests.TxnOffsetCommitRequest]] = {
+    "OffsetCommit": requests.OffsetCommitRequest,
+    "TxnOffsetCommit": requests.TxnOffsetCommitRequest,
+}
+BY_MACHINE: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
     "JoinGroup": requests.JoinGroupRequest,
     "SyncGroup": requests.SyncGroupRequest,
     "Heartbeat": requests.HeartbeatRequest,
@@ -38,8 +39,6 @@ MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is that 
     "ConsumerGroupHeartbeat": requests.ConsumerGroupHeartbeatRequest,
     "ConsumerGroupDescribe": requests.ConsumerGroupDescribeRequest,
 }
-Fields = dict[str, Any]
-Outcome = Fields | ErrorCode
 
 
 class GroupRequests:
@@ -51,14 +50,13 @@ class GroupRequests:
         self._offsets = offsets
         self._metrics = metrics
         self._others: dict[str, Callable[[Header, Fields, str], Fields]] = {
-            "OffsetCommit": self._commit,
-            "TxnOffsetCommit": self._commit_in_transaction,
+            **dict.fromkeys(COMMITS, self._commit),
             "OffsetFetch": self._fetch,
             "OffsetDelete": self._delete_offsets,
             "DeleteGroups": self._delete_groups,
         }
         self.served: Mapping[int, Versions] = {
-            KEYS[name]: _versions(name) for name in (*MEMBERS, *self._others)
+            KEYS[name]: _versions(name) for name in (*BY_MACHINE, *self._others)
         }  # the requests that are answered here
 
     def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
@@ -73,13 +71,13 @@ class GroupRequests:
         self._metrics.requests[name] += 1
         fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS)
         if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
-            answer: Fields = _refused_partitions(fields, ErrorCode.NOT_COORDINATOR)
+            answer: Fields = {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
         elif name == "ListGroups" and not self._groups.is_settled:
             # An empty list would look as if there were no groups.
             answer = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
         elif name == "ListGroups" and not is_coordinator:
             answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
-        elif name in MEMBERS:
+        elif name in BY_MACHINE:
             answer = self._ask_machine(name, header, fields, client_host)
         else:
             answer = self._others[name](header, fields, client_host)
@@ -89,7 +87,7 @@ class GroupRequests:
         if name == "LeaveGroup":
             request: requests.Request = translation.leave_group(header.version, fields)
         else:
-            request = translation.build(MEMBERS[name], fields)
+            request = translation.build(BY_MACHINE[name], fields)
         if error := self._error_elsewhere(request):
             return {"error_code": error}
         answered: AsyncResult[Answer] = AsyncResult()
@@ -136,16 +134,13 @@ class GroupRequests:
 
     # ---- offsets
 
-    def _send_if_allowed(
-        self, check: requests.Request, header: Header, client_host: str, upstream: tuple[str, Fields]
-    ) -> Outcome:
+    def _send_if_allowed(self, check: requests.OneGroup, header: Header, fields: Fields, client_host: str) -> Outcome:
         """Send a request to the brokers if the machine allows it; requests keep the order of the decisions.
 
         If there is no answer in time, the client gets an error. As with a broker, a commit may be stored nevertheless,
         but before all later ones of its group.
         """
         outcome: AsyncResult[Outcome] = AsyncResult()
-        name, fields = upstream
 
         def decided(answer: Answer) -> None:
             if not isinstance(answer, OffsetCheckAnswer):
@@ -155,9 +150,8 @@ class GroupRequests:
             else:
                 joins = answer.is_classic_member
                 when_answered = (lambda found: outcome.set(_asked_to_join(found))) if joins else outcome.set
-                self._offsets.send(check_group, name, fields, when_answered, HIGHEST[name])
+                self._offsets.send(check.group_id, apis()[header.api_key], fields, when_answered)
 
-        check_group: str = getattr(check, "group_id", "")
         self._receive(check, header, client_host, decided)
         try:
             found = outcome.get(timeout=LONGEST_HOLD_S)
@@ -166,14 +160,9 @@ class GroupRequests:
         return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
 
     def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:
-        check = translation.build(requests.OffsetCommitRequest, fields)
-        found = self._send_if_allowed(check, header, client_host, ("OffsetCommit", fields | NO_MEMBER))
-        return _refused_partitions(fields, found) if isinstance(found, ErrorCode) else found
-
-    def _commit_in_transaction(self, header: Header, fields: Fields, client_host: str) -> Fields:
-        check = translation.build(requests.TxnOffsetCommitRequest, fields)
-        found = self._send_if_allowed(check, header, client_host, ("TxnOffsetCommit", fields | NO_MEMBER))
-        return _refused_partitions(fields, found) if isinstance(found, ErrorCode) else found
+        check = translation.build(COMMITS[apis()[header.api_key]], fields)
+        found = self._send_if_allowed(check, header, fields | NO_MEMBER, client_host)
+        return {"topics": refused_topics(fields["topics"], found)} if isinstance(found, ErrorCode) else found
 
     def _fetch(self, header: Header, fields: Fields, client_host: str) -> Fields:
         if header.version >= BATCHED_FETCH_FROM:
@@ -188,9 +177,10 @@ class GroupRequests:
         check = translation.build(requests.OffsetFetchRequest, asked)
         # Both forms of the request: the link writes the one of its version.
         upstream = {**group, "groups": [group], "require_stable": require_stable}
-        found = self._send_if_allowed(check, header, client_host, ("OffsetFetch", upstream))
+        found = self._send_if_allowed(check, header, upstream, client_host)
         if isinstance(found, ErrorCode):
-            return {"group_id": asked["group_id"], "topics": _unknown_offsets(asked, found), "error_code": found}
+            topics = topics_without_offsets(asked["topics"] or (), found)
+            return {"group_id": asked["group_id"], "topics": topics, "error_code": found}
         one: Fields = found["groups"][0] if found["groups"] else found
         return {"group_id": asked["group_id"], "topics": one["topics"], "error_code": one["error_code"]}
 
@@ -207,7 +197,7 @@ class GroupRequests:
                 outcome.set(answer.error_code)
             else:
                 stay = [topic for topic in fields["topics"] if topic["name"] in answer.subscribed_topics]
-                kept.extend(_refused_partitions({"topics": stay}, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)["topics"])
+                kept.extend(refused_topics(stay, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
                 go = [topic for topic in fields["topics"] if topic not in stay]
                 self._offsets.send(group_id, "OffsetDelete", {"group_id": group_id, "topics": go}, outcome.set)
 
@@ -236,9 +226,9 @@ class GroupRequests:
         outcome: AsyncResult[Outcome] = AsyncResult()
         self._offsets.send(group_id, "DeleteGroups", {"groups_names": [group_id]}, outcome.set)
         found = outcome.get()
-        code: int = found["results"][0]["error_code"] if isinstance(found, dict) and found["results"] else int(error)
         if isinstance(found, ErrorCode):
             return found
+        code: int = found["results"][0]["error_code"] if found and found["results"] else error
         return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
 
 
@@ -253,31 +243,3 @@ def _asked_to_join(found: Outcome) -> Outcome:
         one["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID for topic in found["topics"] for one in topic["partitions"]
     )
     return ErrorCode.REBALANCE_IN_PROGRESS if is_elsewhere else found
-
-
-def _refused_partitions(fields: Mapping[str, Any], error: ErrorCode) -> Fields:
-    """Return an answer that refuses every partition."""
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    {"partition_index": one["partition_index"], "error_code": error} for one in topic["partitions"]
-                ],
-            }
-            for topic in fields["topics"]
-        ]
-    }
-
-
-def _unknown_offsets(asked: Mapping[str, Any], error: ErrorCode) -> list[Fields]:
-    return [
-        {
-            "name": topic["name"],
-            "partitions": [
-                {"partition_index": index, "committed_offset": NO_OFFSET, "metadata": "", "error_code": error}
-                for index in topic["partition_indexes"]
-            ],
-        }
-        for topic in asked["topics"] or ()
-    ]

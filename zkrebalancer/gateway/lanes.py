@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import gevent
 
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol.codec import Fields
 
 MAX_WAITING = 10_000  # requests of one group
-Fields = dict[str, Any]
 Outcome = Fields | ErrorCode
 WhenAnswered = Callable[[Outcome], None]
 _Request = tuple[Callable[[], Outcome], WhenAnswered]
@@ -20,13 +20,8 @@ _Request = tuple[Callable[[], Outcome], WhenAnswered]
 class OffsetStore(Protocol):
     """The store of the offsets of a gateway's groups."""
 
-    def send(
-        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
-    ) -> None:
-        """Handle a request (`name` and `fields` are Kafka's); `when_answered` gets the answer's fields, or an error.
-
-        `highest`: the highest version of the request that may be used.
-        """
+    def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
+        """Handle a request (`name` and `fields` are Kafka's); `when_answered` gets the answer's fields, or an error."""
 
     def coordinator_error(self, group: str) -> ErrorCode:
         """Return why the group's offsets cannot be stored; NONE if they can. May wait."""

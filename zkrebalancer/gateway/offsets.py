@@ -15,10 +15,11 @@ import gevent
 from gevent.event import AsyncResult
 
 from zkrebalancer.gateway.dialing import Address, LinkError
-from zkrebalancer.gateway.lanes import Lanes, WhenAnswered
+from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
 from zkrebalancer.runtime import clock
@@ -57,17 +58,10 @@ class UpstreamOffsets:
         self._looking_up: dict[str, AsyncResult[ErrorCode]] = {}
         self._lanes = Lanes()
 
-    def send(
-        self,
-        group: str,
-        name: str,
-        fields: dict[str, Any],
-        when_answered: WhenAnswered,
-        highest: int | None = None,
-    ) -> None:
+    def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
         """Send a request for a group; `when_answered` gets the answer's fields, or the error for the client."""
         give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
-        ask = partial(self._ask_patiently, group, name, fields, highest, self._fence(group), give_up_us)
+        ask = partial(self._ask_patiently, group, name, fields, self._fence(group), give_up_us)
         self._lanes.send(group, ask, when_answered)
 
     def coordinator_error(self, group: str) -> ErrorCode:
@@ -134,15 +128,7 @@ class UpstreamOffsets:
         self._shown_us[group] = now_us
         _log.warning("group %s has members at the brokers: no client can join it here until they have left", group)
 
-    def _ask_patiently(
-        self,
-        group: str,
-        name: str,
-        fields: dict[str, Any],
-        highest: int | None,
-        allowed: Check | None,
-        give_up_us: int,
-    ) -> dict[str, Any] | ErrorCode:
+    def _ask_patiently(self, group: str, name: str, fields: Fields, allowed: Check | None, give_up_us: int) -> Outcome:
         """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.
 
         `allowed`: the group's fence when the request was allowed. While requests of a group wait one behind the other,
@@ -150,14 +136,14 @@ class UpstreamOffsets:
         failed, all that are older than PATIENCE_S fail with it, and do not wait for the brokers one after the other.
         """
         while clock.steady_us() <= give_up_us or group in self._coordinators:
-            answer: dict[str, Any] | ErrorCode
+            answer: Outcome
             try:
                 answer = self._find(group)
                 if not answer:
                     link = self._links.to(self._coordinators[group])
                     if allowed is None or self._fence(group) != allowed:  # it may have waited since
                         return ErrorCode.NOT_COORDINATOR
-                    answer = link.ask(name, fields, highest, ANSWER_TIMEOUT_S).fields()
+                    answer = link.ask(name, fields, HIGHEST.get(name), ANSWER_TIMEOUT_S).fields()
             except LinkError as error:
                 self._failed(group, error)
                 answer = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from zkrebalancer.group_protocol import requests
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
 
 T = TypeVar("T")
 Makers = tuple[tuple[str, Callable[[Any], Any]], ...]
 _makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dataclasses
 _names: dict[type[Any], tuple[str, ...]] = {}  # as above
 NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
-ONE_MEMBER_UNTIL = 2  # versions of LeaveGroup
 
 
 def build(kind: type[T], fields: Mapping[str, Any]) -> T:

@@ -10,13 +10,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
-from zkrebalancer.gateway.lanes import Fields, Lanes, Outcome, WhenAnswered
+from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.protocol import cluster_nodes, paths, registration
 from zkrebalancer.protocol.calls import (
     Check,
@@ -36,7 +37,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
-NO_OFFSET = -1
 _log = logging.getLogger(__name__)
 
 
@@ -79,14 +79,7 @@ class ZooKeeperOffsets:
             "TxnOffsetCommit": _no_transactions,
         }
 
-    def send(
-        self,
-        group: str,
-        name: str,
-        fields: Fields,
-        when_answered: WhenAnswered,
-        highest: int | None = None,  # noqa: ARG002  # there is one version only
-    ) -> None:
+    def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
         """Handle a request; see `OffsetStore`."""
         self._lanes.send(group, partial(self._handle, group, name, fields, self._fence(group)), when_answered)
 
@@ -175,7 +168,7 @@ class ZooKeeperOffsets:
             self._write(group, book, chunk)
             for partition in chunk:
                 del left[partition]
-        return _answer(fields["topics"], errors)
+        return {"topics": _answered(fields, errors)}
 
     def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
         """Find out which of these have a node, so that the first transaction can succeed."""
@@ -289,7 +282,7 @@ class ZooKeeperOffsets:
                     going.append(partition)
         self._remove(group, [paths.offsets(group, *one) for one in going])
         self._book(group).nodes.difference_update(going)
-        return {"error_code": ErrorCode.NONE, **_answer(fields["topics"], errors)}
+        return {"error_code": ErrorCode.NONE, "topics": _answered(fields, errors)}
 
     def _subscribed(self, group: str) -> set[str] | None:
         """Return the topics that registered consumers want; None if they may want any."""
@@ -347,19 +340,5 @@ def _no_transactions(_group: str, _fields: Fields) -> Outcome:
     return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
-def _answer(topics: Iterable[Mapping[str, Any]], errors: Mapping[TopicPartition, ErrorCode]) -> Fields:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    {
-                        "partition_index": one["partition_index"],
-                        "error_code": errors.get((topic["name"], one["partition_index"]), ErrorCode.NONE),
-                    }
-                    for one in topic["partitions"]
-                ],
-            }
-            for topic in topics
-        ]
-    }
+def _answered(fields: Fields, errors: Mapping[TopicPartition, ErrorCode]) -> list[Fields]:
+    return answered_topics(fields["topics"], lambda *partition: errors.get(partition, ErrorCode.NONE))

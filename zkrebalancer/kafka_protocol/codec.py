@@ -18,6 +18,7 @@ from zkrebalancer.kafka_protocol.schema import Form, Message, apis, message
 from zkrebalancer.kafka_protocol.writers import Writer, struct_writer
 
 API_VERSIONS = 18
+Fields = dict[str, Any]  # of a message, by name
 MAX_ELEMENTS = 1 << 30  # as many as fit into any frame
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
@@ -33,7 +34,7 @@ class Header:
     client_id: str | None
 
 
-def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEMENTS) -> dict[str, Any]:
+def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEMENTS) -> Fields:
     """Return the fields of a message, such as `JoinGroupRequest`; raises FrameError.
 
     `max_elements`: how many elements its arrays may have together.
@@ -44,7 +45,7 @@ def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEM
     return fields
 
 
-def decode_first(name: str, version: int, content: bytes, last: str) -> tuple[dict[str, Any], int]:
+def decode_first(name: str, version: int, content: bytes, last: str) -> tuple[Fields, int]:
     """Return the fields of a message up to `last`, and the position after them; raises FrameError."""
     return _checked(_reader(name, version, last), content, name)
 
@@ -117,7 +118,7 @@ def _written(name: str, version: int, fields: Mapping[str, Any], last: str | Non
     return bytes(out)
 
 
-def _checked(reader: Reader, content: bytes, name: str, max_elements: int = MAX_ELEMENTS) -> tuple[dict[str, Any], int]:
+def _checked(reader: Reader, content: bytes, name: str, max_elements: int = MAX_ELEMENTS) -> tuple[Fields, int]:
     try:
         return reader(content, 0, Budget(max_elements))
     except FrameError as error:

@@ -9,11 +9,12 @@ import gevent
 import pytest
 
 from tests.support.deadlines import WITHIN_S
-from zkrebalancer.gateway.group_requests import GroupRequests, _refused_partitions
+from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offset_answers import refused_topics
 from zkrebalancer.group_protocol.answers import (
     Answer,
     ConsumerGroupHeartbeatAnswer,
@@ -49,11 +50,11 @@ def answered(
     def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
         when_answered(decision)
 
-    def send(_group: str, _name: str, fields: Any, when_answered: Any, _highest: int) -> None:
+    def send(_group: str, _name: str, fields: Any, when_answered: Any) -> None:
         """Store nothing if the group has members at the brokers, as they do."""
         error = ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
         if not does_hang:
-            when_answered(_refused_partitions(fields, error))
+            when_answered({"topics": refused_topics(fields["topics"], error)})
 
     def has_taken_over_since(since_us: int, _group: str) -> bool:
         return since_us < SERVED_SINCE_US

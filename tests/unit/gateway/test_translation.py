@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zkrebalancer.gateway import translation
-from zkrebalancer.gateway.group_requests import MEMBERS
+from zkrebalancer.gateway.group_requests import BY_MACHINE
 from zkrebalancer.group_protocol import answers, requests
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
@@ -38,7 +38,7 @@ def test_a_join_with_everything_in_it() -> None:
     assert translation.build(requests.JoinGroupRequest, decoded) == expected
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", BY_MACHINE)
 def test_every_version_can_be_asked_and_answered(name: str) -> None:
     known = message(f"{name}Request").versions
     for version in range(known.first, known.last + 1):
@@ -46,7 +46,7 @@ def test_every_version_can_be_asked_and_answered(name: str) -> None:
         if name == "LeaveGroup":
             assert len(translation.leave_group(version, decoded).members) == (version <= 2)
         else:
-            assert isinstance(translation.build(MEMBERS[name], decoded), MEMBERS[name])
+            assert isinstance(translation.build(BY_MACHINE[name], decoded), BY_MACHINE[name])
         answer = translation.fields_of(ANSWERS[name])
         if name == "JoinGroup":
             answer = translation.join_group_answer(version, answer)
