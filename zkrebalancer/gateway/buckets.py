@@ -107,10 +107,10 @@ class Buckets:
         """Return the groups of these nodes of a bucket, as `read_all`."""
         path = f"{BUCKETS}/{claim.bucket}"
         groups: dict[str, StoredContent] = {}
-        foreign = [name for name in names if not _is_own(name, claim.bucket)]
+        foreign = [name for name in names if not _belongs_to(name, claim.bucket)]
         if foreign:
             _log.error("%d nodes below %s are no groups of this bucket, such as %.200r", len(foreign), path, foreign[0])
-            names = [name for name in names if _is_own(name, claim.bucket)]
+            names = [name for name in names if _belongs_to(name, claim.bucket)]
         for at in range(0, len(names), SLICE):
             some = names[at : at + SLICE]
             for name, reply in zip(some, self._session.perform_all([Get(f"{path}/{n}") for n in some]), strict=True):
@@ -171,7 +171,7 @@ def node_name(group: str) -> str:
     return name.replace(".", "%2E") if not name.strip(".") else name or "%"
 
 
-def _is_own(name: str, bucket: int) -> bool:
+def _belongs_to(name: str, bucket: int) -> bool:
     """Whether this is the name of a group's node, and the group belongs to this bucket."""
     try:
         group = unquote(name, errors="strict")

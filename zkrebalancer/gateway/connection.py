@@ -60,6 +60,7 @@ class Desk(Protocol):
     served: Mapping[int, Versions]
     asks_for_rights: bool  # whether to check a client's rights at the broker where it has logged in
     metrics: Metrics
+    api_versions: dict[int, bytes]  # known version of ApiVersions -> the last answer, as clients get it
 
     def addresses(self) -> Addresses:
         """Return the addresses of brokers and gateways, as clients see them."""
@@ -72,12 +73,6 @@ class Desk(Protocol):
 
     def note_malformed(self, client_host: str, error: Exception) -> None:
         """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
-
-    def note_api_versions(self, version: int, content: bytes) -> None:
-        """Store an ApiVersions answer, as clients get it."""
-
-    def known_api_versions(self, version: int) -> bytes | None:
-        """Return the last stored ApiVersions answer of this version."""
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
@@ -124,7 +119,7 @@ class Connection:
             while (size := self._next_size()) is not None:
                 self._handle(size)
         except FrameError as error:
-            self._report(error)
+            self._desk.note_malformed(self._client_host, error)
         except (OSError, EOFError) as error:
             _log.debug("the connection of %s has ended: %r", self._client_host, error)
         finally:
@@ -144,9 +139,6 @@ class Connection:
             if side is not None:
                 side.close()
 
-    def _report(self, error: FrameError) -> None:
-        self._desk.note_malformed(self._client_host, error)
-
     # ---- requests
 
     def _handle(self, size: int) -> None:
@@ -161,7 +153,7 @@ class Connection:
         elif key == API_VERSIONS and version not in message("ApiVersionsRequest").versions:
             self._reader.take(size)
             self._send(_INT32.pack(correlation_id) + rewriting.unsupported_api_versions())
-        elif key == API_VERSIONS and self._broker_id is None and (known := self._desk.known_api_versions(version)):
+        elif key == API_VERSIONS and self._broker_id is None and (known := self._desk.api_versions.get(version)):
             self._reader.take(size)  # answered here, so that members can continue while the brokers are away
             self._send(_INT32.pack(correlation_id) + known)
         elif key in LEFT_OUT or not LOWEST_VERSIONS.get(key, version) <= version <= HIGHEST_VERSIONS.get(key, version):
@@ -187,7 +179,7 @@ class Connection:
             answer = authorization.answer(header, content, self._rights, answered)
         else:
             answer = answered(content)
-        self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
+        self._send_answer(header, answer)
 
     def _find_coordinator(self, size: int) -> None:
         header, content = self._decoded(size)
@@ -203,8 +195,7 @@ class Connection:
         refused: dict[str, tuple[int, Node | None]] = dict.fromkeys(
             (group for group in groups if group not in may), (int(GROUP_AUTHORIZATION_FAILED), None)
         )
-        answer = rewriting.group_coordinators(header.version, found | refused)
-        self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
+        self._send_answer(header, rewriting.group_coordinators(header.version, found | refused))
 
     def _ask(self, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
         """Send the broker a request over the client's connection.
@@ -220,6 +211,9 @@ class Connection:
         self._await_answers(0)
         answer = asked.get(block=False) or b""
         return codec.decode(f"{name}Response", version, answer[codec.answer_body(header.api_key, version, answer) :])
+
+    def _send_answer(self, header: Header, answer: bytes) -> None:
+        self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
 
     def _send(self, content: bytes) -> None:
         self._await_answers(0)
@@ -276,7 +270,7 @@ class Connection:
                 self._unanswered.popleft()
                 self._progress.set()
         except FrameError as error:
-            self._report(error)
+            self._desk.note_malformed(self._client_host, error)
         except (OSError, EOFError) as error:
             _log.debug("the broker's side of the connection of %s has ended: %r", self._client_host, error)
         finally:
@@ -332,7 +326,7 @@ class Connection:
         content = answer[at:]
         if request.api_key == API_VERSIONS:
             content = rewriting.api_versions(request.version, content, self._desk.served)
-            self._desk.note_api_versions(request.version, content)
+            self._desk.api_versions[request.version] = content
         elif request.api_key == DESCRIBE_CLUSTER:
             content = rewriting.describe_cluster(request.version, content, self._desk.learn)
         else:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import gevent
 from gevent.event import Event
@@ -49,7 +49,7 @@ from zkrebalancer.group_protocol.requests import (
     SyncGroupRequest,
 )
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
-from zkrebalancer.group_protocol.stored import StoredGroup
+from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
@@ -257,7 +257,7 @@ class Groups:
         self.step(BucketLost(bucket))
 
     def _claim(self, bucket: int, number: int, session_id: int) -> None:
-        """Claim a bucket and read its groups; retry until that succeeds or is no longer wanted."""
+        """Claim a bucket, read its groups and serve it; retry until that succeeds or is no longer wanted."""
 
         def is_wanted() -> bool:
             is_same_session = session_id == self._session.session_id and self._session.has_lease
@@ -265,29 +265,32 @@ class Groups:
 
         try:
             while is_wanted():
-                claim = None
                 try:
                     claim = self._buckets.claim(bucket, number)
-                    groups = None if claim is None else self._buckets.read_all(claim)
+                    groups = {} if claim is None else self._buckets.read_all(claim)
                 except ZooKeeperUnavailableError as error:
                     self._metrics.errors["zookeeper"] += 1
                     _log.warning("bucket %d is not served yet: %s", bucket, error)
-                    groups = None
-                if is_wanted() and claim is not None and groups is not None:
-                    claim.served_since_us = clock.steady_us()
-                    self._claims[bucket] = claim
-                    if not all(isinstance(group, StoredGroup) for group in groups.values()):
-                        self._want_topics()
-                    self.step(BucketLoaded(bucket, groups))
-                    if self._agents is not None:
-                        self._agents.loaded(bucket, groups)
-                    self._release(bucket, self._held.get(bucket, []))
-                    return
+                else:
+                    if claim is not None and is_wanted():
+                        self._begin(claim, groups)
+                        return
                 gevent.sleep(CLAIM_RETRY_S)
             self.step(BucketLost(bucket))
             self._when_lost()  # `serve` then gives up what is no longer wanted, and claims what is wanted again
         finally:
             self._claiming.discard(bucket)
+
+    def _begin(self, claim: Claim, groups: Mapping[str, StoredContent]) -> None:
+        """Serve a bucket whose groups were read."""
+        claim.served_since_us = clock.steady_us()
+        self._claims[claim.bucket] = claim
+        if not all(isinstance(group, StoredGroup) for group in groups.values()):
+            self._want_topics()
+        self.step(BucketLoaded(claim.bucket, groups))
+        if self._agents is not None:
+            self._agents.loaded(claim.bucket, groups)
+        self._release(claim.bucket, self._held.get(claim.bucket, []))
 
     def has_taken_over_since(self, since_us: int, group_id: str) -> bool:
         """Whether this gateway serves a group, and another one may have served it at `since_us` or later."""

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gevent
 from gevent.event import AsyncResult
@@ -24,7 +24,6 @@ from zkrebalancer.runtime import clock
 
 REQUEST_TIMEOUT_S = 15.0
 CLIENT_ID = "zkrebalancer-gateway"
-API_VERSIONS = 18
 SESSION_PART = 0.8  # of the time that a broker allows before a new login is due
 MAX_ANSWER_BYTES = 64 << 20
 KEYS = {name: key for key, name in apis().items()}
@@ -55,7 +54,7 @@ class Link:
         self.address = address
         self._correlation_ids = itertools.count(1)
         self._unanswered: deque[tuple[Header, AsyncResult[bytes]]] = deque()
-        self._versions: dict[int, tuple[int, int]] = {API_VERSIONS: (0, 0)}
+        self._versions: dict[int, tuple[int, int]] = {KEYS["ApiVersions"]: (0, 0)}
         self._sending = Semaphore()  # a request is sent completely before the next one starts
         self.is_closed = False
         self._ends_us: int | None = None  # when the broker wants another login
@@ -174,15 +173,15 @@ class Links:
         """Close all links."""
         for opened in self._links.values():
             if opened.successful():
-                (opened.get() or self._missing()).close()
+                _of(opened).close()
         self._links.clear()
 
     def to(self, address: Address) -> Link:
         """Return the link to an address; raises LinkError."""
         opened = self._links.get(address)
-        if opened is not None and opened.ready() and not (opened.successful() and self._of(opened).is_usable):
+        if opened is not None and opened.ready() and not (opened.successful() and _of(opened).is_usable):
             if opened.successful():
-                gevent.spawn_later(REQUEST_TIMEOUT_S, self._of(opened).close)  # others may still wait for answers
+                gevent.spawn_later(REQUEST_TIMEOUT_S, _of(opened).close)  # others may still wait for answers
             opened = None
         if opened is None:
             opened = self._links[address] = AsyncResult()
@@ -190,16 +189,9 @@ class Links:
                 opened.set(Link(address, self._dialer))
             except LinkError as error:
                 opened.set_exception(error)
-        return self._of(opened)
+        return _of(opened)
 
-    def _of(self, opened: AsyncResult[Link]) -> Link:
-        return opened.get() or self._missing()
-
-    @staticmethod
-    def _missing() -> Link:
-        raise LinkError("no link")  # an AsyncResult of a Link never holds None
-
-    def any_address(self) -> list[Address]:
+    def addresses_to_try(self) -> list[Address]:
         """Return all addresses to try for a request that any broker can answer, known brokers first.
 
         Those that have not answered are last.
@@ -216,4 +208,8 @@ class Links:
             self._doubtful.discard(address)
             return answer
 
-        return first_of([partial(ask, address) for address in self.any_address()], lambda _late: None)
+        return first_of([partial(ask, address) for address in self.addresses_to_try()], lambda _late: None)
+
+
+def _of(opened: AsyncResult[Link]) -> Link:
+    return cast("Link", opened.get())  # never None, which is what an AsyncResult without a value has

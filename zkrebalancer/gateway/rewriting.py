@@ -5,7 +5,7 @@ Each function gets the version of an answer, and its content after the header.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from zkrebalancer.gateway.addresses import Addresses, Node
@@ -67,7 +67,7 @@ def metadata(version: int, begin: bytes, learn: Callable[[list[Node]], Addresses
     `begin` has at least throttle time and brokers. `learn` gets the brokers' own addresses.
     """
     fields, end = codec.decode_first("MetadataResponse", version, begin, "brokers")
-    addresses = learn([Node(one["node_id"], one["host"], one["port"]) for one in fields["brokers"]])
+    addresses = learn(nodes(fields["brokers"], "node_id"))
     fields["brokers"] = _placed(fields["brokers"], "node_id", addresses)
     return codec.encode_first("MetadataResponse", version, fields, "brokers"), end
 
@@ -75,9 +75,14 @@ def metadata(version: int, begin: bytes, learn: Callable[[list[Node]], Addresses
 def describe_cluster(version: int, content: bytes, learn: Callable[[list[Node]], Addresses]) -> bytes:
     """Return a DescribeCluster answer; `learn` gets the brokers' own addresses."""
     fields = codec.decode("DescribeClusterResponse", version, content)
-    addresses = learn([Node(one["broker_id"], one["host"], one["port"]) for one in fields["brokers"]])
+    addresses = learn(nodes(fields["brokers"], "broker_id"))
     fields["brokers"] = _placed(fields["brokers"], "broker_id", addresses)
     return codec.encode("DescribeClusterResponse", version, fields)
+
+
+def nodes(brokers: Iterable[Mapping[str, Any]], id_name: str) -> list[Node]:
+    """Return the brokers of an answer, at their own addresses."""
+    return [Node(one[id_name], one["host"], one["port"]) for one in brokers]
 
 
 def _placed(brokers: Collection[dict[str, Any]], id_name: str, addresses: Addresses) -> list[dict[str, Any]]:

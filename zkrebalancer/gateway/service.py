@@ -29,6 +29,7 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.rewriting import nodes
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
@@ -37,7 +38,6 @@ from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
-from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
 from zkrebalancer.observe.events import EventLog
@@ -95,7 +95,7 @@ class Gateway:
         self._dialer = Dialer(config.security)
         self._links = Links(config.upstream, self._dialer)
         self.asks_for_rights = config.security.credentials is not None
-        self._topics = TopicReader(self._links, self._topics_read)
+        self._topics = TopicReader(self._links, lambda topics: self._groups.step(TopicsRead(topics)))
         self._events = EventLog(config.events_directory, f"gateway-{config.listen[1]}")
         self._agents: Agents | None = None
         if settings.assigns_centrally:
@@ -113,7 +113,7 @@ class Gateway:
         self._join_until_ms = now_ms() + int(JOIN_WAIT_S * 1_000)
         self._learning = RLock()
         self._is_upstream_known: bool | None = None  # None: not asked yet
-        self._api_versions: dict[int, bytes] = {}  # version of the request -> the last answer; at most one for each
+        self.api_versions: dict[int, bytes] = {}
         self._last_session_id = 0
         self._workers: list[gevent.Greenlet[..., None]] = []
         self._failed: BaseException | None = None
@@ -225,7 +225,7 @@ class Gateway:
                 continue
             try:
                 answer = self._links.ask_any("Metadata", {"topics": []}).fields()
-                self.learn([Node(one["node_id"], one["host"], one["port"]) for one in answer["brokers"]])
+                self.learn(nodes(answer["brokers"], "node_id"))
                 self._is_upstream_known = True
                 gevent.sleep(REFRESH_S)
             except LinkError as error:
@@ -233,9 +233,6 @@ class Gateway:
                     _log.warning("no broker answers: %s", error)
                 self._is_upstream_known = False
                 gevent.sleep(RETRY_S)
-
-    def _topics_read(self, topics: Mapping[str, Topic]) -> None:
-        self._groups.step(TopicsRead(topics))
 
     def learn(self, brokers: list[Node]) -> Addresses:
         """Note the brokers' own addresses, open their ports, and return all addresses as clients see them."""
@@ -271,7 +268,7 @@ class Gateway:
         """Connect to a broker, or to any; raises OSError."""
         try:
             if broker_id is None:
-                return self._dialer.dial_any(self._links.any_address())
+                return self._dialer.dial_any(self._links.addresses_to_try())
             address = self._links.brokers.get(broker_id)
             if address is None:
                 raise LinkError(f"broker {broker_id} is not known yet")
@@ -318,14 +315,6 @@ class Gateway:
         text = self._complaints.text(client_host, str(error), now_ms() / 1_000)
         if text is not None:
             _log.warning("the connection of %s was ended: %s", client_host, text)
-
-    def note_api_versions(self, version: int, content: bytes) -> None:
-        """Store an ApiVersions answer, as clients get it."""
-        self._api_versions[version] = content
-
-    def known_api_versions(self, version: int) -> bytes | None:
-        """Return the last stored ApiVersions answer of this version."""
-        return self._api_versions.get(version)
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""

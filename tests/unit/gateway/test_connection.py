@@ -40,6 +40,7 @@ class Desk:
 
     def __init__(self, broker: tuple[str, int], upstream: security.Upstream, *, asks_for_rights: bool) -> None:
         self.metrics = Metrics()
+        self.api_versions: dict[int, bytes] = {}
         self.since_us: list[int] = []  # of the requests so far
         self.answers = Event()
         self.answers.set()
@@ -58,12 +59,6 @@ class Desk:
 
     def note_malformed(self, _client_host: str, _error: Exception) -> None:
         self.metrics.malformed += 1
-
-    def note_api_versions(self, version: int, content: bytes) -> None:
-        pass
-
-    def known_api_versions(self, _version: int) -> bytes | None:
-        return None
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         return {group: (0, Node(7, "gw", 1)) for group in groups}

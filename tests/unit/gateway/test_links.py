@@ -116,7 +116,7 @@ def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.Monke
     links = Links([first.address, second.address], Dialer(Upstream()))
     first.goes_on.clear()
     links.ask_any("Metadata", {"topics": []})
-    assert links.any_address() == [second.address, first.address]
+    assert links.addresses_to_try() == [second.address, first.address]
     monkeypatch.setattr(dialing, "HEAD_START_S", 20)
     first.asked.clear()
     links.ask_any("Metadata", {"topics": []})
