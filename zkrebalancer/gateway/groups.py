@@ -59,6 +59,7 @@ CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 MAX_WAIT_MS = 60_000
 # Members repeat these requests until they are served. A commit must not wait: a later one may have gone elsewhere.
 MAY_WAIT = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, ConsumerGroupHeartbeatRequest)
+JOINS = (JoinGroupRequest, ConsumerGroupHeartbeatRequest)  # requests for which the coordinator may make a member's id
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +113,7 @@ class Groups:
             self._want_topics()
         ticket = next(self._tickets)
         self._waiting[ticket] = when_answered
-        received = Received(ticket, request, api_version, *client, uuid.uuid4().hex)
+        received = Received(ticket, request, api_version, *client, _fresh_id(request))
         if isinstance(request, MAY_WAIT) and self._is_served_soon(bucket_of(request.group_id)):
             self._hold(received, bucket_of(request.group_id))
         else:
@@ -323,6 +324,11 @@ class Groups:
     def figures(self) -> list[GroupFigures]:
         """Return what metrics show of every group that this gateway knows."""
         return self._machine.figures()
+
+
+def _fresh_id(request: Request) -> str:
+    """Return random text for a member that may be new; a heartbeat of the classic protocol needs none."""
+    return uuid.uuid4().hex if isinstance(request, JOINS) else ""
 
 
 def now_ms() -> int:

@@ -14,7 +14,7 @@ from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
 T = TypeVar("T")
 Makers = tuple[tuple[str, Callable[[Any], Any]], ...]
 _makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dataclasses
-_names: dict[type[Any], tuple[str, ...]] = {}  # as above
+_names: dict[type[Any], tuple[str, ...]] = {}  # as above, and one for each kind of value in them, which has none
 NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
 
 
@@ -47,11 +47,12 @@ def _maker(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401  # a type hint
 
 def fields_of(answer: Any) -> Any:  # noqa: ANN401  # a dataclass, or a value within one
     """Return a dataclass as fields to encode."""
-    if dataclasses.is_dataclass(answer):
-        kind: type[Any] = type(answer)
-        names = _names.get(kind)
-        if names is None:
-            names = _names[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    kind: type[Any] = type(answer)
+    names = _names.get(kind)
+    if names is None:
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        names = _names[kind] = tuple(field.name for field in fields)
+    if names:
         return {name: fields_of(getattr(answer, name)) for name in names}
     if isinstance(answer, tuple | frozenset):
         return [fields_of(one) for one in answer]

@@ -17,7 +17,7 @@ from zkrebalancer.group_protocol.topics import Topic
 class Received:
     """A request came in; exactly one `Reply` with its `ticket` follows, at once or later.
 
-    `fresh_id`: random text, different for each request, from which a member id is made if needed.
+    `fresh_id`: random text, different for each request of a kind with which a member may begin; its id is made of that.
     """
 
     ticket: int
