@@ -81,6 +81,7 @@ bench-offsets: setup
 bench-gateway: setup
 	$(BIN)/python -m tests.benchmarks.gateway
 	$(BIN)/python -m tests.benchmarks.gateway_joins
+	$(BIN)/python -m tests.benchmarks.gateway_classic
 
 bench-pipeline: setup
 	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20
