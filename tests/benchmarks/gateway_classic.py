@@ -22,7 +22,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration.gateway_process import GatewayProcess
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.localcluster import cluster as localcluster
 
 TOPIC = "classic"
@@ -32,7 +31,6 @@ POLL_S = 0.02
 LOOK_S = 0.005
 STATISTICS_MS = 100
 DEADLINE_S = 120.0
-BUSY_S = 14.0
 LONG_GAP_S = 2.0  # longer than a heartbeat interval
 Fields = dict[str, Any]
 
@@ -168,9 +166,9 @@ class Group:
         """Let the first member leave."""
         self.members.pop(0).end()
 
-    def one_joins_while_another_is_busy(self) -> None:
+    def one_joins_while_another_is_busy(self, busy_s: float) -> None:
         """Let the first member not poll for some time, and add one."""
-        self.members[0].busy_until = time.perf_counter() + BUSY_S
+        self.members[0].busy_until = time.perf_counter() + busy_s
         gevent.sleep(2 * POLL_S)
         self.one_joins()
 
@@ -201,7 +199,9 @@ def measure(bootstrap: str, strategy: str, arguments: argparse.Namespace) -> Fie
             "joins": joins,
             "joins_settled_ms": {"median": statistics.median(times), "least": min(times), "most": max(times)},
             "leaves": group.change(group.one_leaves),
-            "joins_while_another_is_busy": group.change(group.one_joins_while_another_is_busy),
+            "joins_while_another_is_busy": group.change(
+                lambda: group.one_joins_while_another_is_busy(arguments.busy_s)
+            ),
         }
     finally:
         group.close()
@@ -209,7 +209,7 @@ def measure(bootstrap: str, strategy: str, arguments: argparse.Namespace) -> Fie
 
 def measure_side(way: str, arguments: argparse.Namespace) -> Fields:
     """Measure at the broker, or behind a gateway that assigns `client` or `central`."""
-    properties = {**PROTOCOLS["kip848"].settings["tuned"].broker, "group.initial.rebalance.delay.ms": 0}
+    properties = {"group.initial.rebalance.delay.ms": "0"}
     with (
         localcluster.LocalCluster(chroot="/classic", broker="kafka-4", kafka_properties=properties) as cluster,
         tempfile.TemporaryDirectory() as folder,
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--joins", type=int, default=6)
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--heartbeat-ms", type=int, default=500)
+    parser.add_argument("--busy-s", type=float, default=14.0, help="how long one member does not poll")
     arguments = parser.parse_args()
     print(json.dumps({way: measure_side(way, arguments) for way in arguments.way or ("broker", "central")}, indent=1))
 

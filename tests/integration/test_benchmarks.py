@@ -138,6 +138,14 @@ def test_gateway_joins(run_on_servers: Run) -> None:
     assert min(found["at_once_ms"], *found["one_joins_ms"]) > 0
 
 
+def test_gateway_classic(run_on_servers: Run) -> None:
+    size = ("--members", 2, "--joins", 1, "--partitions", 4, "--heartbeat-ms", 200, "--busy-s", 0.1)
+    found = json.loads(run_on_servers("gateway_classic", "--way", "client", "--strategy", "range", *size))
+    (joined,) = found["client"]["range"]["joins"]
+    assert joined["settled_ms"] > 0
+    assert joined["stay"] == joined["called"] == 2  # all, as at Kafka's brokers
+
+
 def test_assign(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "picture.svg"
     for module in ("timing", "costs"):

@@ -98,6 +98,7 @@ RUNS = {
     "tests.benchmarks.assign": f"{BENCHMARKS}::test_assign",
     "tests.benchmarks.balanced": f"{BENCHMARKS}::test_balanced",
     "tests.benchmarks.gateway": f"{BENCHMARKS}::test_gateway",
+    "tests.benchmarks.gateway_classic": f"{BENCHMARKS}::test_gateway_classic",
     "tests.benchmarks.gateway_joins": f"{BENCHMARKS}::test_gateway_joins",
     "tests.benchmarks.commits": f"{BENCHMARKS}::test_commits",
     "tests.benchmarks.fairness": f"{BENCHMARKS}::test_fairness",

@@ -17,17 +17,13 @@ from tests.support.group_coordinator import SESSION_MS, Coordinator
 from tests.support.kip848_group import coordinator_with, topic_id
 from tests.unit.kafka_protocol.random_messages import fields_of
 from zkrebalancer.gateway import translation
-from zkrebalancer.gateway.group_requests import MEMBERS
+from zkrebalancer.gateway.group_requests import BY_MACHINE, COMMITS
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.schema import message
 
-CHECKED: dict[str, type[requests.Request]] = {
-    "OffsetCommit": requests.OffsetCommitRequest,
-    "TxnOffsetCommit": requests.TxnOffsetCommitRequest,
-}
-KINDS = {**MEMBERS, **CHECKED}
+KINDS: dict[str, type[requests.Request]] = {**BY_MACHINE, **COMMITS}
 FORMS = [
     (name, version)
     for name in KINDS
@@ -135,7 +131,7 @@ def test_any_request_is_answered_and_no_group_fails(*, drawn: list[Sent], is_cra
         if ticket not in coordinator.asked:
             continue  # it waited when the coordinator crashed
         answer = coordinator.answers[ticket]
-        if name in CHECKED:
+        if name in COMMITS:
             continue
         fields = translation.fields_of(answer)
         fields = translation.join_group_answer(version, fields) if name == "JoinGroup" else fields
