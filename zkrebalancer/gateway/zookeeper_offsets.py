@@ -17,6 +17,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.protocol import cluster_nodes, paths, registration
 from zkrebalancer.protocol.calls import (
@@ -38,14 +39,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
 _log = logging.getLogger(__name__)
-
-
-class _RefusedError(Exception):
-    """The whole request ends with this error."""
-
-    def __init__(self, error: ErrorCode) -> None:
-        super().__init__(error.name)
-        self.error = error
 
 
 class ZooKeeperOffsets:
@@ -108,8 +101,8 @@ class ZooKeeperOffsets:
         self._allowed[group] = allowed
         try:
             return self._handlers[name](group, fields)
-        except _RefusedError as refused:
-            return refused.error
+        except RefusedError as refused:
+            return refused.code
         except (ZooKeeperUnavailableError, OSError) as error:
             self._metrics.errors["zookeeper" if isinstance(error, ZooKeeperUnavailableError) else "upstream"] += 1
             _log.warning("group %s: offsets are not available: %s", group, error)
@@ -130,14 +123,14 @@ class ZooKeeperOffsets:
         """Perform a transaction while the group is served here; return the first operation's refusal, if any."""
         fence = self._allowed[group]
         if fence is None or self._fence(group) != fence:
-            raise _RefusedError(ErrorCode.NOT_COORDINATOR)
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
         reply = self._session.perform(Multi((fence, *operations)))
         if not isinstance(reply, Refused):
             return None
         if reply.outcome_unknown:
-            raise _RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if reply.index == 0:
-            raise _RefusedError(ErrorCode.NOT_COORDINATOR)
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
         if reply.index is None:
             raise ZooKeeperUnavailableError(f"ZooKeeper refuses to write: {reply.refusal.value}")
         return Refused(reply.refusal, reply.index - 1)

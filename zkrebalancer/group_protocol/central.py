@@ -5,7 +5,7 @@ Each member has its own epoch, so targets of other members do not affect a membe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import NOTHING, Partition, Partitions
 from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, JoinGroupRequest, OneGroup
-from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import InvalidNameError
 
@@ -180,31 +179,27 @@ class CentralTargets:
 
     # ---- what is reported
 
-    def standings(
-        self, members: Iterable[ConsumerMember], names: Mapping[UUID, str], session_ms: int
-    ) -> tuple[Standing, ...]:
-        """Return the members as they are reported; `session_ms` is the session timeout of KIP-848 clients.
+    def standings(self, names: Mapping[UUID, str]) -> tuple[Standing, ...]:
+        """Return all members as they are reported; one that has not changed has the same `Standing` as before.
 
-        A member of which nothing has changed has the same `Standing` as before.
+        `names`: those of the topics, by id.
         """
         if names != self._names:
             self._names = names
             self._reported.clear()
-        return tuple(self._standing(member, names, session_ms) for member in members)
+        return tuple(map(self._standing, self._group.roster.members.values()))
 
-    def _standing(self, member: ConsumerMember, names: Mapping[UUID, str], session_ms: int) -> Standing:
+    def _standing(self, member: ConsumerMember) -> Standing:
         given = self._given.get(member.member_id)
         description = (given, member.description())
         known = self._reported.get(member.member_id)
         if known is None or known[0] != description:
-            known = description, self._new_standing(member, given, names, session_ms)
-            self._reported[member.member_id] = known
+            known = self._reported[member.member_id] = description, self._new_standing(member, given)
         return known[1]
 
-    @staticmethod
-    def _new_standing(
-        member: ConsumerMember, given: Targeted | None, names: Mapping[UUID, str], session_ms: int
-    ) -> Standing:
+    def _new_standing(self, member: ConsumerMember, given: Targeted | None) -> Standing:
+        names, classic = self._names, member.classic
+        usual_ms = self._group.world.settings.consumer_session_timeout_ms
         return Standing(
             member.member_id,
             member.instance_id,
@@ -213,7 +208,7 @@ class CentralTargets:
             member.rack_id,
             member.topic_names,
             member.topic_regex,
-            session_ms if member.classic is None else member.classic.session_timeout_ms,
+            usual_ms if classic is None else classic.session_timeout_ms,
             member.rebalance_timeout_ms,
             0 if given is None else given.number,
             frozenset((names[topic_id], number) for topic_id, number in member.position.held if topic_id in names),
@@ -234,8 +229,3 @@ def join_error(request: OneGroup, *, is_ready: bool) -> ErrorCode:
     except InvalidNameError:
         return ErrorCode.INVALID_GROUP_ID
     return ErrorCode.NONE if is_ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-
-def names_of(seen: Mapping[str, Topic]) -> dict[UUID, str]:
-    """Return topic id -> name."""
-    return {topic.topic_id: name for name, topic in seen.items()}

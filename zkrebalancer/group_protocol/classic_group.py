@@ -105,7 +105,7 @@ class ClassicGroup:
         for member_id in self.roster.pending:
             self.cancel_session(member_id)
         for kind in (JOIN, SYNC, RETENTION, LIMIT):
-            self.scheduler.cancel_timer((self.group_id, kind, ""))
+            self._cancel(kind)
         if self.state is not ClassicState.DEAD:
             self.transition_to(ClassicState.DEAD)
 
@@ -126,8 +126,8 @@ class ClassicGroup:
         """Make all members join again, including those that wait for an assignment."""
         if self.state is ClassicState.COMPLETING_REBALANCE:
             self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
-        self.scheduler.cancel_timer((self.group_id, SYNC, ""))
-        self.scheduler.cancel_timer((self.group_id, RETENTION, ""))
+        self._cancel(SYNC)
+        self._cancel(RETENTION)
         self.is_first_join = self.state is ClassicState.EMPTY
         self.is_assigning = False
         self._came_since = False
@@ -143,6 +143,9 @@ class ClassicGroup:
 
     def _start(self, kind: str, delay_ms: int, wake: Callable[[], None]) -> None:
         self.scheduler.start_timer((self.group_id, kind, ""), delay_ms, wake)
+
+    def _cancel(self, kind: str) -> None:
+        self.scheduler.cancel_timer((self.group_id, kind, ""))
 
     def _extend_first_join(self, delay_ms: int, remaining_ms: int) -> None:
         def delay_is_over() -> None:
@@ -162,7 +165,7 @@ class ClassicGroup:
 
     def complete_join(self) -> None:
         """Remove dynamic members that did not join, store the next generation, then answer the joins."""
-        self.scheduler.cancel_timer((self.group_id, JOIN, ""))
+        self._cancel(JOIN)
         late = [m for m in self.roster.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in late:
             self.remove(member)
@@ -250,7 +253,7 @@ class ClassicGroup:
         """Note that a member's SyncGroup arrived."""
         self.roster.pending_sync.discard(member_id)
         if not self.roster.pending_sync:
-            self.scheduler.cancel_timer((self.group_id, SYNC, ""))
+            self._cancel(SYNC)
 
     def _syncs_are_late(self) -> None:
         late = list(self.roster.pending_sync)
@@ -293,17 +296,20 @@ class ClassicGroup:
 
     # ---- sessions and departures
 
-    def start_session(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
+    def start_session(self, member: ClassicMember) -> None:
         """Expect the next heartbeat within the session timeout."""
-        key = (self.group_id, SESSION, member.member_id)
-        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        self.scheduler.start_timer(key, delay_ms, lambda: self.session_ended(key[2]))
+        self.expect(member.member_id, member.session_timeout_ms)
+
+    def expect(self, member_id: str, within_ms: int) -> None:
+        """Expect a heartbeat of a member, or the join of a client that got this id."""
+        key = (self.group_id, SESSION, member_id)
+        self.scheduler.start_timer(key, within_ms, lambda: self._session_ended(member_id))
 
     def cancel_session(self, member_id: str) -> None:
         """Stop expecting heartbeats of a member."""
         self.scheduler.cancel_timer((self.group_id, SESSION, member_id))
 
-    def session_ended(self, member_id: str) -> None:
+    def _session_ended(self, member_id: str) -> None:
         """Remove a member that was silent for too long, or an id that no client used to join."""
         if member_id in self.roster.pending:
             self.roster.remove(member_id)

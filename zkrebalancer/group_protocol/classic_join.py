@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zkrebalancer.group_protocol.answers import JoinGroupAnswer
-from zkrebalancer.group_protocol.classic_group import SESSION, ClassicGroup
+from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_roster import ClassicMember
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.effects import Received
@@ -96,8 +96,7 @@ class Join:
             self._refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
             return
         group.roster.pending.add(member_id)
-        key = (group.group_id, SESSION, member_id)
-        group.scheduler.start_timer(key, self._request.session_timeout_ms, lambda: group.session_ended(member_id))
+        group.expect(member_id, self._request.session_timeout_ms)
         self._refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _add(self, member_id: str) -> None:
@@ -118,7 +117,7 @@ class Join:
         group.note_newcomer()
         group.roster.add(member)
         # It has no id for heartbeats yet. The session keeps the group from waiting for ever for a client that is gone.
-        group.start_session(member, group.settings.new_member_join_timeout_ms)
+        group.expect(member_id, group.settings.new_member_join_timeout_ms)
         group.rebalance_or_complete_join(f"{member_id} joined{self._reason()}")
 
     # ---- a static member that returns

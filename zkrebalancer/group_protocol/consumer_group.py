@@ -8,7 +8,7 @@ from uuid import UUID
 
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR, Assignor, NamedPartition, Subscriber
-from zkrebalancer.group_protocol.central import FIRST_TARGET, HASTE, CentralTargets, names_of
+from zkrebalancer.group_protocol.central import FIRST_TARGET, HASTE, CentralTargets
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster, from_stored, to_stored
 from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Standing, Targeted
@@ -17,7 +17,7 @@ from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
-from zkrebalancer.group_protocol.topics import Topic, Topics
+from zkrebalancer.group_protocol.topics import Topic, Topics, names_of
 
 SESSION, REBALANCE, JOIN, SYNC = "session", "rebalance", "join", "sync"
 RETENTION, RETRY, PAUSE = "retention", "retry", "pause"
@@ -305,7 +305,8 @@ class ConsumerGroup:
             self._has_changed = True
             self.scheduler.report(self.group_id, f"epoch {self.group_epoch} could not be stored: {error.name}")
             for turn, _answer in answers:
-                self.untold.update(() if turn.member is None else (turn.member.member_id,))
+                if turn.member is not None:
+                    self.untold.add(turn.member.member_id)
                 self.scheduler.reply(turn.ticket, turn.refuse(error))
             self.scheduler.start_timer((self.group_id, RETRY, ""), STORE_RETRY_MS, self.advance)
             return
@@ -329,10 +330,7 @@ class ConsumerGroup:
         if self.central is None:
             return ()
         topics = self.world.topics
-        names = topics.name_of if topics.is_known else names_of(self._seen)
-        return self.central.standings(
-            self.roster.members.values(), names, self.world.settings.consumer_session_timeout_ms
-        )
+        return self.central.standings(topics.name_of if topics.is_known else names_of(self._seen))
 
     def _report_members(self, members: tuple[Standing, ...]) -> None:
         if self.central is not None:

@@ -30,7 +30,7 @@ class Topics:
     def replace(self, by_name: Mapping[str, Topic]) -> None:
         """Replace the known topics."""
         self.by_name = by_name
-        self.name_of = {topic.topic_id: name for name, topic in by_name.items()}
+        self.name_of = names_of(by_name)
         self.is_known = True
         self._matching.clear()
 
@@ -44,6 +44,11 @@ class Topics:
             names = frozenset(name for name in self.by_name if filter_.matches_internal(name))
             self._matching[expression] = names
         return self._matching[expression]
+
+
+def names_of(by_name: Mapping[str, Topic]) -> dict[UUID, str]:
+    """Return topic id -> name."""
+    return {topic.topic_id: name for name, topic in by_name.items()}
 
 
 def check_expression(expression: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.kafka_protocol.readers import Budget, Reader, struct_reader
-from zkrebalancer.kafka_protocol.schema import Form, Message, apis, message
+from zkrebalancer.kafka_protocol.schema import Field, Form, Message, apis, message
 from zkrebalancer.kafka_protocol.writers import Writer, struct_writer
 
 API_VERSIONS = 18
@@ -150,7 +150,7 @@ def _form(name: str, version: int) -> tuple[Message, Form]:
     return one, Form(version, one.flexible)
 
 
-def _until(one: Message, last: str | None) -> tuple[Any, ...]:
+def _until(one: Message, last: str | None) -> tuple[Field, ...]:
     if last is None:
         return one.fields
     names = [field.name for field in one.fields]

@@ -103,7 +103,7 @@ def served(session: ModelSession, settings: GroupProtocolSettings | None = None)
 
 
 def test_agents_learn_which_groups_are_served_and_which_exist(session: ModelSession) -> None:
-    """In `serve`, `_claim` or `_load_again`, do not tell them: clients would have registrations at two gateways."""
+    """In `serve`, `_begin` or `_load_again`, do not tell them: clients would have registrations at two gateways."""
     agents = mock.Mock()
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None, agents)
     groups.serve(0, [0])
@@ -175,7 +175,7 @@ def error_of(answered: AsyncResult[Answer]) -> ErrorCode:
 
 
 def test_requests_wait_until_their_group_is_served(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Groups.receive`, refuse them at once: clients would repeat them without a rest. In `_claim`, release none."""
+    """In `Groups.receive`, refuse them at once: clients would repeat them without a rest. In `_begin`, release none."""
     monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 1_000)
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
     early = asked(groups)
@@ -204,7 +204,7 @@ def test_a_commit_does_not_wait_until_its_group_is_served(session: ModelSession)
 
 
 def test_a_group_is_taken_over_when_its_bucket_is_served(session: ModelSession) -> None:
-    """In `Groups._claim`, do not note the time; in `has_taken_over_since`, compare the other way round."""
+    """In `Groups._begin`, do not note the time; in `has_taken_over_since`, compare the other way round."""
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
     before_us = clock.steady_us()
     assert not groups.has_taken_over_since(before_us, "g")  # nor is it served
