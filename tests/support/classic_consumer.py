@@ -19,6 +19,9 @@ def subscription(owned: frozenset[int], version: int = 1) -> bytes:
     return topics + struct.pack(f">ih1si{len(owned)}i", 1, 1, b"t", len(owned), *sorted(owned))
 
 
+NEWCOMER = (JoinGroupProtocol("range", subscription(frozenset())),)  # the protocols of one that owns nothing
+
+
 class ClassicConsumer:
     """Joins, syncs and sends heartbeats; an eager one gives up everything before it joins."""
 
@@ -61,6 +64,10 @@ class ClassicConsumer:
             self.ticket = self.coordinator.sync(self.member_id, self.generation, given, self.instance)
         else:
             self._refused(self.coordinator.heartbeat(self.member_id, self.generation, self.instance))
+
+    def numbers(self) -> list[int]:
+        """Return the partitions of "t" that it owns."""
+        return sorted(self.owned)
 
     def _share(self, at: int) -> tuple[int, ...]:
         return tuple(number for number in range(self.partition_count) if number % len(self.members) == at)

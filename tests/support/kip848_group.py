@@ -89,6 +89,10 @@ class Client:
         self.send(epoch)
         return self.receive()
 
+    def act(self) -> None:
+        """Do what a client does next, as `ClassicConsumer.act`."""
+        self.beat()
+
     def receive(self) -> ErrorCode:
         """Handle the answer to the last heartbeat."""
         answer = self.coordinator.answer(self.ticket, ConsumerGroupHeartbeatAnswer)

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup in a classic group, its checks of commits, and its descriptions."""
+"""What each request does to a classic group, except for JoinGroup, and the group's descriptions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,57 @@ from zkrebalancer.group_protocol.answers import (
     SyncGroupAnswer,
 )
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
+from zkrebalancer.group_protocol.classic_join import Join
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE, SubscriptionError, read_subscription
+from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, RefusedError
 from zkrebalancer.group_protocol.requests import (
     UNKNOWN_MEMBER_ID,
+    ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
+    JoinGroupRequest,
     LeaveGroupRequest,
     MemberIdentity,
     OffsetCommitRequest,
     OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OneGroup,
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
+
+
+def handle(group: ClassicGroup, received: Received, request: OneGroup) -> None:
+    """Answer a request, at once or later.
+
+    Raises:
+        RefusedError: it is one of the newer protocol.
+
+    """
+    ticket = received.ticket
+    match request:
+        case JoinGroupRequest():
+            Join(group, received, request).handle()
+        case SyncGroupRequest():
+            sync(group, ticket, request)
+        case HeartbeatRequest():
+            heartbeat(group, ticket, request)
+        case LeaveGroupRequest():
+            leave(group, ticket, request, is_one=received.api_version <= ONE_MEMBER_UNTIL)
+        case OffsetCommitRequest():
+            check_commit(group, ticket, request)
+        case TxnOffsetCommitRequest():
+            check_transactional_commit(group, ticket, request)
+        case OffsetFetchRequest():
+            group.scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.NONE))
+        case OffsetDeleteRequest():
+            check_offset_delete(group, ticket, request)
+        case ConsumerGroupHeartbeatRequest():
+            is_dead = group.state is ClassicState.DEAD  # else a member's that was fenced and has to join anew
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.UNKNOWN_MEMBER_ID
+            raise RefusedError(code, f"Group {group.group_id} is not a consumer group.")
 
 
 def sync(group: ClassicGroup, ticket: int, request: SyncGroupRequest) -> None:

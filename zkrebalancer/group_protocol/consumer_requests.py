@@ -1,7 +1,8 @@
-"""A KIP-848 group's checks of commits and deletions, and its descriptions."""
+"""What each request does to a KIP-848 group, except for heartbeats and joins, and the group's descriptions."""
 
 from __future__ import annotations
 
+from zkrebalancer.group_protocol import consumer_classic
 from zkrebalancer.group_protocol.answers import (
     DescribedAssignment,
     DescribedConsumerGroup,
@@ -13,18 +14,48 @@ from zkrebalancer.group_protocol.answers import (
 )
 from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
+from zkrebalancer.group_protocol.consumer_heartbeat import Heartbeat
 from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, by_topic
+from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import Partitions
 from zkrebalancer.group_protocol.requests import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
+    OneGroup,
+    SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
 
 EPOCH_FROM = 9  # versions of OffsetCommit
+
+
+def handle(group: ConsumerGroup, received: Received, request: OneGroup) -> None:
+    """Answer a request, at once or later.
+
+    Raises:
+        RefusedError: with the error for the client.
+
+    """
+    match request:
+        case ConsumerGroupHeartbeatRequest():
+            Heartbeat(group, received, request).handle()
+        case OffsetCommitRequest():
+            check_commit(group, received.ticket, request, received.api_version)
+        case TxnOffsetCommitRequest():
+            check_transactional_commit(group, received.ticket, request)
+        case OffsetFetchRequest():
+            check_fetch(group, received.ticket, request)
+        case OffsetDeleteRequest():
+            check_offset_delete(group, received.ticket, request)
+        case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest():
+            consumer_classic.handle(group, received, request)
 
 
 def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest, api_version: int) -> None:

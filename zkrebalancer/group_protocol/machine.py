@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from zkrebalancer.group_protocol import central, classic_requests, consumer_classic, consumer_requests, migration
+from zkrebalancer.group_protocol import central, classic_requests, consumer_requests, migration
 from zkrebalancer.group_protocol.answers import (
     ConsumerGroupDescribeAnswer,
     DeletedGroup,
@@ -17,14 +17,12 @@ from zkrebalancer.group_protocol.answers import (
     DescribeGroupsAnswer,
     ListedGroup,
     ListGroupsAnswer,
-    OffsetCheckAnswer,
 )
 from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
-from zkrebalancer.group_protocol.classic_join import Join
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
-from zkrebalancer.group_protocol.consumer_heartbeat import Heartbeat, validate
+from zkrebalancer.group_protocol.consumer_heartbeat import validate
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -41,7 +39,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.figures import GroupFigures, listed
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW
-from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, RefusedError, for_unknown_group, refused
+from zkrebalancer.group_protocol.refusals import RefusedError, for_unknown_group, refused
 from zkrebalancer.group_protocol.requests import (
     JOIN_EPOCH,
     UNKNOWN_MEMBER_ID,
@@ -49,16 +47,11 @@ from zkrebalancer.group_protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
-    HeartbeatRequest,
     JoinGroupRequest,
-    LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
-    OffsetDeleteRequest,
     OffsetFetchRequest,
     OneGroup,
-    SyncGroupRequest,
-    TxnOffsetCommitRequest,
 )
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -274,9 +267,9 @@ class Machine:
             if group is None:
                 self._scheduler.reply(received.ticket, for_unknown_group(request, received.api_version))
             elif isinstance(group, ClassicGroup):
-                self._handle_classic(group, received, request)
+                classic_requests.handle(group, received, request)
             else:
-                self._handle_consumer(group, received, request)
+                consumer_requests.handle(group, received, request)
         except RefusedError as refusal:
             self._scheduler.reply(received.ticket, refused(request, refusal.code, refusal.text))
         present = self._groups.get(request.group_id)
@@ -308,63 +301,34 @@ class Machine:
 
     def _group_for(self, request: OneGroup) -> AnyGroup | None:
         """Return the group of a request; a group without members adopts the protocol of the first client to join."""
-        group = self._groups.get(request.group_id)
-        is_new = isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID
         is_central = self._settings.assigns_centrally and central.is_consumers_join(request)
         if is_central or (isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH):
-            if group is None:
-                group = self._create_consumer(request.group_id)
-            elif isinstance(group, ClassicGroup) and group.state is ClassicState.EMPTY:
-                group.close(ErrorCode.REBALANCE_IN_PROGRESS)
-                group = self._create_consumer(request.group_id, group.generation_id)
-            elif isinstance(group, ClassicGroup) and group.state is not ClassicState.DEAD:
-                group = self._upgrade(group)
-        elif is_new and group is None:
-            group = self._create_classic(request.group_id)
-        elif is_new and isinstance(group, ConsumerGroup) and not group.roster.members and not group.is_dead:
+            return self._consumer_group_for(request.group_id)
+        if isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID:
+            return self._classic_group_for(request.group_id)
+        return self._groups.get(request.group_id)
+
+    def _consumer_group_for(self, group_id: str) -> AnyGroup:
+        """Return the group that a KIP-848 client, or a client of a central group, joins."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return self._create_consumer(group_id)
+        if isinstance(group, ConsumerGroup) or group.state is ClassicState.DEAD:
+            return group
+        if group.state is ClassicState.EMPTY:
             group.close(ErrorCode.REBALANCE_IN_PROGRESS)
-            group = self._create_classic(request.group_id, group.group_epoch)
+            return self._create_consumer(group_id, group.generation_id)
+        return self._upgrade(group)
+
+    def _classic_group_for(self, group_id: str) -> AnyGroup:
+        """Return the group that a new classic client joins."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return self._create_classic(group_id)
+        if isinstance(group, ConsumerGroup) and not group.roster.members and not group.is_dead:
+            group.close(ErrorCode.REBALANCE_IN_PROGRESS)
+            return self._create_classic(group_id, group.group_epoch)
         return group
-
-    def _handle_classic(self, group: ClassicGroup, received: Received, request: OneGroup) -> None:
-        ticket = received.ticket
-        match request:
-            case JoinGroupRequest():
-                Join(group, received, request).handle()
-            case SyncGroupRequest():
-                classic_requests.sync(group, ticket, request)
-            case HeartbeatRequest():
-                classic_requests.heartbeat(group, ticket, request)
-            case LeaveGroupRequest():
-                classic_requests.leave(group, ticket, request, is_one=received.api_version <= ONE_MEMBER_UNTIL)
-            case OffsetCommitRequest():
-                classic_requests.check_commit(group, ticket, request)
-            case TxnOffsetCommitRequest():
-                classic_requests.check_transactional_commit(group, ticket, request)
-            case OffsetFetchRequest():
-                self._scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.NONE))
-            case OffsetDeleteRequest():
-                classic_requests.check_offset_delete(group, ticket, request)
-            case ConsumerGroupHeartbeatRequest():
-                is_dead = group.state is ClassicState.DEAD  # else a member's that was fenced and has to join anew
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.UNKNOWN_MEMBER_ID
-                raise RefusedError(code, f"Group {group.group_id} is not a consumer group.")
-
-    def _handle_consumer(self, group: ConsumerGroup, received: Received, request: OneGroup) -> None:
-        ticket = received.ticket
-        match request:
-            case ConsumerGroupHeartbeatRequest():
-                Heartbeat(group, received, request).handle()
-            case OffsetCommitRequest():
-                consumer_requests.check_commit(group, ticket, request, received.api_version)
-            case TxnOffsetCommitRequest():
-                consumer_requests.check_transactional_commit(group, ticket, request)
-            case OffsetFetchRequest():
-                consumer_requests.check_fetch(group, ticket, request)
-            case OffsetDeleteRequest():
-                consumer_requests.check_offset_delete(group, ticket, request)
-            case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest():
-                consumer_classic.handle(group, received, request)
 
     # ---- requests for several groups
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.central_group import Outside
-from tests.support.classic_consumer import ClassicConsumer, subscription
+from tests.support.classic_consumer import NEWCOMER, ClassicConsumer, subscription
 from tests.support.group_coordinator import GROUP, SESSION_MS, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, described, topics
 from zkrebalancer.group_protocol.answers import JoinGroupAnswer
@@ -33,10 +33,7 @@ def run(outside: Outside, *members: Member, rounds: int = 40) -> None:
     """Let members act while the rebalancer shares the partitions out."""
     for _ in range(rounds):
         for member in members:
-            if isinstance(member, Client):
-                member.beat()
-            else:
-                member.act()
+            member.act()
             outside.share(4)
         owned = all_owned(*members)
         assert len(owned) == len(set(owned)), "two owners"
@@ -44,7 +41,7 @@ def run(outside: Outside, *members: Member, rounds: int = 40) -> None:
 
 
 def all_owned(*members: Member) -> list[int]:
-    return sorted(n for member in members for n in (member.numbers() if isinstance(member, Client) else member.owned))
+    return sorted(number for member in members for number in member.numbers())
 
 
 def held(outside: Outside, name: str) -> list[int]:
@@ -156,8 +153,7 @@ def test_others_are_not_concerned() -> None:
 
 def test_a_classic_newcomer_joins_once() -> None:
     coordinator, outside = central_group()
-    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
-    ticket = coordinator.join(protocols=protocols, version=3)
+    ticket = coordinator.join(protocols=NEWCOMER)
     assert coordinator.is_waiting(ticket)
     outside.share(4)
     answer = coordinator.joined(ticket)
@@ -183,8 +179,7 @@ def test_heartbeats_that_change_nothing_do_not_look_at_all_held_joins() -> None:
     coordinator, outside = central_group()
     a = Client(coordinator, "a")
     run(outside, a)
-    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
-    ticket = coordinator.join(protocols=protocols, version=3)
+    ticket = coordinator.join(protocols=NEWCOMER)
     a.holds_on = True
     outside.stop("a", 0)
     a.beat()
@@ -219,7 +214,7 @@ def test_a_classic_newcomer_waits_until_what_it_gets_is_free() -> None:
     a = Client(coordinator, "a")
     run(outside, a)
     assert a.numbers() == EVERYTHING
-    ticket = coordinator.join(protocols=(JoinGroupProtocol("range", subscription(frozenset())),), version=3)
+    ticket = coordinator.join(protocols=NEWCOMER)
     for _ in range(10):
         assert coordinator.is_waiting(ticket)
         if sum(map(len, outside.stopping.values())):
@@ -241,7 +236,7 @@ def half_given() -> tuple[Coordinator, Outside, Client, int, str]:
 
 def join_between(coordinator: Coordinator, outside: Outside, a: Client, b: Member) -> tuple[int, str]:
     run(outside, a, b)
-    ticket = coordinator.join(protocols=(JoinGroupProtocol("range", subscription(frozenset())),), version=3)
+    ticket = coordinator.join(protocols=NEWCOMER)
     before = set(outside.owners)
     outside.advance()
     (member_id,) = set(outside.owners) - before
@@ -292,9 +287,7 @@ def test_a_classic_newcomer_waits_for_a_member_that_was_late_until_it_knows(kind
     assert coordinator.is_waiting(ticket)
     if isinstance(b, Client):
         b.holds_on = True
-        b.beat()
-    else:
-        b.act()
+    b.act()
     assert coordinator.joined(ticket).error_code is E.NONE
     assert len(held(outside, member_id)) == 1
 
@@ -312,8 +305,7 @@ def test_a_classic_newcomer_does_not_wait_for_what_nobody_here_gets() -> None:
 
 def test_a_classic_newcomer_that_is_given_nothing_is_answered_within_its_session() -> None:
     coordinator, _outside = central_group()
-    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
-    ticket = coordinator.join(protocols=protocols, version=3)
+    ticket = coordinator.join(protocols=NEWCOMER)
     coordinator.pass_time(SESSION_MS * 3 // 4 - 1)
     assert coordinator.is_waiting(ticket)
     coordinator.pass_time(1)
@@ -325,12 +317,11 @@ def test_a_classic_newcomer_that_is_given_nothing_is_answered_within_its_session
 @pytest.mark.parametrize("how", ["again", "session", "elsewhere"])
 def test_a_join_that_waits_is_answered_once(how: str) -> None:
     coordinator, outside = central_group()
-    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
-    first = coordinator.join(protocols=protocols, version=3)
+    first = coordinator.join(protocols=NEWCOMER)
     outside.advance()
     (member_id,) = outside.owners
     if how == "again":
-        second = coordinator.join(member_id, protocols)
+        second = coordinator.join(member_id, NEWCOMER)
         assert coordinator.join_error(first) is E.REBALANCE_IN_PROGRESS
         assert coordinator.is_waiting(second)
     elif how == "session":
@@ -426,15 +417,12 @@ def test_other_protocol_types_have_a_leader() -> None:
 
 def test_a_name_that_no_consumer_group_can_have_is_refused() -> None:
     coordinator, _outside = central_group()
-    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
-    assert coordinator.join_error(coordinator.join(protocols=protocols, group="a/b")) is E.INVALID_GROUP_ID
+    assert coordinator.join_error(coordinator.join(protocols=NEWCOMER, group="a/b")) is E.INVALID_GROUP_ID
 
 
 def test_nobody_joins_before_the_topics_are_known() -> None:
     coordinator = Coordinator(CENTRAL)
-    request = JoinGroupRequest(
-        GROUP, "", SESSION_MS, "consumer", (JoinGroupProtocol("range", subscription(frozenset())),)
-    )
+    request = JoinGroupRequest(GROUP, "", SESSION_MS, "consumer", NEWCOMER)
     assert coordinator.ask(request, JoinGroupAnswer, 3).error_code is E.COORDINATOR_LOAD_IN_PROGRESS
 
 
