@@ -86,6 +86,7 @@ RUNS = {
     ),
     "zkrebalancer pipeline weights": f"{COMMANDS}::test_pipeline_weights",
     "zkrebalancer restore": "tests/integration/test_deployment.py::test_a_tree_is_kept_and_restored_elsewhere",
+    "zkrebalancer shards": "tests/integration/test_shards.py::test_coordinators_share_the_groups_whatever_happens_to_them",
     "zkrebalancer security check": f"{SECURED}::test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing",
     "zkrebalancer security identity": "tests/unit/cli/test_security.py::test_the_name_of_a_login",
     "zkrebalancer security init": f"{SECURED}::test_a_tree_is_secured_while_it_is_used_and_rogues_can_do_nothing",

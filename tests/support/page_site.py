@@ -11,6 +11,8 @@ from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.site import Site
 from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.protocol.calls import Call, Connected, Content, Get, Refusal, Refused, Replied, Stat
+from zkrebalancer.rebalance.all_shards import AllShards
+from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
 
@@ -31,9 +33,16 @@ class Nodes:
             self.asking.answered(Replied(call_id, Refused(content or Refusal.NO_NODE)))
 
 
+def shards_of(machine: Coordinator) -> AllShards:
+    """Return a process with this coordinator, of the only shard."""
+    process = AllShards(machine.identity)
+    process.machines = (machine,)
+    return process
+
+
 def monitor_of(process: CoordinatorProcess) -> Monitor:
     """Return the monitor of a coordinator that is connected."""
-    monitor = Monitor(process.machine, Vitals(6_000, Notifier({})))
+    monitor = Monitor(shards_of(process.machine), Vitals(6_000, Notifier({})))
     monitor.handling(Connected(1, 6_000))
     return monitor
 

@@ -17,6 +17,7 @@ from zkrebalancer.cli.extras import require
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S
 from zkrebalancer.coordinator.service import CoordinatorService, Shown
 from zkrebalancer.observe.events import EventLog, JsonValue
+from zkrebalancer.protocol.shards import MAX_CAPACITY
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.zk import BlockingZk
@@ -69,6 +70,13 @@ class AnnouncingLog(EventLog):
     show_default=True,
     help="Longest time to compute a plan; after that, it is retried at growing intervals.",
 )
+@click.option(
+    "--capacity",
+    type=click.IntRange(1, MAX_CAPACITY),
+    default=1,
+    show_default=True,
+    help="With several shards of groups: this host's share of them, in proportion to the other hosts' capacities.",
+)
 @options.kafka_options(
     "Kafka brokers, to read lag and rates for `balanced`; without it, all partitions weigh the same."
 )
@@ -88,6 +96,7 @@ def coordinator(
     host: str,
     session_timeout_ms: int,
     plan_timeout_s: int,
+    capacity: int,
     kafka: Mapping[str, str] | None,
     http: tuple[str, int] | None,
     traces_url: str | None,
@@ -115,7 +124,7 @@ def coordinator(
     shown = Shown(http, Notifier(), metrics_per_group, traces_url)
     identity = Identity(broker_id, host, None if http is None else f"{host}:{http[1]}")
     service = CoordinatorService(
-        zookeeper, identity, session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s, shown
+        zookeeper, identity, session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s, shown, capacity
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)

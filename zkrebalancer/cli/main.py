@@ -30,6 +30,7 @@ COMMANDS = {
     "pipeline": "Analyse events with Spark.",
     "restore": "Put the tree of a backup back into ZooKeeper.",
     "security": "Secure the ZooKeeper tree and check it.",
+    "shards": "Show and change the shards of groups.",
     "topics": "Create, fill and mirror topics.",
 }
 

@@ -153,27 +153,30 @@ class Present(Collector):
             yield from _of_each(kept)
 
     def _of_the_process(self) -> Iterator[Metric]:
-        monitor, coordinator = self._monitor, self._monitor.coordinator
-        scheduler, observed = coordinator.scheduler, monitor.observed
-        yield _gauge("leader", "1 if this coordinator leads.", monitor.leads)
-        yield _gauge(
-            "epoch", "Epoch of the last leadership of this coordinator.", coordinator.coordinator_elector.epoch
-        )
+        monitor, machines = self._monitor, self._monitor.shards.machines
+        observed = monitor.observed
+        yield _gauge("leader", "1 if this coordinator leads, some shard of groups at least.", monitor.leads)
+        yield _gauge("shards", "Shards of groups.", len(machines))
+        yield _gauge("shards_led", "Shards of groups that this coordinator leads.", len(monitor.led))
+        yield _gauge("epoch", "Highest epoch in which this coordinator has led.", monitor.epoch)
         yield _gauge("ready", "1 if /readiness answers 200.", not monitor.health().faults)
         yield _gauge("session_connected", "1 if ZooKeeper answers in this session.", monitor.is_connected)
         yield _counter("sessions", "ZooKeeper sessions that were opened.", observed.sessions)
         yield _counter("session_losses", "ZooKeeper sessions that were lost.", observed.session_losses)
         yield _gauge("zookeeper_silence_seconds", "Time since ZooKeeper answered last.", monitor.vitals.silence_s())
         yield _gauge("zookeeper_round_trip_seconds", "Time of the last call that only asked.", observed.round_trip_s)
-        yield _gauge("calls_under_way", "Calls to ZooKeeper that are not answered yet.", len(scheduler.awaited))
+        awaited = sum(len(one.scheduler.awaited) for one in machines)
+        yield _gauge("calls_under_way", "Calls to ZooKeeper that are not answered yet.", awaited)
         yield _gauge("calls_queued", "Those of them that wait until fewer are in flight.", self._queued_calls())
         yield _gauge("events_queued", "Events that wait for the loop.", self._queued_events())
-        queued = len(coordinator.rebalance_request_queue)
+        queued = sum(len(one.rebalance_request_queue) for one in machines)
         yield _gauge("groups_queued", "Groups that wait to be planned.", queued)
-        yield _gauge("groups_to_load", "Groups that wait to be read from ZooKeeper.", len(coordinator.groups_to_load))
-        quarantined = len(coordinator.quarantine.out)
+        to_load = sum(len(one.groups_to_load) for one in machines)
+        yield _gauge("groups_to_load", "Groups that wait to be read from ZooKeeper.", to_load)
+        quarantined = sum(len(one.quarantine.out) for one in machines)
         yield _gauge("groups_quarantined", "Groups that are not served because of a bug, see the log.", quarantined)
-        yield _gauge("refusals", "Paths that ZooKeeper refuses, see the log.", len(scheduler.refusals.known))
+        refused = sum(len(one.scheduler.refusals.known) for one in machines)
+        yield _gauge("refusals", "Paths that ZooKeeper refuses, see the log.", refused)
 
 
 def _of_all(totals: Totals) -> Iterator[Metric]:

@@ -10,10 +10,12 @@ import gevent
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Get, Refused, Replied
 from zkrebalancer.rebalance import census
+from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit, Event, Tick
 from zkrebalancer.rebalance.election import ElectionState
+from zkrebalancer.rebalance.group import Group
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 
@@ -49,11 +51,11 @@ class Observed:
 
 
 class Monitor:
-    """Follows one coordinator."""
+    """Follows one coordinator process."""
 
-    def __init__(self, coordinator: Coordinator, vitals: Vitals) -> None:
+    def __init__(self, shards: AllShards, vitals: Vitals) -> None:
         """Expect no event yet."""
-        self.coordinator = coordinator
+        self.shards = shards
         self.vitals = vitals
         self.observed = Observed()
         self.listeners: list[Callable[[Emit, str], None]] = []  # they get each event of telemetry with its cause
@@ -127,28 +129,69 @@ class Monitor:
 
     @property
     def leads(self) -> bool:
-        """Whether it leads, in a session that is connected."""
-        return self.is_connected and self.coordinator.coordinator_elector.state is ElectionState.LEADING
+        """Whether it leads some shard, in a session that is connected."""
+        return self.is_connected and bool(self.led)
+
+    @property
+    def led(self) -> list[int]:
+        """The shards that it leads."""
+        return [
+            one.shard.number for one in self.shards.machines if one.coordinator_elector.state is ElectionState.LEADING
+        ]
+
+    @property
+    def state(self) -> ElectionState:
+        """Its role: whether it leads some shard, or else stands by for all of them."""
+        states = [one.coordinator_elector.state for one in self.shards.machines] or [ElectionState.DISCONNECTED]
+        if ElectionState.LEADING in states:
+            return ElectionState.LEADING
+        return next((state for state in states if state not in ROLES), ElectionState.STANDBY)
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch in which it has led."""
+        return max((one.coordinator_elector.epoch for one in self.shards.machines), default=0)
+
+    def machine_of(self, group: str) -> Coordinator | None:
+        """Return the coordinator of a group's shard; None while the number of shards is not known."""
+        return next((one for one in self.shards.machines if one.shard.has(group)), None)
+
+    def group(self, name: str) -> Group | None:
+        """Return a group that this coordinator serves."""
+        machine = self.machine_of(name)
+        return None if machine is None else machine.groups.get(name)
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that this coordinator serves."""
+        return [name for one in self.shards.machines for name in one.groups]
 
     def health(self) -> Health:
         """Return what the probes ask for. A standby is ready, too."""
-        elector = self.coordinator.coordinator_elector
+        electing = [state for one in self.shards.machines if (state := one.coordinator_elector.state) not in ROLES]
+        leading = [one for one in self.shards.machines if one.shard.number in self.led]
         faults = []
         if not self.is_connected:
             faults.append("ZooKeeper does not answer")
-        elif elector.state not in ROLES:
-            faults.append(f"it neither leads nor is a standby yet: {elector.state.value}")
-        elif self.leads and not self.coordinator.is_complete:
+        elif electing or not self.shards.machines:
+            faults.append(f"it neither leads nor is a standby yet: {(electing or [self.state])[0].value}")
+        elif not all(one.is_complete for one in leading):
             faults.append("topics and groups are being listed")
-        facts = {"broker_id": self.coordinator.identity.brokerid, "state": elector.state.value, "epoch": elector.epoch}
+        facts: dict[str, object] = {
+            "broker_id": self.shards.identity.brokerid,
+            "state": self.state.value,
+            "epoch": self.epoch,
+        }
+        if len(self.shards.machines) > 1:
+            facts |= {"shards": len(self.shards.machines), "leads_shards": self.led}
         return Health(self.vitals.death(), faults, self.leads, facts)
 
     def status(self) -> str:
         """Return a line for `systemctl status`."""
         if not self.is_connected:
             return "ZooKeeper does not answer"
-        state = self.coordinator.coordinator_elector.state
-        return f"{ROLES.get(state, state.value)}; {len(self.coordinator.groups)} groups"
+        count = len(self.shards.machines)
+        of_shards = f" {len(self.led)} of {count} shards" if count > 1 and self.led else ""
+        return f"{ROLES.get(self.state, self.state.value)}{of_shards}; {len(self.groups())} groups"
 
     def show_groups(self, is_wanted: bool) -> None:
         """Change whether metrics have labels per group."""
@@ -157,7 +200,7 @@ class Monitor:
     def figures(self) -> Iterator[Figures]:
         """Count in each group; now and then other greenlets have their turn."""
         now_us, looks = clock.steady_us(), 0
-        for group in list(self.coordinator.groups.values()):
+        for group in [group for one in self.shards.machines for group in one.groups.values()]:
             found = census.count(group, now_us)
             yield found
             looks += found.looks
@@ -167,14 +210,14 @@ class Monitor:
 
     def log_state(self) -> None:
         """Write the state of this coordinator and of all groups to the log."""
-        scheduler = self.coordinator.scheduler
+        machines = self.shards.machines
         STATE_LOG.info(
             "coordinator %d: %s; %d calls under way, %d groups queued, %d refused paths",
-            self.coordinator.identity.brokerid,
+            self.shards.identity.brokerid,
             self.status(),
-            len(scheduler.awaited),
-            len(self.coordinator.rebalance_request_queue),
-            len(scheduler.refusals.known),
+            sum(len(one.scheduler.awaited) for one in machines),
+            sum(len(one.rebalance_request_queue) for one in machines),
+            sum(len(one.scheduler.refusals.known) for one in machines),
         )
         for found in self.figures():
             STATE_LOG.info("%s", found.line())

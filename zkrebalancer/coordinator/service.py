@@ -26,7 +26,7 @@ from zkrebalancer.coordinator.operator_log import OperatorLog
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S, Planner
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
-from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.effects import (
     Compute,
     Effect,
@@ -79,16 +79,16 @@ class CoordinatorService:
         kafka: Mapping[str, str] | None = None,
         plan_timeout_s: float = PLAN_TIMEOUT_S,
         shown: Shown | None = None,
+        capacity: int = 1,
     ) -> None:
         """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag.
 
-        `kafka`: librdkafka's settings, with `bootstrap.servers` among them.
+        `kafka`: librdkafka's settings, with `bootstrap.servers` among them; `capacity`: share of the shards.
         """
         shown = shown or Shown()
         self._zookeeper, self._kafka = zookeeper, kafka
-        self.coordinator = Coordinator(
-            identity, WEIGHING if kafka is not None else frozenset(), request_limit(zookeeper)
-        )
+        weighing = WEIGHING if kafka is not None else frozenset[str]()
+        self.coordinator = AllShards(identity, weighing, request_limit(zookeeper), capacity)
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
         self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None
@@ -151,10 +151,13 @@ class CoordinatorService:
         while True:
             gevent.sleep(COLLECT_INTERVAL_S)
             postponed_s = 0.0
-            while postponed_s < MAX_COLLECT_DELAY_S and any(self.coordinator.groups_being_rebalanced.values()):
+            while postponed_s < MAX_COLLECT_DELAY_S and self._is_rebalancing():
                 gevent.sleep(MAX_WAIT_S)
                 postponed_s += MAX_WAIT_S
             gc.collect()
+
+    def _is_rebalancing(self) -> bool:
+        return any(any(one.groups_being_rebalanced.values()) for one in self.coordinator.machines)
 
     def limit_plans(self, plan_timeout_s: float) -> None:
         """Change the longest time to compute a plan."""
@@ -171,7 +174,7 @@ class CoordinatorService:
         self._events.put(Tick())
 
     def _next_event(self) -> Event:
-        deadline_us = self.coordinator.scheduler.next_deadline_us()
+        deadline_us = self.coordinator.next_deadline_us()
         wait_s = MAX_WAIT_S if deadline_us is None else max(0.0, (deadline_us - clock.steady_us()) / 1e6)
         try:
             return self._events.get(timeout=min(wait_s, MAX_WAIT_S))

@@ -73,7 +73,7 @@ class ServiceLevels(Collector):
 
     def measure(self, read: Read, now_us: Callable[[], int] = clock.steady_us) -> None:
         """Read the lag of each group with a limit for it; the time since the last reading counts by this one."""
-        for group in [name for name in list(self._monitor.coordinator.groups) if self._limit(name, LAG_S) is not None]:
+        for group in [name for name in self._monitor.groups() if self._limit(name, LAG_S) is not None]:
             burned, limit_s = self._of(group), self._limit(group, LAG_S)
             if burned is None or limit_s is None:
                 continue
@@ -103,7 +103,7 @@ class ServiceLevels(Collector):
         lag = GaugeMetricFamily(
             f"{PREFIX}_group_lag_seconds", "How long the oldest unread record of the group waits.", labels=names
         )
-        named = [name for name in list(self._monitor.coordinator.groups) if self._limit(name, PAUSE_MS) is not None]
+        named = [name for name in self._monitor.groups() if self._limit(name, PAUSE_MS) is not None]
         # A counter that begins above 0 has not grown, for Prometheus.
         groups = dict.fromkeys(named[:MAX_GROUPS], Burned()) | self._groups
         for group, burned in groups.items():
@@ -127,7 +127,7 @@ class ServiceLevels(Collector):
         return self._groups.setdefault(group, Burned())
 
     def _limit(self, group: str, name: str) -> float | None:
-        known = self._monitor.coordinator.groups.get(group)
+        known = self._monitor.group(group)
         return None if known is None else known.view.settings.slo.get(name)
 
     def _complain(self, group: str, error: str | None) -> None:

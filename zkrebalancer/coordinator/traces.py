@@ -190,7 +190,7 @@ _PLANNED = ("member_count", "partition_count", "moved_count")
 
 def follow(monitor: Monitor, url: str) -> Callable[[], None]:
     """Send a coordinator's traces to a collector (`http://HOST:4318/v1/traces`) from now on; return how to stop."""
-    traces = Traces(OTLPSpanExporter(url, timeout=SEND_TIMEOUT_MS // 1_000), monitor.coordinator.identity.brokerid)
+    traces = Traces(OTLPSpanExporter(url, timeout=SEND_TIMEOUT_MS // 1_000), monitor.shards.identity.brokerid)
     monitor.listeners.append(traces.note)
     return traces.close
 

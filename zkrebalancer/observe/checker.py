@@ -127,7 +127,7 @@ class Run:
         self._produced: dict[TopicPartition, RangeSet] = {}
         self._log = RebalanceLog()
         self._faults: list[Fault] = []
-        self._leading_epoch: int | None = None
+        self._leading: dict[int, int] = {}  # shard of groups -> epoch of its leader
         self._overlapping: set[tuple[str, TopicPartition]] = set()
         self._counts = Counts()
         self._duplicated = self._forbidden = self._out_of_order = 0
@@ -326,7 +326,7 @@ class Run:
         for name, group in self._groups.items():
             histories = group.partitions.values()
             owners = [len(each.intervals) for each in histories if each.first_position is not None or each.intervals]
-            if not any(owners) and (not group.live or self._leading_epoch is None):
+            if not any(owners) and (not group.live or not self._leading):
                 continue
             planned = self._log.planned_partitions(name)
             wanted = len(owners) if planned is None else planned  # subscriptions may have changed
@@ -340,11 +340,12 @@ class Run:
         return is_converged
 
     def _elected(self, event: Event) -> None:
-        self._leading_epoch = event["epoch"]
+        self._leading[event.get("shard", 0)] = event["epoch"]
 
     def _resigned(self, event: Event) -> None:
-        if self._leading_epoch == event["epoch"]:
-            self._leading_epoch = None
+        shard = event.get("shard", 0)
+        if self._leading.get(shard) == event["epoch"]:
+            del self._leading[shard]
 
     def _events_dropped(self, event: Event) -> None:
         count, process = event.get("dropped_count"), event.get("process")

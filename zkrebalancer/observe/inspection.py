@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
-from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths
+from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths, shards
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
@@ -19,6 +19,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.protocol.shards import Number, Shard, ShardHost
 from zkrebalancer.rebalance.problems import Problems
 from zkrebalancer.rebalance.reader import GroupReader, expected_refusals
 from zkrebalancer.rebalance.view import GroupView
@@ -85,15 +86,44 @@ class GroupReport:
         }
 
 
-def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
-    """Return the leader, None if there is none.
+def read_shards(zk: BlockingZk) -> tuple[Shard, ...]:
+    """Return the shards of groups; raises NodeContentError, ZooKeeperRefusedError if their number cannot be read."""
+    reply = zk.perform(Get(paths.SHARDS), ABSENT)
+    if not isinstance(reply, Content):
+        return Number().all(-1)
+    return shards.decode_number(reply.content).all(reply.stat.version)
+
+
+def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress | None]:
+    """Return the leader of each shard, None if there is none.
 
     Raises:
-        NodeContentError, ZooKeeperRefusedError: the leader's node cannot be read.
+        NodeContentError, ZooKeeperRefusedError: a leader's node cannot be read.
 
     """
-    reply = zk.perform(Get(paths.COORDINATOR), ABSENT)
-    return cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None
+    replies = zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)
+    return [
+        cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None for reply in replies
+    ]
+
+
+def read_leader(zk: BlockingZk, group: str = "") -> CoordinatorAddress | None:
+    """Return the leader of a group's shard, None if there is none; raises as `read_shards` and `read_leaders`."""
+    return read_leaders(zk, [shard_of_group(zk, group)])[0]
+
+
+def read_shard_hosts(zk: BlockingZk) -> list[ShardHost]:
+    """Return the coordinators that can lead shards, by broker id, without invalid ones; raises ZooKeeperRefusedError.
+
+    With one shard, there may be none, because only then they do not register.
+    """
+    names = _names(zk.perform(ListChildren(paths.SHARD_HOSTS), ABSENT))
+    found: list[ShardHost] = []
+    for reply in zk.perform_all([Get(f"{paths.SHARD_HOSTS}/{name}") for name in names], ABSENT):
+        if isinstance(reply, Content):
+            with contextlib.suppress(NodeContentError):
+                found.append(shards.decode_host(reply.content))
+    return sorted(found, key=lambda host: host.brokerid)
 
 
 def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefusedError]]:
@@ -154,15 +184,15 @@ class Published:
     problem: str | None = None
 
 
-def read_published(zk: BlockingZk) -> Published:
-    """Return why groups are stuck as the leader publishes it, without what a former leader published.
+def read_published(zk: BlockingZk, shard: Shard) -> Published:
+    """Return why groups are stuck as the leader of a shard publishes it, without what a former leader published.
 
     Raises:
         NodeContentError, ZooKeeperRefusedError: the leader's nodes cannot be read.
 
     """
-    leader = read_leader(zk)
-    node = zk.perform(Get(paths.COORDINATOR_OBSTACLES), ABSENT)
+    (leader,) = read_leaders(zk, [shard])
+    node = zk.perform(Get(shard.obstacles), ABSENT)
     if leader is None or not isinstance(node, Content):
         return Published(is_led=leader is not None)
     try:
@@ -172,9 +202,14 @@ def read_published(zk: BlockingZk) -> Published:
     return Published(is_led=True, obstacles=found, more=more) if epoch == leader.epoch else Published(is_led=True)
 
 
+def shard_of_group(zk: BlockingZk, group: str) -> Shard:
+    """Return the shard of a group; raises as `read_shards`."""
+    return next(shard for shard in read_shards(zk) if shard.has(group))
+
+
 def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
     """Return why a group is stuck; raises as `read_published`."""
-    found = read_published(zk)
+    found = read_published(zk, shard_of_group(zk, report.name))
     if found.problem is not None:
         report.problems.add("coordinator_obstacles", found.problem)
     published = [each for each in found.obstacles if each.group in {None, report.name}]

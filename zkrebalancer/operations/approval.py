@@ -33,7 +33,7 @@ def approving(zk: BlockingZk, group: str) -> tuple[int, Altered]:
 
     """
     read_settings(zk, group)
-    found = inspection.read_published(zk)
+    found = inspection.read_published(zk, inspection.shard_of_group(zk, group))
     for each in found.obstacles:
         if each.group == group and each.kind == UNAPPROVED and each.moves is not None and each.generation is not None:
             return each.moves, _approved(each.moves, each.generation)

@@ -1,8 +1,8 @@
 """Saves the tree below `/consumers` to a file, and puts it back, also into another ensemble.
 
-A backup has every persistent node except `/consumers/security` and what belongs to consumers that will be gone: their
-channels, and the records of what they were given. On a running tree, nodes are read one after the other: each offset
-was current at some moment during the backup.
+A backup has every persistent node except `/consumers/security`, `/consumers/shards` and what belongs to consumers that
+will be gone: their channels, and the records of what they were given. On a running tree, nodes are read one after the
+other: each offset was current at some moment during the backup.
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
@@ -22,7 +22,7 @@ from typing import Self
 
 from zkrebalancer.operations import backup_file
 from zkrebalancer.operations.backup_file import Node
-from zkrebalancer.operations.nodes import create_missing, names_below
+from zkrebalancer.operations.nodes import count_shards, create_missing, names_below
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -55,7 +55,8 @@ _OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
 # The leader's node ends with its session. Rights belong to an ensemble and its logins: an old backup would also restore
 # the rights of logins that were removed.
-_LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)})(/.*)?")
+# Shards belong to a fleet: a restored tree has one until an operator changes that.
+_LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)}|{re.escape(paths.SHARDS)})(/.*)?")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
 _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
 Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
@@ -142,6 +143,8 @@ class _Holder:
         content = cluster_nodes.encode_coordinator(address)
         # A leader writes its node once: a version above 0 shows that this node is still ours.
         taken = Multi((Create(paths.COORDINATOR, content, ephemeral=True), SetContent(paths.COORDINATOR, content, 0)))
+        if count_shards(self.zk) > 1:
+            raise RestoreRefusedError("the groups here have several shards; use `zkrebalancer shards set 1` first")
         if isinstance(self.zk.perform(taken, {Refusal.NODE_EXISTS}), Refused):
             raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
         self.fence = Check(paths.COORDINATOR, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
+from zkrebalancer.protocol import paths, shards
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Create, Get, ListChildren, Multi, Refusal
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.runtime.zk import BlockingZk
@@ -17,6 +18,12 @@ def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
     """Return the names of a node's children, sorted; empty if the node does not exist; raises ZooKeeperRefusedError."""
     listed = zk.perform(ListChildren(path), ABSENT)
     return listed.names if isinstance(listed, Children) else ()
+
+
+def count_shards(zk: BlockingZk) -> int:
+    """Return the number of shards of groups; raises NodeContentError, ZooKeeperRefusedError."""
+    node = zk.perform(Get(paths.SHARDS), ABSENT)
+    return shards.decode_number(node.content).shards if isinstance(node, Content) else 1
 
 
 def create_missing(zk: BlockingZk, *nodes: str) -> None:

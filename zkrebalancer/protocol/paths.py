@@ -17,6 +17,8 @@ GROUPS = "/consumers/groups"
 SERVED = "/consumers/served"
 GATEWAYS = "/consumers/gateways"
 SECURITY = "/consumers/security"
+SHARDS = "/consumers/shards"
+SHARD_HOSTS = "/consumers/shards/hosts"
 
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
@@ -57,6 +59,11 @@ def topic(name: str) -> str:
 def group(name: str) -> str:
     """The settings node of a group."""
     return f"{GROUPS}/{name}"
+
+
+def shard(number: int) -> str:
+    """The node above those of one shard's leader."""
+    return f"{SHARDS}/{number}"
 
 
 def served(name: str) -> str:

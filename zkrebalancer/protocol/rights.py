@@ -62,7 +62,7 @@ def rights_of(path: str, who: Principals, own: str) -> Rights | None:
 
 def _is_ours(name: str) -> bool:
     """Whether a node below `/consumers` is ours: Kafka's oldest consumers keep their groups there, too."""
-    return name in {"groups", "security", "served", "gateways"} or name.startswith("coordinator")
+    return name in {"groups", "security", "served", "gateways", "shards"} or name.startswith("coordinator")
 
 
 def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights:

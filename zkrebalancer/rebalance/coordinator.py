@@ -13,8 +13,22 @@ from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
+from zkrebalancer.protocol.shards import WHOLE, Shard
 from zkrebalancer.rebalance.deletions import Deletions
-from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
+from zkrebalancer.rebalance.effects import (
+    Computed,
+    Effect,
+    Event,
+    HandOver,
+    LoadsRead,
+    Now,
+    Numbers,
+    Order,
+    Retire,
+    Stand,
+    Stopped,
+    Tick,
+)
 from zkrebalancer.rebalance.election import OWNER as ELECTION
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.former_lives import FormerLives
@@ -43,30 +57,36 @@ _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOV
 
 
 class Coordinator:
-    """One coordinator process, leading or standing by."""
+    """One coordinator of one shard, leading or standing by."""
 
     def __init__(
-        self, identity: Identity, weighing: frozenset[str] = frozenset(), limit: RequestLimit = DEFAULT_LIMIT
+        self,
+        identity: Identity,
+        weighing: frozenset[str] = frozenset(),
+        limit: RequestLimit = DEFAULT_LIMIT,
+        shard: Shard = WHOLE,
+        numbers: Numbers | None = None,
     ) -> None:
         """Wait for the first `Connected`.
 
         `weighing`: strategies for which `ReadLoads` will be performed; `limit`: of transactions.
         """
         self.identity = identity
+        self.shard = shard
         self._weighing = weighing
-        self.scheduler = Scheduler(limit)
+        self.scheduler = Scheduler(limit, shard, numbers)
         self._own = self.scheduler.part(OWNER)
         self.quarantine = Quarantine(self.scheduler, self._drop, self._serve_again)
-        self.obstacles = Obstacles(self.scheduler, self.quarantine)
+        self.obstacles = Obstacles(self.scheduler, self.quarantine, shard.obstacles)
         self.scheduler.contain = self.quarantine.contain
         self.scheduler.note_waiting = self._note_waiting
         self.coordinator_elector = CoordinatorElector(
-            self.scheduler, identity, self.coordinator_startup, self._resigned
+            self.scheduler, identity, self.coordinator_startup, self._resigned, shard
         )
         self.subscriptions = Subscriptions()
         self.rebalance_request_queue = Turns()
         self.topic_listener = TopicListener(self.scheduler, self.subscriptions, self._topic_changed)
-        self.former_lives = FormerLives(self.scheduler)
+        self.former_lives = FormerLives(self.scheduler, shard)
         self.deletions = Deletions(self.scheduler)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
@@ -121,8 +141,8 @@ class Coordinator:
             self.coordinator_elector.suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()
-        elif isinstance(event, ShutDown):
-            self._shut_down()
+        elif isinstance(event, Order):
+            self._ordered(event)
         elif not isinstance(event, Tick):
             raise TypeError(f"not an event: {event!r}")
         self._maybe_load()
@@ -155,7 +175,7 @@ class Coordinator:
 
     def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
         """After winning the election, read all topics and groups, and check every group."""
-        seed = f"{self.coordinator_elector.session_id}/{epoch}"
+        seed = f"{self.coordinator_elector.session_id}/{self.shard.seed}{epoch}"
         self.scheduler.begin_leadership(seed, epoch_version, self.coordinator_elector.step_down)
         self.leadership = Leadership(
             scheduler=self.scheduler,
@@ -168,7 +188,9 @@ class Coordinator:
             weighing=self._weighing,
             turnover=self.turnover,
         )
-        self._own.emit("leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid)
+        self._own.emit(
+            "leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid, **self.shard.event_fields
+        )
         self._read_everything()
 
     def _read_everything(self) -> None:
@@ -240,6 +262,7 @@ class Coordinator:
             epoch=self.coordinator_elector.epoch,
             brokerid=self.identity.brokerid,
             reason=reason,
+            **self.shard.event_fields,
         )
         self.leadership = None
         self.obstacles.end()
@@ -257,10 +280,17 @@ class Coordinator:
         if self._stopping:
             self._own.do(Stopped())
 
-    def _shut_down(self) -> None:
-        self._stopping = True
-        if not self.coordinator_elector.resign():
-            self._own.do(Stopped())
+    def _ordered(self, event: Order) -> None:
+        if isinstance(event, Stand):
+            self.coordinator_elector.be_patient(event.patience_us)
+        elif isinstance(event, HandOver):
+            self.coordinator_elector.hand_over()
+        elif isinstance(event, Retire):
+            self.coordinator_elector.retire("the number of shards has changed")
+        else:
+            self._stopping = True
+            if not self.coordinator_elector.resign():
+                self._own.do(Stopped())
 
     # The request handler --------------------------------------------------------------------------------------------
 
@@ -286,7 +316,7 @@ class Coordinator:
     # The listeners --------------------------------------------------------------------------------------------------
 
     def _watched(self, event: calls.Watched) -> None:
-        if event.path == paths.COORDINATOR:
+        if event.path == self.shard.coordinator:
             self.coordinator_elector.watched()
         elif self.leadership is None:
             return
@@ -315,7 +345,7 @@ class Coordinator:
     def _groups_listed(self, reply: Reply) -> None:
         self._is_listing = False
         if isinstance(reply, Children) and self.leadership is not None:
-            self._listing.compare(reply.names, self._listed)
+            self._listing.compare(self.shard.of(reply.names), self._listed)
 
     def _groups_seen(self, names: list[str]) -> None:
         if self.leadership is None:

@@ -21,6 +21,14 @@ class Now:
     epoch_ms: int
 
 
+@dataclass(slots=True)
+class Numbers:
+    """The last numbers given: of a call, and of a computation. All leaderships of one process share them."""
+
+    call_id: int = 0
+    ticket: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """A timer of the core may be due."""
@@ -61,7 +69,25 @@ class ShutDown:
     """The process has to stop: resign, so that a standby leads at once."""
 
 
-Event = ZooKeeperEvent | Tick | Computed | LoadsRead | ShutDown
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """The shard no longer exists, because the number of shards has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Run for leadership once no coordinator has led for this long, because another host should lead; 0: at once."""
+
+    patience_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Give up the leadership, because another host should lead, and stand by."""
+
+
+Order = ShutDown | Retire | Stand | HandOver
+Event = ZooKeeperEvent | Tick | Computed | LoadsRead | Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`coordinator_elector`: one ephemeral node decides which coordinator leads, and a counter fences its later writes.
 
-Creating `/consumers/coordinator` and raising the epoch are one transaction, so a leader always knows the version of the
+Creating the leader's node and raising the epoch are one transaction, so a leader always knows the version of the
 epoch node that is its own. After a lost reply it leads only if the node belongs to this session and was created by the
 transaction that raised the epoch last.
 """
@@ -31,10 +31,13 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.shards import WHOLE, Shard
 from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler, pause_us
 
+GUARD = 2  # the index of `Shard.guards` in the transaction of an election
 OWNER = "/election"  # no group has such a name
 LOOK_INTERVAL_US = 60_000_000  # of a standby; ZooKeeper sends no watch events to clients without the right to read
+LEADERLESS_LOOK_INTERVAL_US = 500_000  # of a host that waits for another one to lead
 RETRY_US = 200_000  # after an unexpected answer, such as a node that changed between two reads
 
 
@@ -61,13 +64,23 @@ class CoordinatorElector:
     """Runs for leadership whenever there is no leader; calls back when it wins and when its leadership ends."""
 
     def __init__(
-        self, scheduler: Scheduler, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
+        self,
+        scheduler: Scheduler,
+        identity: Identity,
+        won: Callable[[int, int], None],
+        lost: Callable[[str], None],
+        shard: Shard = WHOLE,
     ) -> None:
         """`won(epoch, version of the epoch node)` begins a leadership, `lost(reason)` ends it."""
         self._scheduler = scheduler.part(OWNER)
         self._identity = identity
         self._won = won
         self._lost = lost
+        self._shard = shard
+        self.patience_us = 0  # how long there has to be no leader before it runs, because another host should lead
+        self._leaderless_since_us: int | None = None
+        self._is_handing_over = False
+        self.stood_in = False  # whether it leads because the host that should lead did not
         self.state = ElectionState.DISCONNECTED
         self.session_id = 0
         self.epoch = 0
@@ -107,10 +120,41 @@ class CoordinatorElector:
         was_leading, self.state = self.state is ElectionState.LEADING, ElectionState.RESIGNED
         self._scheduler.forget()
         if was_leading:
-            fence = Check(paths.COORDINATOR_EPOCH, self._epoch_version)
-            resignation = Multi((fence, Delete(paths.COORDINATOR)))
-            self._scheduler.ask(resignation, self._resigned, expected=ANY, whatever_comes=True)
+            self._scheduler.ask(self._resignation, self._resigned, expected=ANY, whatever_comes=True)
         return was_leading
+
+    @property
+    def knows_leader(self) -> bool:
+        """Whether some coordinator leads, as far as is known."""
+        is_led = self.state is ElectionState.STANDBY and self._leaderless_since_us is None
+        return is_led or self.state is ElectionState.LEADING
+
+    def hand_over(self) -> None:
+        """Give up the leadership, because another host should lead, and stand by."""
+        if self.state is ElectionState.LEADING and not self._is_handing_over:
+            self._is_handing_over = True
+            self._scheduler.forget()
+            self._scheduler.ask(self._resignation, self._handed_over, expected=ANY)
+
+    @property
+    def _resignation(self) -> Multi:
+        fence = Check(self._shard.epoch, self._epoch_version)
+        return Multi((fence, Delete(self._shard.coordinator)))
+
+    def _handed_over(self, _reply: Reply) -> None:
+        self.elect()
+
+    def be_patient(self, patience_us: int) -> None:
+        """Change how long it waits for another host to lead; if that is shorter now, look at once."""
+        self.stood_in = False
+        is_shorter, self.patience_us = patience_us < self.patience_us, patience_us
+        if is_shorter and self.state is ElectionState.STANDBY and self._leaderless_since_us is not None:
+            self.elect()
+
+    def retire(self, reason: str) -> None:
+        """End a leadership, and do nothing from now on, because the shard no longer exists."""
+        self._scheduler.forget()
+        self._end(reason, ElectionState.RESIGNED)
 
     def watched(self) -> None:
         """Handle a change of the coordinator's node."""
@@ -141,7 +185,7 @@ class CoordinatorElector:
             self._unsynced += 1
             return
         self._is_behind, self._unsynced = False, 0
-        self._scheduler.ask(Get(paths.COORDINATOR_EPOCH), self._epoch_read)
+        self._scheduler.ask(Get(self._shard.epoch), self._epoch_read)
 
     def _epoch_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -149,10 +193,10 @@ class CoordinatorElector:
                 self._stored_epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
             except NodeContentError as error:
                 self._stored_epoch = reply.stat.modified_zxid  # above all former ones, each of which had a write
-                text = f"{paths.COORDINATOR_EPOCH}: {error}; counting on from {self._stored_epoch}"
-                self._scheduler.complain(paths.COORDINATOR_EPOCH, text)
+                text = f"{self._shard.epoch}: {error}; counting on from {self._stored_epoch}"
+                self._scheduler.complain(self._shard.epoch, text)
             self._epoch_stat = reply.stat
-            self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._coordinator_read)
+            self._scheduler.ask(Get(self._shard.coordinator, watch=True), self._coordinator_read)
         else:
             self._scheduler.ask(ListChildren("/"), self._prepare)
 
@@ -169,7 +213,8 @@ class CoordinatorElector:
             Create(paths.GROUPS),
             Create("/brokers"),
             Create(paths.BROKER_TOPICS),
-            Create(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(0)),
+            *([] if self._shard.count == 1 else [Create(paths.shard(self._shard.number))]),
+            Create(self._shard.epoch, cluster_nodes.encode_counter(self._shard.first_epoch)),
         )
         if position == len(nodes):
             self.elect()
@@ -179,29 +224,43 @@ class CoordinatorElector:
     def _coordinator_read(self, reply: Reply) -> None:
         stat = self._epoch_stat
         if isinstance(reply, Content) and stat is not None:
+            self._leaderless_since_us = None
             if reply.stat.ephemeral_owner == 0:
                 self._remove_copy(stat)
             elif reply.stat.ephemeral_owner != self.session_id:
                 self._end("another coordinator leads", ElectionState.STANDBY)
                 self._scheduler.wake("look", self._scheduler.now.mono_us + LOOK_INTERVAL_US, self.elect)
             elif reply.stat.created_zxid != stat.modified_zxid:
-                self._scheduler.ask(Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
+                self._scheduler.ask(Multi((Delete(self._shard.coordinator),)), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
                 self._lead(self._stored_epoch, stat.version)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
             self._end("its node was deleted", ElectionState.ELECTING)
+            self._run_in_turn(stat)
+
+    def _run_in_turn(self, stat: Stat) -> None:
+        """Run for leadership, or wait until the host that should lead has had its time."""
+        now_us = self._scheduler.now.mono_us
+        if self._leaderless_since_us is None:
+            self._leaderless_since_us = now_us
+        wait_us = self._leaderless_since_us + self.patience_us - now_us
+        if wait_us <= 0:
+            self.stood_in = self.patience_us > 0
             self._run(stat)
+            return
+        self.state = ElectionState.STANDBY
+        self._scheduler.wake("look", now_us + min(wait_us, LEADERLESS_LOOK_INTERVAL_US), self.elect)
 
     def _remove_copy(self, stat: Stat) -> None:
         """Remove a node that belongs to no session, such as one from a copied tree: it names no leader."""
-        self._scheduler.warn(f"{paths.COORDINATOR} belongs to no session; it is removed")
-        removal = Multi((Check(paths.COORDINATOR_EPOCH, stat.version), Delete(paths.COORDINATOR)))
+        self._scheduler.warn(f"{self._shard.coordinator} belongs to no session; it is removed")
+        removal = Multi((Check(self._shard.epoch, stat.version), Delete(self._shard.coordinator)))
         self._scheduler.ask(removal, self._copy_removed)
 
     def _copy_removed(self, reply: Reply) -> None:
         self._end("its node was replaced", ElectionState.ELECTING)
         if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY:
-            self._scheduler.note_refused(Delete(paths.COORDINATOR), reply.refusal)
+            self._scheduler.note_refused(Delete(self._shard.coordinator), reply.refusal)
             self._scheduler.wake("retry", self._scheduler.now.mono_us + MAX_PAUSE_US, self.elect)
         else:
             self.elect()
@@ -217,8 +276,9 @@ class CoordinatorElector:
         )
         transaction = Multi(
             (
-                Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address), ephemeral=True),
-                SetContent(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(epoch), stat.version),
+                Create(self._shard.coordinator, cluster_nodes.encode_coordinator(address), ephemeral=True),
+                SetContent(self._shard.epoch, cluster_nodes.encode_counter(epoch), stat.version),
+                *self._shard.guards,
             )
         )
         self._scheduler.ask(transaction, self._ran, epoch, stat.version + 1)
@@ -226,7 +286,9 @@ class CoordinatorElector:
     def _ran(self, reply: Reply, epoch: int, version: int) -> None:
         if isinstance(reply, Done):
             self._lead(epoch, version)
-            self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._own_node_read)
+            self._scheduler.ask(Get(self._shard.coordinator, watch=True), self._own_node_read)
+        elif isinstance(reply, Refused) and reply.index == GUARD:
+            self._try_again("the number of shards has changed")
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
             self.elect()  # another coordinator was first
         else:
@@ -239,6 +301,7 @@ class CoordinatorElector:
 
     def _lead(self, epoch: int, version: int) -> None:
         self.state, self.epoch, self._epoch_version = ElectionState.LEADING, epoch, version
+        self._leaderless_since_us, self._is_handing_over = None, False
         self._won(epoch, version)
 
     def _end(self, reason: str, state: ElectionState) -> None:
@@ -246,7 +309,7 @@ class CoordinatorElector:
         if self.state is not ElectionState.RESIGNED:
             self.state = state
         if was_leading:
-            self._lost(reason)
+            self._lost("another host should lead" if self._is_handing_over else reason)
 
     def _resigned(self, _reply: Reply) -> None:
         self._lost("asked to stop")

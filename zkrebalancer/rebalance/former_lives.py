@@ -15,6 +15,7 @@ from itertools import chain, filterfalse, islice
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Refusal, Refused, Reply
+from zkrebalancer.protocol.shards import WHOLE, Shard
 from zkrebalancer.rebalance.departures import lease_wait_us, longest_wait_us
 from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, RACES, Scheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
@@ -28,8 +29,9 @@ FORGOTTEN_US = 3_600_000_000  # longer than any lease; afterwards, generations o
 class FormerLives:
     """The groups that were ever served, and until when deleted ones have to wait."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        """Know nothing before `read`."""
+    def __init__(self, scheduler: Scheduler, shard: Shard = WHOLE) -> None:
+        """Know nothing before `read`, and then only groups of this shard."""
+        self._shard = shard
         self._scheduler = scheduler.part(OWNER)
         self.is_known = False  # whether the marks of served groups are listed, or may not be listed
         self._is_refused = False  # they may not be listed: any group without a generation may have been served
@@ -55,7 +57,7 @@ class FormerLives:
 
     def _listed(self, reply: Reply) -> None:
         if isinstance(reply, Children):
-            self._served, self.is_known = dict.fromkeys(reply.names), True
+            self._served, self.is_known = dict.fromkeys(self._shard.of(reply.names)), True
             self._is_refused, self._tries = False, 0
             for group in [name for name in self._unmarked if name in self._served]:
                 del self._unmarked[group]

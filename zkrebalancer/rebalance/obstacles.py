@@ -36,8 +36,9 @@ NOTHING: Published = ([], 0)
 class Obstacles:
     """The obstacles that one leader publishes."""
 
-    def __init__(self, scheduler: Scheduler, quarantine: Quarantine) -> None:
-        """Publish nothing before `begin`."""
+    def __init__(self, scheduler: Scheduler, quarantine: Quarantine, path: str) -> None:
+        """Publish nothing before `begin`, and then at `path`."""
+        self._path = path
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._own = scheduler.part(OWNER)
@@ -115,9 +116,9 @@ class Obstacles:
         now = self._now()
         if self._epoch is None or self._is_writing or now == self._published:
             return
-        operations: list[Operation] = [Delete(paths.COORDINATOR_OBSTACLES)] if self._exists else []
+        operations: list[Operation] = [Delete(self._path)] if self._exists else []
         if now != NOTHING:
-            operations.append(Create(paths.COORDINATOR_OBSTACLES, encode(self._epoch, *now), ephemeral=True))
+            operations.append(Create(self._path, encode(self._epoch, *now), ephemeral=True))
         if operations:
             self._is_writing = True
             self._own.write(operations, self._written, now, expected=OF_A_FORMER_LEADER)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refusal, Refused, Reply, Sync
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
-from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
+from zkrebalancer.protocol.shards import WHOLE, Shard
+from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Numbers, Request, Warn
 from zkrebalancer.rebalance.refusals import Refusable, Refusals
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
@@ -69,8 +69,12 @@ class Waiting:
 class Scheduler:
     """Collects effects, and keeps awaited replies and timers. One per coordinator."""
 
-    def __init__(self, limit: RequestLimit = DEFAULT_LIMIT) -> None:
-        """Start with nothing awaited. `limit`: of transactions."""
+    def __init__(
+        self, limit: RequestLimit = DEFAULT_LIMIT, shard: Shard = WHOLE, numbers: Numbers | None = None
+    ) -> None:
+        """Start with nothing awaited. `limit`: of transactions; `shard`: whose leader's writes are fenced."""
+        self._shard = shard
+        self._numbers = numbers or Numbers()
         self.limit = limit
         self.now = Now(0, 0)
         self.effects: list[Effect] = []
@@ -82,11 +86,9 @@ class Scheduler:
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
         self.unapproved: dict[str, Waiting] = {}  # group -> its plan, which waits for an operator's approval
         self.is_news = False  # whether `refusals`, `backing_off` or `unapproved` have changed
-        self._last_call_id = 0
         self.id_seed = ""
         self.last_id = 0
-        self.last_ticket = 0
-        self.fence = Check(paths.COORDINATOR_EPOCH, -1)
+        self.fence = Check(shard.epoch, -1)
         self._step_down: Callable[[str], None] = _nothing_to_step_down_from
         self.due: dict[tuple[str, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
         self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []  # may be early, or for timers that have ended
@@ -102,7 +104,7 @@ class Scheduler:
         `seed`: different for every leadership. `step_down(reason)` is called when the fence has failed.
         """
         self.id_seed, self.last_id = seed, 0
-        self.fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
+        self.fence = Check(self._shard.epoch, epoch_version)
         self._step_down = step_down
 
     def part(self, owner: str, group: str | None = None) -> PartScheduler:
@@ -113,10 +115,10 @@ class Scheduler:
 
     def request(self, awaited: Awaited) -> None:
         """Make a call."""
-        self._last_call_id += 1
-        self.awaited[self._last_call_id] = awaited
-        self._calls_of[awaited.owner].add(self._last_call_id)
-        self.effects.append(Request(self._last_call_id, awaited.call))
+        self._numbers.call_id = call_id = self._numbers.call_id + 1
+        self.awaited[call_id] = awaited
+        self._calls_of[awaited.owner].add(call_id)
+        self.effects.append(Request(call_id, awaited.call))
 
     def answer(self, call_id: int, reply: Reply) -> None:
         """Handle a reply; one that is no longer awaited is dropped."""
@@ -159,8 +161,8 @@ class Scheduler:
         Otherwise each event that asks for a refused node would add a call that is repeated for ever.
         """
         again = replace(awaited, tries=awaited.tries + 1)
-        self._last_call_id += 1
-        name = ("refused", self._last_call_id if isinstance(awaited.call, Multi) else awaited.question)
+        self._numbers.call_id += 1
+        name = ("refused", self._numbers.call_id if isinstance(awaited.call, Multi) else awaited.question)
         self.note_waiting(awaited.owner)
         if (awaited.owner, name) not in self.due:
             self.wake(awaited.owner, name, self.now.mono_us + pause_us(awaited.tries), self.request, (again,))
@@ -265,6 +267,11 @@ class Scheduler:
                 raise
             del self.effects[done_before:]
             self.contain(owner, error, f"{step.__qualname__}{arguments!r}")
+
+    def new_ticket(self) -> int:
+        """Return a number that no earlier computation of this process had."""
+        self._numbers.ticket += 1
+        return self._numbers.ticket
 
     def take_effects(self) -> list[Effect]:
         """Return the effects collected since the last call, in order."""
@@ -397,9 +404,8 @@ class PartScheduler:
         return str(uuid5(_NAMESPACE, f"{self._scheduler.id_seed}/{self._scheduler.last_id}"))
 
     def new_ticket(self) -> int:
-        """Return a number that no earlier computation had, under this leadership or a former one."""
-        self._scheduler.last_ticket += 1
-        return self._scheduler.last_ticket
+        """See `Scheduler.new_ticket`."""
+        return self._scheduler.new_ticket()
 
     def emit(self, kind: str, generation: int | None, cause_id: str | None, **fields: EventField) -> None:
         """Write one telemetry event."""

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.core import Metric
 
 from tests.support.groups import world_with
+from tests.support.page_site import shards_of
 from tests.support.world import GROUP, World
 from zkrebalancer.coordinator import monitor as monitor_module
 from zkrebalancer.coordinator.metrics import CAUSES, Present, Recorded
@@ -31,7 +32,7 @@ EVENTS = PAGE.with_name("events.md")
 
 
 def monitor_of(world: World) -> Monitor:
-    monitor = Monitor(world.leader().machine, Vitals(6_000, Notifier({})))
+    monitor = Monitor(shards_of(world.leader().machine), Vitals(6_000, Notifier({})))
     monitor.observed = Recorded()
     monitor.handling(Connected(1, 6_000))
     return monitor
@@ -148,7 +149,7 @@ def test_a_coordinator_without_zookeeper_is_not_ready_and_leads_nobody() -> None
     assert (monitor.health().faults, monitor.health().leads) == ([], True)
     monitor.handling(Suspended())
     assert (monitor.health().faults, monitor.health().leads) == (["ZooKeeper does not answer"], False)
-    new = Monitor(Coordinator(Identity(1, "h")), Vitals(6_000, Notifier({})))
+    new = Monitor(shards_of(Coordinator(Identity(1, "h"))), Vitals(6_000, Notifier({})))
     new.handling(Connected(1, 6_000))
     assert new.health().faults == ["it neither leads nor is a standby yet: disconnected"]
 

@@ -44,6 +44,7 @@ def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_
     now_s = 0.0
     collected_s: list[float] = []
     service = CoordinatorService("z:1", Identity(1, "h"), 1_000, {}, EventLog(None, "coordinator-1"))
+    service.coordinator.machines = (Coordinator(Identity(1, "h")),)
     monkeypatch.setattr(Coordinator, "groups_being_rebalanced", {"backs-off": True, "idle": False})
 
     def sleep(pause_s: float) -> None:

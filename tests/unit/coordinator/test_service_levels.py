@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.groups import world_with
+from tests.support.page_site import shards_of
 from tests.support.world import GROUP
 from zkrebalancer.coordinator import lag_process, service_levels
 from zkrebalancer.coordinator.monitor import Monitor
@@ -26,7 +27,7 @@ from zkrebalancer.runtime.vitals import Vitals
 
 def levels_of(**slo: float) -> ServiceLevels:
     world = world_with(GroupSettings(slo=slo), "a")
-    return ServiceLevels(Monitor(world.leader().machine, Vitals(6_000, Notifier({}))))
+    return ServiceLevels(Monitor(shards_of(world.leader().machine), Vitals(6_000, Notifier({}))))
 
 
 def shown(levels: ServiceLevels) -> dict[str, float]:

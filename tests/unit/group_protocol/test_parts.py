@@ -18,10 +18,11 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of, java_hash
+from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES, Scheduler, TimerKey
 from zkrebalancer.group_protocol.stored import StoredGroup, StoredGroupError, StoredMember
+from zkrebalancer.protocol.java_hash import java_hash
 
 # ---- where a group is served
 

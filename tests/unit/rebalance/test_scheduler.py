@@ -46,7 +46,7 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         expected: list[object] = []
         if kind == "ask":
             scheduler.part(owner).ask(Get("/"), _note, books, len(books.calls))
-            books.calls[scheduler._last_call_id] = owner
+            books.calls[scheduler._numbers.call_id] = owner
         elif kind in {"answer", "lose"}:
             reply: Reply = Done() if kind == "answer" else Refused(Refusal.CONNECTION_LOST)
             scheduler.answer(number, reply)

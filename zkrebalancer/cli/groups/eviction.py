@@ -38,7 +38,7 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
         member = operation.read_consumer(zk, group, consumer)
         if not (yes or dry_run or (sys.stdin.isatty() and not as_json)):
             raise click.UsageError("uncommitted records would be read again; confirm with --yes, or try --dry-run")
-        has_leader = inspection.read_leader(zk) is not None
+        has_leader = inspection.read_leader(zk, group) is not None
         owned = member.owners.partitions if member.owners else {}
         lease_ms = member.registration.lease_ms if member.registration else None
         if not as_json:

@@ -99,7 +99,7 @@ def rebalance(group: str, asked: Asked, zookeeper: str) -> None:
     """
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
-        leader = inspection.read_leader(zk)
+        leader = inspection.read_leader(zk, group)
         if leader is None:
             raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
         foreseen = foresee(zk, report, report.settings, asked.kafka)

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options, watching
-from zkrebalancer.cli.groups import history, lags, tables
+from zkrebalancer.cli.groups import history, lags, leading, tables
 from zkrebalancer.cli.groups.lags import LagReader, Wanted
 from zkrebalancer.cli.watching import View
 from zkrebalancer.observe import inspection, service_level
@@ -54,21 +54,22 @@ def list_groups(
 
     def read() -> View:
         nonlocal refused
-        leader = inspection.read_leader(zk)
+        shards = inspection.read_shards(zk)
+        leaders = inspection.read_leaders(zk, shards)
         reports, refused = inspection.read_groups(zk)
-        waiting = {each.group for each in inspection.read_published(zk).obstacles if each.kind == UNAPPROVED}
+        published = [each for shard in shards for each in inspection.read_published(zk, shard).obstacles]
+        waiting = {each.group for each in published if each.kind == UNAPPROVED}
         verdicts = None
         if window_s is not None and kafka is not None:
             verdicts = lags.read_worst(zk, kafka, reports, window_s)
         if not as_json:
-            return _list_view(leader, reports, waiting, verdicts)
+            return _list_view(leaders, reports, waiting, verdicts)
         judged = [{} if verdicts is None else {"verdict": verdicts[report.name]} for report in reports]
         summaries = [
             {**tables.summary(report), "unapproved": report.name in waiting, **more}
             for report, more in zip(reports, judged, strict=True)
         ]
-        document = {"coordinator": asdict(leader) if leader else None, "groups": summaries}
-        click.echo(json.dumps(document))
+        click.echo(json.dumps({**leading.document(leaders), "groups": summaries}))
         return (), ()
 
     with BlockingZk(zookeeper) as zk:
@@ -79,16 +80,11 @@ def list_groups(
 
 
 def _list_view(
-    leader: CoordinatorAddress | None,
+    leaders: Sequence[CoordinatorAddress | None],
     reports: list[GroupReport],
     waiting: Collection[str | None],
     verdicts: Mapping[str, str | None] | None,
 ) -> View:
-    heading = (
-        f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
-        if leader
-        else "coordinator: none leads; no group is rebalanced until one does"
-    )
     columns = ("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
     table = Table(*columns, *([] if verdicts is None else ["verdict"]))
     for report in reports:
@@ -97,7 +93,7 @@ def _list_view(
         frozen = ", frozen" if report.settings.frozen else ""
         unapproved = ", unapproved" if name in waiting else ""
         table.add_row(str(name), f"{state}{frozen}{unapproved}", *map(str, others), *judged)
-    return (heading, table), ()
+    return (leading.heading(leaders), table), ()
 
 
 @click.command()

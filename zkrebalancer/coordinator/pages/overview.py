@@ -62,10 +62,12 @@ class Overview:
 
     def _count(self, counting: Event) -> None:
         began_us = clock.steady_us()
-        coordinator = self._monitor.coordinator
         try:
             figures = tuple(self._monitor.figures())
-            self._listed = Listed(figures, {**coordinator.scheduler.backing_off, **coordinator.quarantine.out})
+            problems: dict[str, str] = {}
+            for one in self._monitor.shards.machines:
+                problems |= {**one.scheduler.backing_off, **one.quarantine.out}
+            self._listed = Listed(figures, problems)
         finally:
             now_us = clock.steady_us()
             self._next_us = now_us + max(int(SNAPSHOT_INTERVAL_S * 1e6), MAX_SHARE_OF_TIME * (now_us - began_us))

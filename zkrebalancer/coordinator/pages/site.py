@@ -81,8 +81,8 @@ class Site:
         self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
         self._files["/"] = STATIC / "index.html"
         self._started_ms = clock.epoch_ms() - clock.steady_us() // 1_000
-        self._leader: tuple[int, Document | None] = (-LEADER_KEPT_US, None)  # when it was read
-        monitor.coordinator.turnover.is_kept = True
+        self._leader: tuple[int, str, Document | None] = (-LEADER_KEPT_US, "", None)  # when it was read, and where
+        monitor.shards.keep_turnover()
         monitor.listeners.append(lambda effect, cause: self._recent.note(effect, cause, clock.epoch_ms()))
 
     def __call__(self, path: str, query: str) -> Answer | Stream | None:
@@ -118,24 +118,26 @@ class Site:
 
     # Who leads --------------------------------------------------------------------------------------------------------
 
-    def _coordinator(self) -> Document:
-        """Return what this coordinator is, and the leader if it is another one."""
-        health = self._monitor.health()
-        identity = self._monitor.coordinator.identity
-        own = {**health.facts, "host": identity.host, "leads": health.leads, "faults": health.faults}
-        return {"coordinator": own, "leader": None if health.leads else self._other_leader()}
+    def _coordinator(self, group: str = "") -> Document:
+        """Return what this coordinator is, and the leader if it is another one: the leader of this group, if any."""
+        health, machine = self._monitor.health(), self._monitor.machine_of(group)
+        leads = health.leads and (not group or machine is None or machine.shard.number in self._monitor.led)
+        identity = self._monitor.shards.identity
+        own = {**health.facts, "host": identity.host, "leads": leads, "faults": health.faults}
+        leader = None if leads or machine is None else self._other_leader(machine.shard.coordinator)
+        return {"coordinator": own, "leader": leader}
 
-    def _other_leader(self) -> Document | None:
-        read_us, known = self._leader
-        if clock.steady_us() < read_us + LEADER_KEPT_US:
+    def _other_leader(self, path: str) -> Document | None:
+        read_us, known_path, known = self._leader
+        if clock.steady_us() < read_us + LEADER_KEPT_US and path == known_path:
             return known
         try:
-            node = self._asking.get(paths.COORDINATOR)
+            node = self._asking.get(path)
             leader = cluster_nodes.decode_coordinator(node.content) if isinstance(node, Content) else None
         except (NoAnswerError, NodeContentError):
             leader = None
         found = None if leader is None else asdict(leader)
-        self._leader = clock.steady_us(), found
+        self._leader = clock.steady_us(), path, found
         return found
 
     # Documents --------------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Site:
 
         def make() -> bytes:
             nonlocal key, changed_us, content
-            role, now_us = self._coordinator(), clock.steady_us()
+            role, now_us = self._coordinator(name), clock.steady_us()
             before, key = key, (role, self._key(name))
             if key != before:
                 changed_us = now_us
@@ -187,19 +189,17 @@ class Site:
 
     def _key(self, name: str) -> object:
         """Return what differs after each change of a group."""
-        coordinator = self._monitor.coordinator
-        group = coordinator.groups.get(name)
-        if group is None:
+        coordinator, group = self._monitor.machine_of(name), self._monitor.group(name)
+        if group is None or coordinator is None:
             return None
         refusals, version = len(coordinator.scheduler.refusals.known), self._recent.versions.get(name)
         members = len(group.view.members)
         return group.state, group.story.since_us, version, members, refusals, self._lag_line(name)
 
     def _group_document(self, name: str, role: Document, parts: Parts) -> bytes:
-        coordinator = self._monitor.coordinator
-        if not role["coordinator"]["leads"]:
+        coordinator, group = self._monitor.machine_of(name), self._monitor.group(name)
+        if not role["coordinator"]["leads"] or coordinator is None:
             return encode(role)
-        group = coordinator.groups.get(name)
         if group is None:
             error = coordinator.quarantine.out.get(name)
             return encode({**role, "missing": name[:MAX_SEARCH], "error": error})
@@ -227,8 +227,9 @@ class Site:
         return found.rebalances, [f"history: {problem}" for problem in found.problems]
 
     def _plan(self, fields: Query) -> bytes:
-        role, name = self._coordinator(), fields.get("name", "")
-        if role["coordinator"]["leads"] and name in self._monitor.coordinator.groups:
+        name = fields.get("name", "")
+        role = self._coordinator(name)
+        if role["coordinator"]["leads"] and self._monitor.group(name) is not None:
             return encode({**role, "group": name, "plan": self._foresight.plan(name)})
         return encode({**role, "missing": name[:MAX_SEARCH]})
 

@@ -13,7 +13,7 @@ function elsewhere({ coordinator, leader }) {
     ? `Coordinator ${leader.brokerid} on ${leader.host} leads (epoch ${leader.epoch}). Only the leader knows the groups.`
     : "No coordinator leads. Members read on, but nothing is rebalanced until one leads.";
   const silent = leader && !leader.http && h("p", {}, "The leader serves no pages; start it with --http.");
-  return h("section", { class: "panel center" }, h("h1", {}, leader ? "This coordinator is a standby" : "No leader"), h("p", {}, text), where, silent, faults);
+  return h("section", { class: "panel center" }, h("h1", {}, !leader ? "No leader" : coordinator.leads_shards?.length ? "Another coordinator leads this group" : "This coordinator is a standby"), h("p", {}, text), where, silent, faults);
 }
 
 // Show a document by `show`, unless this coordinator does not lead.

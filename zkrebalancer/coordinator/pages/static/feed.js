@@ -64,5 +64,5 @@ function state(kind, text) {
 
 function showRole({ coordinator }) {
   const what = coordinator.leads ? "leads" : coordinator.state === "standby" ? "standby" : coordinator.state;
-  role.textContent = `coordinator ${coordinator.broker_id} on ${coordinator.host} · ${what}${coordinator.leads ? ` · epoch ${coordinator.epoch}` : ""}`;
+  role.textContent = `coordinator ${coordinator.broker_id} on ${coordinator.host} · ${what}${coordinator.leads ? ` · epoch ${coordinator.epoch}` : ""}${coordinator.shards ? ` · ${coordinator.leads_shards.length} of ${coordinator.shards} shards` : ""}`;
 }

@@ -1,0 +1,89 @@
+"""`zkrebalancer shards`: how many shards of groups there are, and who leads them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.tables import console
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import change_shards
+from zkrebalancer.protocol.shards import MAX_SHARDS
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def shards() -> None:
+    """Show and change the shards of groups; the coordinators share them.
+
+    \b
+    Example:
+      zkrebalancer shards show --zookeeper localhost:2181/kafka
+    """
+
+
+@shards.command()
+@click.argument("group", required=False)
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def show(group: str | None, zookeeper: str, as_json: bool) -> None:
+    """Show who leads each shard, or only the shard of a group.
+
+    \b
+    Example:
+      zkrebalancer shards show --zookeeper localhost:2181/kafka
+      zkrebalancer shards show payments --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        known = [shard for shard in inspection.read_shards(zk) if group is None or shard.has(group)]
+        leaders = inspection.read_leaders(zk, known)
+        hosts = inspection.read_shard_hosts(zk)
+    if as_json:
+        found = [
+            {"shard": shard.number, "coordinator": None if leader is None else asdict(leader)}
+            for shard, leader in zip(known, leaders, strict=True)
+        ]
+        click.echo(json.dumps({"count": known[0].count, "shards": found, "hosts": [asdict(host) for host in hosts]}))
+        return
+    table = Table("shard", "leader", "host", "epoch", title=f"{known[0].count} shards", title_justify="left")
+    for shard, leader in zip(known, leaders, strict=True):
+        cells = ("none", "", "") if leader is None else (f"broker {leader.brokerid}", leader.host, str(leader.epoch))
+        table.add_row(str(shard.number), *cells)
+    console().print(table)
+    for host in hosts:
+        click.echo(f"broker {host.brokerid} on {host.host} can lead shards, capacity {host.capacity}")
+
+
+@shards.command("set")
+@click.argument("count", type=click.IntRange(1, MAX_SHARDS))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def set_count(count: int, yes: bool, zookeeper: str, as_json: bool) -> None:
+    """Change the number of shards, also while coordinators run: new leaders read all groups, and move nothing.
+
+    All coordinators must know shards: those of a former release cannot lead while there are several. In a secured
+    tree, log in as a coordinator.
+
+    \b
+    Example:
+      zkrebalancer shards set 8 --yes --zookeeper localhost:2181/kafka
+    """
+    if not (yes or (sys.stdin.isatty() and not as_json)):
+        raise click.UsageError("all groups would get new leaders; confirm with --yes")
+    with BlockingZk(zookeeper) as zk:
+        if not yes:
+            now = len(inspection.read_shards(zk))
+            click.confirm(f"Replace {now} shards by {count}? All groups get new leaders.", abort=True)
+        before = change_shards.change(zk, count)
+    if as_json:
+        click.echo(json.dumps({"before": before, "count": count}))
+    else:
+        click.echo(f"there are {count} shards" + (", as before" if before == count else f" instead of {before}"))

@@ -1,0 +1,139 @@
+"""Changes the number of shards of groups, also while coordinators lead them.
+
+One transaction takes away what former leaders hold and makes the nodes of the new ones. It raises the epoch of every
+former shard, so that no former leader can write; elections check the version of `/consumers/shards`, so that a
+coordinator that still has the former number cannot win. While there are several shards, a persistent node with a
+child stands in place of the only leader's, so that no coordinator of a former release can lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from zkrebalancer.operations.nodes import create_missing
+from zkrebalancer.protocol import cluster_nodes, paths, shards
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    CHANGED,
+    Content,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    SetContent,
+)
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.shards import WHOLE, Number, Shard
+from zkrebalancer.runtime.zk import BlockingZk
+
+MAX_TRIES = 20  # an election between reading and writing fails a try
+BARRIER = f"{paths.COORDINATOR}/shards"  # its parent cannot be removed
+NOBODY = -1  # the broker id in the parent's content, for former releases that show it
+
+
+class ShardsChangingError(RebalancerError):
+    """Elections or another change were always faster."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The nodes that a change concerns, those that exist."""
+
+    number: Number
+    version: int  # of `/consumers/shards`; -1 if it is missing
+    nodes: Mapping[str, Content] = field(default_factory=dict)
+
+    @property
+    def former(self) -> tuple[Shard, ...]:
+        """The present shards."""
+        return self.number.all(self.version)
+
+    def highest_epoch(self) -> int:
+        """Return an epoch that no leader of the present shards has exceeded."""
+        epochs = [self.number.first_epoch]
+        for shard in self.former:
+            node = self.nodes.get(shard.epoch)
+            if node is not None:
+                try:
+                    epochs.append(cluster_nodes.decode_counter("coordinator_epoch", node.content))
+                except NodeContentError:
+                    epochs.append(node.stat.modified_zxid)  # as an election does
+        return max(epochs)
+
+
+def change(zk: BlockingZk, count: int) -> int:
+    """Change the number of shards; return the former one.
+
+    Raises:
+        NodeContentError: `/consumers/shards` is invalid.
+        ShardsChangingError: other writers were always faster; nothing is changed.
+        ZooKeeperRefusedError: a right is missing, or the former number needs more rights than this login has.
+
+    """
+    create_missing(zk, paths.CONSUMERS, paths.GROUPS)
+    for _ in range(MAX_TRIES):
+        found = _read(zk, count)
+        if found.number.shards == count:
+            return count
+        reply = zk.perform(Multi(tuple(operations(found, count))), CHANGED | {Refusal.NOT_EMPTY})
+        if not isinstance(reply, Refused):
+            return found.number.shards
+    raise ShardsChangingError("coordinators were elected all the time; nothing is changed, try again")
+
+
+def _read(zk: BlockingZk, count: int) -> Found:
+    node = zk.perform(Get(paths.SHARDS), ABSENT)
+    found = Found(Number(), -1)
+    if isinstance(node, Content):
+        found = Found(shards.decode_number(node.content), node.stat.version)
+    known = (WHOLE, *(Shard(number, max(2, count)) for number in range(max(count, found.number.shards))))
+    wanted = [paths.SHARD_HOSTS, BARRIER]
+    for shard in known:
+        wanted += [shard.coordinator, shard.epoch, paths.shard(shard.number)]
+    replies = zk.perform_all([Get(path) for path in wanted], ABSENT)
+    found.nodes = {path: reply for path, reply in zip(wanted, replies, strict=True) if isinstance(reply, Content)}
+    return found
+
+
+def operations(found: Found, count: int) -> Iterator[Operation]:
+    """Yield the transaction that changes the number of shards. Pure."""
+    epoch = found.highest_epoch()
+    number = Number(count, epoch)
+    content = shards.encode_number(number)
+    yield Create(paths.SHARDS, content) if found.version < 0 else SetContent(paths.SHARDS, content, found.version)
+    if paths.SHARD_HOSTS not in found.nodes:
+        yield Create(paths.SHARD_HOSTS)
+    yield from _without_leaders(found)
+    if count > 1:
+        yield from _with_shards(found, number)
+    yield from _raised(found, number)
+
+
+def _without_leaders(found: Found) -> Iterator[Operation]:
+    leading = dict.fromkeys([BARRIER, WHOLE.coordinator, *(shard.coordinator for shard in found.former)])
+    yield from (Delete(path) for path in leading if path in found.nodes)
+
+
+def _with_shards(found: Found, number: Number) -> Iterator[Operation]:
+    address = CoordinatorAddress(NOBODY, f"{number.shards} shards, see {paths.SHARDS}", number.first_epoch, None, "0")
+    yield Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address))
+    yield Create(BARRIER)
+    parents = [paths.shard(shard.number) for shard in number.all(-1)]
+    yield from (Create(path) for path in parents if path not in found.nodes)
+
+
+def _raised(found: Found, number: Number) -> Iterator[Operation]:
+    """Give all shards the same epoch; its new version makes every transaction of a former leader fail."""
+    counter = cluster_nodes.encode_counter(number.first_epoch)
+    future = [shard.epoch for shard in number.all(-1)]
+    for path in dict.fromkeys([*(shard.epoch for shard in found.former), *future]):
+        node = found.nodes.get(path)
+        if node is not None:
+            yield SetContent(path, counter, node.stat.version)
+        elif path in future:
+            yield Create(path, counter)

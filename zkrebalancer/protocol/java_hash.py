@@ -1,0 +1,20 @@
+"""Java's hash of a text, from which Kafka computes where a group belongs."""
+
+from __future__ import annotations
+
+_SMALLEST = -(1 << 31)
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`, a signed number of 32 bits over UTF-16 units."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def place_of(group: str, places: int) -> int:
+    """Return Kafka's place of a group among `places`; in its `Utils.abs`, the smallest integer becomes 0."""
+    value = java_hash(group)
+    return 0 if value == _SMALLEST else abs(value) % places
