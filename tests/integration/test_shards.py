@@ -45,8 +45,8 @@ def wait_shared(scenario: Scenario) -> None:
     scenario.lab.wait_for("all shards led", are_shared)
 
 
-def test_coordinators_share_the_groups_whatever_happens_to_them(sharded: Scenario) -> None:
-    """A member never stops because of a leader: nothing is planned but for the joins of this test."""
+def test_coordinators_share_the_groups(sharded: Scenario) -> None:
+    """Whatever happens to them, nothing is planned but for the joins of this test."""
     scenario = sharded
     scenario.begin(modes=[], coordinators=2)
     names = (f"g{scenario.number}-{number}" for number in range(100))

@@ -10,6 +10,8 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.shards import Shard, shard_of
 from zkrebalancer.rebalance.all_shards import PATIENCE_US
 from zkrebalancer.rebalance.effects import ShutDown
+from zkrebalancer.rebalance.former_lives import FORGOTTEN_US
+from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
 
 NAMES = {f"g-{number}" for number in range(20)}
 SETTLED_MS = 5_000
@@ -52,10 +54,18 @@ def test_one_shard_needs_no_nodes_of_its_own() -> None:
 
 
 def test_two_hosts_share_the_shards_and_each_group_has_one() -> None:
-    """In `AllShards._of_group`, use another hash than `Shard.has`; in `FormerLives`, list the marks of all groups."""
+    """In `AllShards._of_group`, use another hash than `Shard.has`."""
     world = running(8, 1, 1)
     world.assert_shared(8, 4, 4)
     assert_all_served(world)
+
+
+def test_marks_of_other_shards_groups_stay() -> None:
+    """In `FormerLives`, list the marks of all groups: they would seem to be of groups that are gone."""
+    world = running(2, 1)
+    world.set_shards(3)  # new leaders find the marks
+    world.pass_time((FORGOTTEN_US + 2 * RECONCILE_INTERVAL_US) // 1_000)
+    assert set(world.zk.children(paths.SERVED)) == NAMES
 
 
 def test_capacity_decides_how_many() -> None:
@@ -79,6 +89,9 @@ def test_a_host_that_stops_gives_all_away_at_once() -> None:
     world = running(8, 1, 1, 1)
     stopping = world.processes[0]
     world.feed(stopping, ShutDown())
+    ((_call_id, leaving),) = stopping.session.sent
+    assert isinstance(leaving, Multi)
+    assert leaving.operations[0].path.startswith(paths.SHARD_HOSTS), "it leaves the list of hosts first"
     world.run()
     assert not stopping.alive
     world.assert_shared(8, 0, 4, 4)
