@@ -25,7 +25,6 @@ from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS, PIECE_BYTES, Frame
 from zkrebalancer.gateway.links import CLIENT_ID, KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rewriting import (
-    API_VERSIONS,
     DECODED,
     DESCRIBE_CLUSTER,
     FIND_COORDINATOR,
@@ -38,7 +37,7 @@ from zkrebalancer.gateway.rewriting import (
 )
 from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
 from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.codec import API_VERSIONS, Header
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from zkrebalancer.gateway.addresses import Addresses, Node
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import API_VERSIONS
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
-FIND_COORDINATOR, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_CLUSTER = 10, 17, 18, 60
-UNSUPPORTED_VERSION = 35
+FIND_COORDINATOR, SASL_HANDSHAKE, DESCRIBE_CLUSTER = 10, 17, 60
 GROUP_KEY_TYPE = 0
 BATCHED_FROM = 4  # the version of FindCoordinator that asks for several keys
 # Answers of later versions may have addresses of brokers (KIP-951), which would have to be found and replaced.
@@ -31,7 +32,8 @@ DECODED = frozenset({METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER}
 def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -> bytes:
     """Return an ApiVersions answer; `served`: the requests that the gateway answers itself, with their versions."""
     error = int.from_bytes(content[:2], "big", signed=True)
-    form = 0 if error == UNSUPPORTED_VERSION else version  # a broker that does not know the version answers with v0
+    # A broker that does not know the version answers with v0.
+    form = 0 if error == ErrorCode.UNSUPPORTED_VERSION else version
     fields = codec.decode("ApiVersionsResponse", form, content)
     relayed = [_limited(api) for api in fields["api_keys"] if api["api_key"] not in {*served, *LEFT_OUT}]
     own = [
@@ -50,7 +52,7 @@ def unsupported_api_versions() -> bytes:
     """Return the answer to an ApiVersions request of an unknown version; it names the known versions."""
     known = message("ApiVersionsRequest").versions
     api = {"api_key": API_VERSIONS, "min_version": known.first, "max_version": known.last}
-    return codec.encode("ApiVersionsResponse", 0, {"error_code": UNSUPPORTED_VERSION, "api_keys": [api]})
+    return codec.encode("ApiVersionsResponse", 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [api]})
 
 
 def _limited(api: dict[str, int]) -> dict[str, int]:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 import gevent
 from gevent.event import AsyncResult, Event
 
-from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import (
     Call,
+    Check,
     Connected,
     Lost,
+    Multi,
     Refusal,
     Refused,
     Replied,
@@ -144,7 +145,7 @@ class Session:
             self._connected.wait()
             session_id, sent_us = self.session_id, clock.steady_us()
             lease_us = lease_ms(self._timeout_ms) * 1_000
-            reply = self.perform(calls.Multi((calls.Check("/"),)))
+            reply = self.perform(Multi((Check("/"),)))
             refusal = reply.refusal if isinstance(reply, Refused) and not reply.outcome_unknown else None
             if refusal is not None and refusal != shown:
                 _log.error("no group is served: ZooKeeper refuses to check / (%s)", refusal.value)

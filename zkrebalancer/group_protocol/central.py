@@ -118,12 +118,15 @@ class CentralTargets:
 
     def expect(self, member: ConsumerMember, session_timeout_ms: int) -> None:
         """Expect the first target of a newcomer, for a limited time."""
-        self._wait_for(member.member_id, min(MAX_FIRST_TARGET_MS, session_timeout_ms * 3 // 4))
+        self._limit_wait(member.member_id, min(MAX_FIRST_TARGET_MS, session_timeout_ms * 3 // 4))
 
-    def _wait_for(self, member_id: str, delay_ms: int) -> None:
-        self._newcomers[member_id] = self._group.scheduler.now_ms + delay_ms
-        key = (self._group.group_id, FIRST_TARGET, member_id)
-        self._group.scheduler.start_timer(key, delay_ms, lambda: self._waited_in_vain(member_id))
+    def _limit_wait(self, member_id: str, delay_ms: int) -> None:
+        """Wait for a newcomer no longer than this from now on, or for less if that was said before."""
+        until_ms = self._group.scheduler.now_ms + delay_ms
+        if self._newcomers.get(member_id, until_ms) >= until_ms:
+            self._newcomers[member_id] = until_ms
+            key = (self._group.group_id, FIRST_TARGET, member_id)
+            self._group.scheduler.start_timer(key, delay_ms, lambda: self._waited_in_vain(member_id))
 
     def _admit(self, member_id: str) -> None:
         self._newcomers.pop(member_id, None)
@@ -161,8 +164,7 @@ class CentralTargets:
         ready = [one.member_id for one in members if one.target and all(map(roster.is_free_for(one), one.target))]
         if ready and self._is_more_to_come():
             for member_id in ready:
-                if self._newcomers[member_id] > self._group.scheduler.now_ms + MAX_REST_MS:
-                    self._wait_for(member_id, MAX_REST_MS)
+                self._limit_wait(member_id, MAX_REST_MS)
             return []
         for member_id in ready:
             self._admit(member_id)
@@ -170,12 +172,12 @@ class CentralTargets:
 
     def _is_more_to_come(self) -> bool:
         """Whether partitions were released, or will soon be; a client that knows but is slow is not waited for."""
-        members = self._group.roster.members
-        return any(map(self._group.roster.is_free, self._released)) or any(
-            (self._is_in_haste or not self._group.is_told(members[member_id]))
-            and not members[member_id].position.held <= members[member_id].target
-            for member_id in self._group.roster.unsettled
-        )
+        roster = self._group.roster
+        if any(map(roster.is_free, self._released)):
+            return True
+        unsettled = (roster.members[member_id] for member_id in roster.unsettled)
+        giving_up = (member for member in unsettled if not member.position.held <= member.target)
+        return any(self._is_in_haste or not self._group.is_told(member) for member in giving_up)
 
     # ---- what is reported
 

@@ -26,8 +26,9 @@ class GroupFigures:
     generation: int
 
     @classmethod
-    def of(cls, listed: ListedGroup, group: ClassicGroup | ConsumerGroup) -> GroupFigures:
+    def of(cls, group: ClassicGroup | ConsumerGroup) -> GroupFigures:
         """Count in one group."""
+        shown = listed(group)
         generation = group.generation_id if isinstance(group, ClassicGroup) else group.group_epoch
         members = len(group.roster.members)
-        return cls(listed.group_id, listed.group_state, listed.group_type, members, generation)
+        return cls(shown.group_id, shown.group_state, shown.group_type, members, generation)

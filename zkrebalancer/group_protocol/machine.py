@@ -15,7 +15,6 @@ from zkrebalancer.group_protocol.answers import (
     DescribedConsumerGroup,
     DescribedGroup,
     DescribeGroupsAnswer,
-    ListedGroup,
     ListGroupsAnswer,
 )
 from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
@@ -363,16 +362,16 @@ class Machine:
         if not all(self._loaded.values()):
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states, types = _folded(request.states_filter), _folded(request.types_filter)
-        passing = (one for one in self.listed() if not states or one.group_state.lower() in states)
+        passing = (one for one in self._of_each(listed) if not states or one.group_state.lower() in states)
         return ListGroupsAnswer(ErrorCode.NONE, tuple(one for one in passing if not types or one.group_type in types))
 
     def figures(self) -> list[GroupFigures]:
         """Return what metrics show of every group."""
-        return [GroupFigures.of(one, self._groups[one.group_id]) for one in self.listed()]
+        return self._of_each(GroupFigures.of)
 
-    def listed(self) -> list[ListedGroup]:
-        """Return every group, with its state and type."""
-        shown = [self._shown(name, functools.partial(listed, one), None) for name, one in list(self._groups.items())]
+    def _of_each(self, show: Callable[[AnyGroup], T]) -> list[T]:
+        """Return what every group shows, without groups that fail at it."""
+        shown = [self._shown(name, functools.partial(show, one), None) for name, one in list(self._groups.items())]
         return [one for one in shown if one is not None]
 
     def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
