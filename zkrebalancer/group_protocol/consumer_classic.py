@@ -84,8 +84,10 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
         if request.group_instance_id is None and received.api_version >= MEMBER_ID_REQUIRED_FROM:
             group.scheduler.reply(received.ticket, JoinGroupAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
             return
+    count = len(members)
     member = _member(group, request, member_id, is_claiming=any(subscription.owned.values()))
-    if _update(group, member, received, request, subscription):
+    is_changed = _update(group, member, received, request, subscription)
+    if is_changed or len(members) > count:  # a new member may want no topic yet
         group.bump(f"{member.member_id} subscribes")
     names = group.world.topics.by_name
     owned = frozenset(
@@ -127,7 +129,9 @@ def _member(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, *, 
         _check(roster, member_id, instance_id)
     present = roster.members.get(member_id)
     if present is not None:
-        return present
+        if present.position.state is not ConsumerMemberState.AWAY:
+            return present
+        former = present  # it returns under its own id
     if former is not None:
         return replace_static(group, former, member_id)
     if group.central is not None and is_claiming:
@@ -253,7 +257,7 @@ def _check(roster: ConsumerRoster, member_id: str, instance_id: str | None) -> N
 
 
 def leave(group: ConsumerGroup, received: Received, request: LeaveGroupRequest) -> None:
-    """Remove the named classic members, and answer when that is stored."""
+    """Remove the named members, those of KIP-848 too (an administrator), and answer when that is stored."""
     results = tuple(
         LeaveGroupMember(member.member_id, member.group_instance_id, _let_go(group, member))
         for member in request.members
@@ -274,8 +278,5 @@ def _let_go(group: ConsumerGroup, identity: MemberIdentity) -> ErrorCode:
         member_id = UNKNOWN_MEMBER_ID if named_member is None else named_member.member_id
     if error := roster.check(member_id, identity.group_instance_id):
         return error
-    member = roster.members[member_id]
-    if member.classic is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    group.remove(member)
+    group.remove(roster.members[member_id])
     return ErrorCode.NONE

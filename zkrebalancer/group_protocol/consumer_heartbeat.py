@@ -38,7 +38,7 @@ def validate(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors
     """
     epoch = request.member_epoch
     needs_id = api_version >= MEMBER_ID_FROM_CLIENT or epoch != JOIN_EPOCH
-    has_topics = bool(request.subscribed_topic_names or request.subscribed_topic_regex)
+    has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     for is_wrong, text in (
         (not request.group_id, "GroupId can't be empty."),
         (request.instance_id == "", "InstanceId can't be empty."),
@@ -72,6 +72,7 @@ class Heartbeat:
         self._request = request
         self._owned = _partitions(request.topic_partitions)
         self._member_id = request.member_id or received.fresh_id
+        self._is_new = False  # a member that was none before, even if it wants no topic yet
 
     def handle(self) -> None:
         """Answer the request, at once or when its changes are stored.
@@ -87,7 +88,7 @@ class Heartbeat:
             return
         member = self._joining() if self._request.member_epoch == JOIN_EPOCH else self._present()
         self._group.start_session(member)
-        is_changed = self._update(member)
+        is_changed = self._update(member) or self._is_new
         if is_changed:
             self._group.bump(f"{member.member_id} subscribes")
         if not is_changed and self._has_nothing_new(member):
@@ -119,13 +120,16 @@ class Heartbeat:
         group, instance_id = self._group, self._request.instance_id
         former = None if instance_id is None else group.roster.static_member(instance_id)
         present = group.roster.members.get(self._member_id)
-        if present is not None and present.position.state is not ConsumerMemberState.AWAY:
+        if present is not None:
             if instance_id is not None and present is not former:
                 raise RefusedError(ErrorCode.FENCED_INSTANCE_ID, f"Member {self._member_id:.80} has another instance.")
-            return present
+            if present.position.state is not ConsumerMemberState.AWAY:
+                return present
+            former = present  # it returns under its own id
         if former is None:
             if len(group.roster.members) >= group.world.settings.consumer_group_max_size:
                 raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The consumer group has reached its maximum size.")
+            self._is_new = True
             member = ConsumerMember(self._member_id, instance_id)
             group.roster.add(member)
             if group.central is not None:
@@ -164,10 +168,11 @@ class Heartbeat:
         if request.member_epoch == LEAVE_EPOCH:
             group.fence(member, "it left", self._turn(None, lambda _before: answer))
         else:  # its session continues; what it was giving up is free, because it has stopped
-            away = Position(
-                LEAVE_FOR_A_WHILE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, ConsumerMemberState.AWAY, member.position.assigned
-            )
-            group.move(member, away)
+            if member.position.state is not ConsumerMemberState.AWAY:  # else it repeats this, for want of an answer
+                away = Position(
+                    LEAVE_FOR_A_WHILE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, ConsumerMemberState.AWAY, member.position.assigned
+                )
+                group.move(member, away)
             group.take_turn(self._turn(member, lambda _before: answer))
 
     # ---- what it wants

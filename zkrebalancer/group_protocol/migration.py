@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_roster import ClassicMember
 from zkrebalancer.group_protocol.consumer_classic import named
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
 from zkrebalancer.group_protocol.consumer_protocol import (
     PROTOCOL_TYPE,
+    Subscription,
     SubscriptionError,
     read_assignment,
     read_subscription,
@@ -15,7 +18,7 @@ from zkrebalancer.group_protocol.consumer_protocol import (
 )
 from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, to_stored
 from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
-from zkrebalancer.group_protocol.reconciliation import Partition, Position
+from zkrebalancer.group_protocol.reconciliation import Partition, Partitions, Position
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredMember, StoredTopic
 from zkrebalancer.group_protocol.topics import Topics
 
@@ -23,15 +26,23 @@ from zkrebalancer.group_protocol.topics import Topics
 def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
     """Return a classic consumer group as a KIP-848 group; None if it cannot become one.
 
-    Members keep their last assignment; the generation becomes their epoch.
+    Members keep what they have; the generation becomes their epoch.
     """
     if group.roster.protocol_type != PROTOCOL_TYPE:
         return None
-    taken: set[Partition] = set()
+    classic = list(group.roster.members.values())
     try:
-        members = [_upgraded_member(group, member, topics, taken) for member in group.roster.members.values()]
+        subscriptions = [read_subscription(_metadata(group, member)) for member in classic]
+        assignments = [read_assignment(member.assignment) for member in classic]
     except SubscriptionError:
         return None
+    held = _held([*assignments, *(subscription.owned for subscription in subscriptions)], topics)
+    members = [
+        _upgraded_member(group, member, subscription, assigned | owned)
+        for member, subscription, assigned, owned in zip(
+            classic, subscriptions, held[: len(classic)], held[len(classic) :], strict=True
+        )
+    ]
     wanted = {name for member in members for name in member.topic_names if name in topics.by_name}
     seen = tuple(
         StoredTopic(name, topics.by_name[name].topic_id.bytes, topics.by_name[name].partition_count)
@@ -41,17 +52,34 @@ def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
     return StoredConsumerGroup(group.generation_id, group.generation_id, seen, stored)
 
 
+def _metadata(group: ClassicGroup, member: ClassicMember) -> bytes:
+    return member.metadata(group.protocol_name) or member.protocols[0].metadata
+
+
+def _held(claims: Iterable[Mapping[str, tuple[int, ...]]], topics: Topics) -> list[Partitions]:
+    """Return the existing partitions of each claim, without those of the claims before it.
+
+    All assignments come first: a leader may have given a partition to two members. Then comes what members owned when
+    they joined: while partitions are being assigned, no assignment is known, but cooperative members read on, also what
+    they have just been told to give up.
+    """
+    taken: set[Partition] = set()
+    held = []
+    for claim in claims:
+        found = {
+            (topics.by_name[topic].topic_id, number)
+            for topic, numbers in claim.items()
+            if topic in topics.by_name
+            for number in numbers
+        }
+        held.append(frozenset(found - taken))
+        taken |= found
+    return held
+
+
 def _upgraded_member(
-    group: ClassicGroup, member: ClassicMember, topics: Topics, taken: set[Partition]
+    group: ClassicGroup, member: ClassicMember, subscription: Subscription, held: Partitions
 ) -> ConsumerMember:
-    subscription = read_subscription(member.metadata(group.protocol_name) or member.protocols[0].metadata)
-    assigned = frozenset(
-        (topics.by_name[topic].topic_id, number)
-        for topic, numbers in read_assignment(member.assignment).items()
-        if topic in topics.by_name
-        for number in numbers
-    ) - frozenset(taken)  # a leader may have given a partition to two members; here only the first keeps it
-    taken |= assigned
     return ConsumerMember(
         member.member_id,
         member.group_instance_id,
@@ -61,8 +89,8 @@ def _upgraded_member(
         member.rebalance_timeout_ms,
         tuple(sorted(set(subscription.topics))),
         classic=ClassicSide(member.session_timeout_ms, member.protocols),
-        position=Position(group.generation_id, group.generation_id, ConsumerMemberState.STABLE, assigned),
-        target=assigned,
+        position=Position(group.generation_id, group.generation_id, ConsumerMemberState.STABLE, held),
+        target=held,
     )
 
 

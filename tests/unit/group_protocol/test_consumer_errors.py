@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from zkrebalancer.group_protocol.requests import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
+    JoinGroupProtocol,
     JoinGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
@@ -36,6 +38,7 @@ from zkrebalancer.group_protocol.requests import (
     TopicPartitions,
     TxnOffsetCommitRequest,
 )
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 STATES = ("none", "Empty", "Reconciling", "Stable", "Dead")
 UNKNOWN, STALE, GONE, MISSING, OK = (
@@ -140,8 +143,7 @@ def test_each_request_in_each_state(state: str, name: str) -> None:
         (replace(JOIN, rebalance_timeout_ms=-1), 1),
         (replace(JOIN, topic_partitions=None), 1),
         (replace(JOIN, topic_partitions=(TopicPartitions(topic_id(1), (0,)),)), 1),
-        (replace(JOIN, subscribed_topic_names=()), 1),
-        (replace(JOIN, subscribed_topic_names=None, subscribed_topic_regex=""), 1),
+        (replace(JOIN, subscribed_topic_names=None), 1),
         (replace(BEAT, member_epoch=-3), 1),
         (replace(BEAT, member_epoch=-2), 1),
         (replace(BEAT, member_id="", member_epoch=-1), 0),
@@ -155,6 +157,28 @@ def test_an_invalid_heartbeat_is_refused_with_a_text(wrong: ConsumerGroupHeartbe
     assert answer.error_message is not None
     assert answer.error_message.endswith(".")
     assert coordinator.machine.group_names() == frozenset()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"subscribed_topic_names": ()},
+        {"subscribed_topic_names": None, "subscribed_topic_regex": ""},
+        {"subscribed_topic_names": ("not-there",)},
+    ],
+)
+def test_a_client_that_wants_no_topic_yet_is_a_member(wanted: dict[str, object]) -> None:
+    """In `validate`, look at the topics instead of whether there is a list: Java's client then ends.
+
+    It makes the list from its own pattern, which may not match any topic yet.
+    """
+    coordinator = coordinator_with({"t": 4})
+    answer = coordinator.ask(replace(JOIN, **wanted), ConsumerGroupHeartbeatAnswer, 1)
+    assert (answer.error_code, answer.member_epoch) == (OK, 1)
+    later = replace(BEAT, member_id="n", subscribed_topic_names=("t",), topic_partitions=())
+    answer = coordinator.ask(later, ConsumerGroupHeartbeatAnswer, 1)
+    assert answer.assignment is not None
+    assert [topic.partitions for topic in answer.assignment.topic_partitions] == [(0, 1, 2, 3)]
 
 
 def test_in_version_0_the_coordinator_gives_the_id() -> None:
@@ -226,3 +250,13 @@ def test_a_member_of_another_protocol_type_cannot_join() -> None:
     coordinator, _epoch = place("Stable")
     ticket = coordinator.send(JoinGroupRequest(GROUP, "", SESSION_MS, "connect", RANGE), 3)
     assert coordinator.join_error(ticket) is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_the_first_classic_client_of_a_central_group_is_a_member_though_it_wants_no_topic_yet() -> None:
+    """In `consumer_classic.join`, raise the epoch only for a subscription: generation 0 would be of no group."""
+    coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(assigns_centrally=True))
+    nothing = (JoinGroupProtocol("range", struct.pack(">hii", 0, 0, -1)),)
+    ticket = coordinator.join(protocols=nothing)
+    assert described(coordinator).group_epoch == 1
+    coordinator.pass_time(SESSION_MS)  # for as long as it waits for a first share
+    assert coordinator.joined(ticket).generation_id == 1

@@ -192,6 +192,39 @@ def test_a_static_member_that_left_for_a_while_comes_back_under_another_id_to_wh
     assert same.numbers() == had
 
 
+def test_a_static_member_that_repeats_that_it_goes_for_a_while_gets_the_same_answer() -> None:
+    """In `Heartbeat._leave`, move a member that is away: the whole group fails, again with each repeat."""
+    coordinator = coordinator_with({"t": 4})
+    (a,) = group_of(coordinator, "a")
+    b = Client(coordinator, "b", instance_id="pod")
+    settle(coordinator, a, b)
+    epoch, held = b.epoch, b.owned
+    coordinator.stores_at_once = False
+    first, again = b.send(-2), b.send(-2)  # before the first one is stored
+    coordinator.finish_writes()
+    coordinator.stores_at_once = True
+    b.send(-2)
+    answers = [coordinator.answer(ticket, ConsumerGroupHeartbeatAnswer) for ticket in (first, again, b.ticket)]
+    assert {(answer.error_code, answer.member_epoch) for answer in answers} == {(E.NONE, -2)}
+    assert b.beat(epoch) is E.FENCED_MEMBER_EPOCH
+    assert a.beat() is E.NONE
+    back = Client(coordinator, "b2", instance_id="pod")
+    assert back.beat() is E.NONE
+    assert back.owned == held
+
+
+def test_a_member_that_is_away_and_returns_without_its_instance_id_leaves_nothing_behind() -> None:
+    """In `Heartbeat._joining`, make a new member of the same id: what the former one held is never free again."""
+    coordinator = coordinator_with({"t": 4})
+    (a,) = group_of(coordinator, "a")
+    b = Client(coordinator, "b", instance_id="pod")
+    settle(coordinator, a, b)
+    b.beat(-2)
+    back = Client(coordinator, "b", ("another",))
+    settle(coordinator, a, back)
+    assert (a.numbers(), back.numbers()) == ([0, 1, 2, 3], [])
+
+
 def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> None:
     coordinator = coordinator_with({"t": 4})
     (a,) = group_of(coordinator, "a")

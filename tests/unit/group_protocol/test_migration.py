@@ -231,9 +231,24 @@ def test_classic_members_of_a_new_group_are_fenced_as_in_the_old_one() -> None:
     garbage = (JoinGroupProtocol("range", b"\0"),)
     assert coordinator.join_error(coordinator.join(protocols=garbage)) is E.INCONSISTENT_GROUP_PROTOCOL
     assert coordinator.heartbeat(member_id, generation, "pod") is E.UNKNOWN_MEMBER_ID
-    members = (MemberIdentity("x"), MemberIdentity("c"), MemberIdentity(member_id))
+    members = (MemberIdentity("x"), MemberIdentity(member_id))
     answer = coordinator.ask(LeaveGroupRequest(GROUP, members), LeaveGroupAnswer, 5)
-    assert [member.error_code for member in answer.members] == [E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID, E.NONE]
+    assert [member.error_code for member in answer.members] == [E.UNKNOWN_MEMBER_ID, E.NONE]
+
+
+def test_an_administrator_removes_members_of_either_protocol() -> None:
+    """In `consumer_classic._let_go`, refuse KIP-848 members, as Kafka did before 4.1."""
+    coordinator = coordinator_with({"t": 4})
+    a = ClassicConsumer(coordinator, "a")
+    c, d = Client(coordinator, "c"), Client(coordinator, "d", instance_id="pod")
+    run(coordinator, a, c, d)
+    members = (MemberIdentity("c"), MemberIdentity("", "pod"), MemberIdentity("c"))
+    answer = coordinator.ask(LeaveGroupRequest(GROUP, members), LeaveGroupAnswer, 5)
+    assert [member.error_code for member in answer.members] == [E.NONE, E.NONE, E.UNKNOWN_MEMBER_ID]
+    assert [one.beat() for one in (c, d)] == [E.UNKNOWN_MEMBER_ID] * 2
+    assert described(coordinator).error_code is E.GROUP_ID_NOT_FOUND  # it is a classic group
+    run(coordinator, a)
+    assert all_owned(a) == EVERYTHING
 
 
 def test_a_protocol_that_a_classic_member_lists_twice_keeps_no_other_one_out() -> None:
@@ -347,6 +362,52 @@ def test_members_keep_their_generation_when_their_group_moves() -> None:
     assert a.generation > 1
     Client(coordinator, "c").beat()
     assert coordinator.commit(a.member_id, a.generation) is E.NONE
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("does_crash", [False, True])
+def test_what_cooperative_members_read_while_partitions_are_assigned_stays_theirs(
+    *, is_refused: bool, does_crash: bool
+) -> None:
+    """In `migration.upgraded`, look at assignments only: there is none now, and the newcomer would get partitions."""
+    coordinator = coordinator_with({"t": 4})
+    a = ClassicConsumer(coordinator, "a")
+    run(coordinator, a)
+    b, late = ClassicConsumer(coordinator, "b"), ClassicConsumer(coordinator, "late")
+    for member in (b, b, a, a):
+        member.act()
+    assert coordinator.state() == "CompletingRebalance"
+    if is_refused:
+        late.act()
+        late.act()
+        assert coordinator.state() == "PreparingRebalance"
+    if does_crash:
+        coordinator.crash()
+        for member in (a, b, late):
+            member.ticket = 0
+    c = Client(coordinator, "c")
+    assert c.beat() is E.NONE
+    assert sorted(a.owned) == EVERYTHING
+    assert_one_owner((a, b, c))
+    run(coordinator, a, b, late, c)
+    assert all_owned(a, b, late, c) == EVERYTHING
+
+
+def test_a_cooperative_member_keeps_what_it_was_told_to_give_up_until_it_joins_without_it() -> None:
+    """In `migration.upgraded`, look at the assignment alone, or at what was owned only if there is none."""
+    coordinator = coordinator_with({"t": 4})
+    a = ClassicConsumer(coordinator, "a")
+    run(coordinator, a)
+    protocols = (JoinGroupProtocol("range", subscription(a.owned)),)
+    answer = coordinator.joined(coordinator.join(a.member_id, protocols))
+    coordinator.sync(a.member_id, answer.generation_id, {a.member_id: write_assignment(1, {"t": (0,)})})
+    assert coordinator.state() == "Stable"
+    c = Client(coordinator, "c")
+    c.beat()
+    assert c.numbers() == []
+    coordinator.join(a.member_id, (JoinGroupProtocol("range", subscription(frozenset({0}))),))
+    run(coordinator, c, rounds=4)
+    assert c.numbers()
 
 
 def test_a_partition_that_a_leader_gave_to_two_members_has_one_owner_after_the_move() -> None:
