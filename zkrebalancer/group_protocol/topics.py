@@ -9,6 +9,8 @@ from uuid import UUID
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import WHITE_LIST
 
+MAX_EXPRESSIONS = 1_000  # whose topics are remembered: clients may send any number of them
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -40,9 +42,10 @@ class Topics:
         In a central group the coordinator assigns none of these.
         """
         if expression not in self._matching:
-            filter_ = TopicFilter(WHITE_LIST, f"^(?:{expression})$")
-            names = frozenset(name for name in self.by_name if filter_.matches_internal(name))
-            self._matching[expression] = names
+            if len(self._matching) >= MAX_EXPRESSIONS:
+                self._matching.clear()
+            filter_ = _of_whole_names(expression)
+            self._matching[expression] = frozenset(name for name in self.by_name if filter_.matches_internal(name))
         return self._matching[expression]
 
 
@@ -52,10 +55,15 @@ def names_of(by_name: Mapping[str, Topic]) -> dict[UUID, str]:
 
 
 def check_expression(expression: str) -> None:
-    """Check that an expression is valid by itself, before it is put in brackets.
+    """Check that an expression is valid, by itself and in brackets, which it must not close.
 
     Raises:
-        PatternError: RE2 rejects it.
+        PatternError: RE2 rejects it, or it is too long.
 
     """
     TopicFilter(WHITE_LIST, expression)
+    _of_whole_names(expression)
+
+
+def _of_whole_names(expression: str) -> TopicFilter:
+    return TopicFilter(WHITE_LIST, f"^(?:{expression})$")

@@ -1,9 +1,10 @@
-"""The parts of the group protocol that need no machine: timers, buckets, stored groups, subscriptions."""
+"""The parts of the group protocol that need no machine: timers, buckets, stored groups, topics, subscriptions."""
 
 from __future__ import annotations
 
 import contextlib
 import zlib
+from uuid import UUID
 
 import msgpack
 import pytest
@@ -22,7 +23,10 @@ from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES, Scheduler, TimerKey
 from zkrebalancer.group_protocol.stored import StoredGroup, StoredGroupError, StoredMember
+from zkrebalancer.group_protocol.topics import Topic, Topics, check_expression
+from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.java_hash import java_hash
+from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH
 
 # ---- where a group is served
 
@@ -171,6 +175,27 @@ def test_members_with_alike_subscriptions_take_little_room() -> None:
     members = tuple(StoredMember(f"m{n}", None, "c", "h", 45_000, 300_000, protocols, b"") for n in range(1_000))
     content = stored.to_bytes(StoredGroup(1, "consumer", "range", "m0", is_assigned=False, members=members))
     assert len(content) < 30 * len(members)
+
+
+# ---- expressions that select topics
+
+
+def test_an_expression_is_checked_as_it_is_used() -> None:
+    """In `check_expression`, check it only by itself: its first use would end the group of the client that sent it."""
+    check_expression("x" * (MAX_PATTERN_LENGTH - len("^(?:)$")))
+    with pytest.raises(PatternError, match="at most"):
+        check_expression("x" * MAX_PATTERN_LENGTH)
+    with pytest.raises(PatternError, match="compile"):
+        check_expression("t)|(t")
+
+
+def test_clients_that_send_ever_new_expressions_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Topics.matching`, clear nothing."""
+    monkeypatch.setattr("zkrebalancer.group_protocol.topics.MAX_EXPRESSIONS", 3)
+    known = Topics()
+    known.replace({"t0": Topic(UUID(int=1), 1)})
+    assert [len(known.matching(f"t{number}")) for number in (0, 1, 2, 3, 0)] == [1, 0, 0, 0, 1]
+    assert len(known._matching) <= 3
 
 
 # ---- subscriptions
