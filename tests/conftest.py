@@ -31,6 +31,7 @@ WITH_MODULE_FIXTURES = {
         "cluster",
         "gateway_brokers",
         "gateway_clients",
+        "kafkas_error_codes",
         "refusals",
         "reset_offsets",
         "secured_kafka",

@@ -176,6 +176,12 @@ def test_each_request_in_each_state(state: str, name: str) -> None:
     assert getattr(answer, "error_code", None) == expected[STATES.index(state)]
 
 
+@pytest.mark.parametrize("state", STATES)
+def test_a_newcomer_asks_for_its_id_first_in_each_state(state: str) -> None:
+    coordinator = place(state).coordinator
+    assert coordinator.join_error(coordinator.join(version=4)) is (GONE if state == "Dead" else E.MEMBER_ID_REQUIRED)
+
+
 LEAVES: dict[str, tuple[tuple[E, ...], Callable[[Place], MemberIdentity]]] = {
     "leader": ((UNKNOWN, UNKNOWN, OK, OK, OK), lambda p: MemberIdentity(p.leader)),
     "static": ((UNKNOWN, UNKNOWN, OK, OK, OK), lambda p: MemberIdentity(p.follower, "pod")),
