@@ -209,7 +209,9 @@ class AgentHost(Host):
     def note_performed(self, call: Call, sent_us: int) -> None:
         """Note a successful write of the session; if it renews the lease, the lease runs from the moment of sending."""
         if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
-            until_us = sent_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
+            session = self.connection.session if self.connection is not None else None
+            granted_ms = session.timeout_ms if session is not None else self.settings.session_timeout_ms
+            until_us = sent_us + granted_ms * 1_000 * 2 // 3
             self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
 
     def emits_until_us(self) -> int:

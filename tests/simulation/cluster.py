@@ -76,6 +76,7 @@ class Cluster:
         self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> content before and after
         self.abandoned: dict[str, bytes] = {}  # group -> settings that an aborted operation left
         self.rogues: list[Session] = []
+        self.strangers: set[str] = set()  # nodes of other programs
         self.hanging: set[str] = set()  # groups whose strategies hang
         self.broken: set[str] = set()  # groups whose every step raises
         self.perform: Callable[[str, int], None] = lambda _kind, _pick: None  # of faults, by kind

@@ -7,16 +7,14 @@ Each kind hits one topic, group or member (`Target`), or all; `plan.HOSTILE_WEIG
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from consumer_agent.membership.offset_books import MARK_PREFIX
-from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.invariants import ROGUE
 from tests.simulation.network import Refusing
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
+from tests.simulation.strangers import STRANGE, Do, Target
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, Operation, Refusal, SetContent
@@ -62,18 +60,6 @@ RARE = (
     "close_agent",
 )
 TOGETHER_US = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a fault hits."""
-
-    group: str
-    topic: str
-    agent: AgentHost | None
-
-
-Do = Callable[[Cluster, Random, Target], None]
 
 
 def perform_hostile(cluster: Cluster, kind: str, pick: int, target: Target | None = None) -> None:
@@ -208,6 +194,10 @@ def _garble_settings(cluster: Cluster, draw: Random, target: Target) -> None:
 def _garble_generation(cluster: Cluster, draw: Random, target: Target) -> None:
     _garble(cluster, paths.generation(target.group), draw.choice(JUNK))
     _provoke(cluster, draw, target.group)
+
+
+def _garble_epoch(cluster: Cluster, draw: Random, _target: Target) -> None:
+    _garble(cluster, paths.COORDINATOR_EPOCH, draw.choice(JUNK))
 
 
 def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -423,7 +413,7 @@ def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
         cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
 
 
-HOSTILE: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS}
+HOSTILE: dict[str, Do] = {kind: STRANGE.get(kind) or globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS}
 
 
 # The end --------------------------------------------------------------------------------------------------------------
@@ -435,6 +425,7 @@ def repair(cluster: Cluster) -> None:
     zk.denied.clear()
     for connection in cluster.ensemble.connections:
         connection.refusing = None
+    cluster.write(Delete(f"{paths.COORDINATOR}/below"))
     cluster.hanging.clear()
     cluster.broken.clear()
     for group in GROUPS:

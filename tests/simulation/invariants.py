@@ -21,6 +21,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 ROGUE = "rogue-"  # prefix of the names of members with false claims
 OPERATOR = 0  # the session of an operator
 NEVER_US = 10**15
+MAX_DIGITS = 20  # of a counter
 AWAY_US = 10_000_000  # servers lag: how long a coordinator may consider a topic deleted after it is listed again
 
 
@@ -59,6 +60,7 @@ class TreeInvariants:
         self.holders: dict[tuple[str, TopicPartition], set[str]] = {}
         self.leader_session = 0
         self.epoch = 0
+        self.is_epoch_garbled = False  # another program wrote its node; the next one is only known to be higher
         self.applied: set[str] = set()  # ids of commands
         self.back_us: dict[str, int] = {}  # existing topic whose node was deleted -> when the node was created again
         ensemble.watchers.append(self.committed)
@@ -84,11 +86,13 @@ class TreeInvariants:
     def _epoch_changed(self, change: Change, session_id: int, by_path: dict[str, Change]) -> None:
         if change.after is None:
             raise BrokenPromiseError("epoch", "its node was deleted")
-        epoch = int(change.after.content)
         if session_id == OPERATOR:
-            self.epoch, self.leader_session = epoch, OPERATOR
+            is_number = change.after.content.isdigit() and len(change.after.content) < MAX_DIGITS
+            self.epoch = int(change.after.content) if is_number else self.epoch
+            self.leader_session, self.is_epoch_garbled = OPERATOR, not is_number
             return
-        if change.before is not None and epoch != self.epoch + 1:
+        epoch, was_garbled, self.is_epoch_garbled = int(change.after.content), self.is_epoch_garbled, False
+        if change.before is not None and (epoch <= self.epoch if was_garbled else epoch != self.epoch + 1):
             raise BrokenPromiseError("epoch", f"went from {self.epoch} to {epoch}")
         if change.before is not None and paths.COORDINATOR not in by_path:
             raise BrokenPromiseError("epoch", "was raised without the leader's node")
@@ -205,6 +209,9 @@ class TreeInvariants:
         nodes = self.ensemble.zk.nodes
         if known is None or known.record is None or known.is_rogue or known.is_garbled:
             return
+        mark = nodes.get(paths.given(group))
+        if mark is None or not mark.content:
+            return  # another program deleted the records; without the mark, no coordinator relies on them
         record = nodes.get(paths.given(group, name))
         given = ownership.decode_given(record.content) if record is not None else frozenset()
         if not known.record.partitions.keys() <= given:
@@ -229,13 +236,16 @@ class TreeInvariants:
         except NodeContentError:
             known.commands[name] = None
             return
+        if change.before is not None and change.before.content == change.after.content:
+            return  # written again by another program
         if any(pending is not None for pending in known.commands.values()):
             raise BrokenPromiseError("second command", f"{key} has not answered the one before {name}")
         known.commands[name] = sent
         self._check_settings(key, sent)
         if sent.coordinator_epoch != self.epoch:
             raise BrokenPromiseError("stale command", f"{key} was sent {name} of epoch {sent.coordinator_epoch}")
-        stored = self.ensemble.zk.nodes[paths.generation(key[0])].content
+        node = self.ensemble.zk.nodes.get(paths.generation(key[0]))
+        stored = node.content if node is not None else b""  # another program has deleted it
         if stored.isdigit() and sent.generation > cluster_nodes.decode_counter("generation", stored):
             raise BrokenPromiseError("generation", f"{key} was sent {name} of a generation that is not stored")
 
@@ -278,8 +288,13 @@ class TreeInvariants:
     def _eviction_changed(self, change: Change, key: tuple[str, str], host: Host | None) -> None:
         known = self.consumer(*key)
         now_us = self.ensemble.schedule.now_us
+        if change.after is not None and change.before is not None and change.before.content == change.after.content:
+            return  # written again by another program
         if change.after is not None:
-            record = ownership.decode_eviction(change.after.content)
+            try:
+                record = ownership.decode_eviction(change.after.content)
+            except NodeContentError:
+                return  # another program's
             known.evicted = frozenset(record.partitions)
             known.evicted_us, known.lease_us = now_us, record.lease_ms * 1_000
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.hostile import Target, perform_hostile
+from tests.simulation.hostile import perform_hostile
 from tests.simulation.plan import Fault
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.quiescence import LOOK_US, SETTLE_LIMIT_US, problems, read_shares
+from tests.simulation.strangers import Target
 from zkrebalancer.protocol.fields import TopicPartition
 
 HASTE_US = 2_500_000  # to reconnect, to read all groups, and to give a newcomer its share

@@ -25,6 +25,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Replied,
+    Sync,
     ZooKeeperEvent,
 )
 
@@ -49,7 +50,7 @@ class Refusing:
     `is_whole`: a transaction is refused as a whole, without naming an operation.
     """
 
-    kinds: tuple[type[Operation | Get | ListChildren], ...]
+    kinds: tuple[type[Operation | Get | ListChildren | Sync], ...]
     path: str
     refusal: Refusal
     until_us: int
@@ -61,11 +62,11 @@ class Refusing:
             for index, operation in enumerate(call.operations):
                 if self._concerns(operation):
                     return Refused(self.refusal, None if self.is_whole else index)
-        elif isinstance(call, Get | ListChildren) and self._concerns(call):
+        elif isinstance(call, Get | ListChildren | Sync) and self._concerns(call):
             return Refused(self.refusal)
         return None
 
-    def _concerns(self, asked: Operation | Get | ListChildren) -> bool:
+    def _concerns(self, asked: Operation | Get | ListChildren | Sync) -> bool:
         return isinstance(asked, self.kinds) and asked.path.startswith(self.path)
 
 
@@ -84,6 +85,7 @@ class Ensemble:
         self.hosts: dict[int, Host] = {}  # session id -> owner
         self.on_request: Callable[[Host, Call], None] = lambda _host, _call: None
         self.down = False
+        self.sessions_ms = 0, 1_000_000  # the timeouts that servers grant, at least and at most
         self.cut_off: Server | None = None
         self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
         self._following: set[int] = set()
@@ -286,7 +288,8 @@ class Connection:
             return
         self.attached = True
         if session is None:
-            self.session = zk.open(self.timeout_ms, server, self._pull)
+            shortest, longest = self.ensemble.sessions_ms
+            self.session = zk.open(max(shortest, min(longest, self.timeout_ms)), server, self._pull)
             self.ensemble.hosts[self.session.session_id] = self.host
         else:
             zk.reconnect(session, server)
@@ -418,7 +421,7 @@ class Connection:
         if is_heard and session.server is not self.ensemble.cut_off:
             self._countdown = None
         elif self._countdown is None:
-            since_us = self.host.schedule.now_us - self.host.random.randrange(self.timeout_ms * 250)
+            since_us = self.host.schedule.now_us - self.host.random.randrange(session.timeout_ms * 250)
             self._count_down(session, max(since_us, self._heard_us))
 
     def count_down_anew(self) -> None:
@@ -429,7 +432,7 @@ class Connection:
     def _count_down(self, session: Session, since_us: int) -> None:
         self._countdowns += 1
         self._countdown = self._countdowns
-        at_us = since_us + self.timeout_ms * 1_000 + self.host.random.randrange(TICK_US)
+        at_us = since_us + session.timeout_ms * 1_000 + self.host.random.randrange(TICK_US)
         self.host.schedule.at(at_us, self._run_out, session, self._countdown)
 
     def _run_out(self, session: Session, countdown: int) -> None:

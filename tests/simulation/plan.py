@@ -82,6 +82,13 @@ HOSTILE_WEIGHTS = {
     "break_step": 2,
     "abandon_reset": 2,
     "pair": 8,
+    "foreign_node": 8,
+    "rewrite_node": 4,
+    "delete_place": 3,
+    "refuse_sync": 4,
+    "garble_epoch": 3,
+    "foreign_leader": 2,
+    "limit_sessions": 2,
 }
 
 # Limits of hostile runs; with each of these values, work takes several rounds.
@@ -124,6 +131,8 @@ ISOLATED = frozenset(
         "restore_member",
         "hang_strategy",
         "break_step",
+        "foreign_node",
+        "rewrite_node",
     }
 )
 

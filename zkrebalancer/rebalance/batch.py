@@ -8,15 +8,16 @@ members claim.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
-from zkrebalancer.protocol.calls import Check, Create, Operation, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Check, Create, Done, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import Command, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
-from zkrebalancer.rebalance import static_members, topic_reset
+from zkrebalancer.rebalance import facts, static_members, topic_reset
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
@@ -38,11 +39,13 @@ class Batch:
         self._view = view
         self._first: list[Operation] = [Check(paths.group(view.group), view.settings_version)]
         self.generation_index = None if plan.stored else len(self._first)  # of the operation that stores it
+        self.mark_index: int | None = None  # of the operation that marks the records of what was given as reliable
         if not plan.stored:
             content = cluster_nodes.encode_counter(plan.generation)
             self._first.append(SetContent(paths.generation(view.group), content, view.generation_version))
             if view.is_recorded:
-                self._first.append(SetContent(paths.given(view.group), content))
+                self.mark_index = len(self._first)
+                self._first.append(SetContent(paths.given(view.group), content, view.given_version))
         self._room = self._whole_room = scheduler.room(self._first)
         self._beside: list[Operation] = []
         self._creates: list[Operation] = []
@@ -132,10 +135,11 @@ class Batch:
 class GivenRecords:
     """Corrects the records of one group that differ from what is known."""
 
-    def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
+    def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Start with nothing to write."""
         self._scheduler = scheduler
         self._view = view
+        self._report = report
         self._is_writing = False
         self._tries = 0  # failed ones in a row
 
@@ -186,18 +190,33 @@ class GivenRecords:
         if any(member.given is None for member in self._view.members.values()):
             return  # the group is read anew once that record can be read, or is gone
         group = self._view.group
-        mark = SetContent(paths.given(group), cluster_nodes.encode_counter(self._view.generation))
+        content = cluster_nodes.encode_counter(self._view.generation)
+        mark = SetContent(paths.given(group), content, self._view.given_version)
         self._is_writing = True
-        self._scheduler.write([Check(paths.generation(group), self._view.generation_version), mark], self._marked)
+        known = min(self._view.recorded & self._view.members.keys(), default=None)
+        is_there = [] if known is None else [Check(paths.given(group, known))]  # a folder made anew has none
+        check = Check(paths.generation(group), self._view.generation_version)
+        self._scheduler.write([check, mark, *is_there], self._marked)
 
     def _marked(self, reply: Reply) -> None:
         self._note_outcome(reply)
         self._view.is_recorded = not isinstance(reply, Refused)
+        if not isinstance(reply, Refused):
+            self._view.given_version = version_in(reply, 1, self._view.given_version)
+        elif reply.index in {1, 2} and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}:
+            self._report(facts.Outdated())  # another client has written or deleted it, perhaps with the records in it
+            return
         self.look()
 
     def _note_outcome(self, reply: Reply) -> None:
         self._is_writing = False
         self._tries = self._tries + 1 if isinstance(reply, Refused) else 0
+
+
+def version_in(reply: Reply, index: int, before: int) -> int:
+    """Return the version that an operation of a transaction has given to its node."""
+    version = reply.results[index] if isinstance(reply, Done) else None
+    return version if isinstance(version, int) else before + 1
 
 
 def _is_divisible(wanted: Command) -> bool:

@@ -102,6 +102,7 @@ class Coordinator:
         self._rubbish = Rubbish(self.scheduler)  # data of ended leaderships
         self._stopping = False
         self._refused_groups: set[str] = set()
+        self._leaderships = 0
 
     @property
     def groups_being_rebalanced(self) -> dict[str, bool]:
@@ -175,7 +176,8 @@ class Coordinator:
 
     def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
         """After winning the election, read all topics and groups, and check every group."""
-        seed = f"{self.coordinator_elector.session_id}/{self.shard.seed}{epoch}"
+        self._leaderships += 1  # one epoch may have several, if a sync was refused meanwhile
+        seed = f"{self.coordinator_elector.session_id}/{self.shard.seed}{epoch}/{self._leaderships}"
         self.scheduler.begin_leadership(seed, epoch_version, self.coordinator_elector.step_down)
         self.leadership = Leadership(
             scheduler=self.scheduler,

@@ -161,8 +161,8 @@ class Departures:
     def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
         """End the membership of a consumer that did not acknowledge a command (`late`), or has unreadable nodes."""
         member = self._view.members.get(consumer)
-        if member is None or member.state is MemberState.EVICTING:
-            return
+        if member is None or member.state is MemberState.EVICTING or self._scheduler.has_timer(("evict", consumer)):
+            return  # if an eviction has just been prevented, it has to wait for its next try, whatever the reason
         member.go(MemberState.EVICTING)
         self._view.touch(consumer)
         self._scheduler.complain(paths.ids(self._view.group, consumer), f"evicting {consumer}: {reason}")
@@ -251,8 +251,12 @@ class Departures:
 
     def _try_again(self, consumer: str) -> None:
         member = self._view.members.get(consumer)
-        if member is not None:
-            self.evict_broken(member)
+        if member is None:
+            return
+        self.evict_broken(member)
+        if member.state is not MemberState.EVICTING:  # whoever wanted it meanwhile has to find out whether it is due
+            self._report(facts.EvictionCalledOff(member))
+            self._report(facts.OwnersInDoubt(consumer))
 
     def _call_off(self, member: Member) -> None:
         """End an eviction that lost the race to an acknowledgement, or to the end of the session."""

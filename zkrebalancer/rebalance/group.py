@@ -399,13 +399,13 @@ class Group:
         self._go(self.planning.state_at_rest, reason)
         self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
-        seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()  # so that groups are not all read again at once
-        pause_us = RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
-        if self.view.members or self.view.evicted or self._load_trigger != RECONCILIATION:
-            at_us, load_later = self._scheduler.now.mono_us + pause_us, self._leadership.groups_to_load.add
-            self._scheduler.wake("reconcile", at_us, load_later, self.name, RECONCILIATION)
-        else:
+        now_us = self._scheduler.now.mono_us  # below, so that groups are not all read again at once
+        pause_us = RECONCILE_INTERVAL_US - crc32(f"{self.name}/{now_us}".encode()) % RECONCILE_SPREAD_US
+        if not (self.view.members or self.view.evicted or self._load_trigger != RECONCILIATION):
             self._membership.look_ever_more_rarely(pause_us)
+        elif not self._scheduler.has_timer("reconcile"):  # a group that rests again and again is read all the same
+            load_later = self._leadership.groups_to_load.add
+            self._scheduler.wake("reconcile", now_us + pause_us, load_later, self.name, RECONCILIATION)
         if self._causes.pending is not None:
             self._queue_debounced()
         self.region.look()

@@ -79,9 +79,11 @@ class Membership:
 
     def look_ever_more_rarely(self, pause_us: int) -> None:
         """List members again at growing intervals: ZooKeeper sends no watch events without the right to read."""
-        self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
+        self._scheduler.wake("look", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
 
     def _look(self, pause_us: int) -> None:
+        if self._view.members:
+            return  # the group is reconciled instead
         self.look_ever_more_rarely(min(2 * pause_us, MAX_LOOK_PAUSE_US))
         self.list_ids()
 

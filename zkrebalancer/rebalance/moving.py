@@ -18,7 +18,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
-from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords
+from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords, version_in
 from zkrebalancer.rebalance.effects import Warn
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
@@ -49,7 +49,7 @@ class Moving:
         self._vacancies = vacancies
         self._epoch = epoch
         self._report = report
-        self._given = GivenRecords(scheduler, view)
+        self._given = GivenRecords(scheduler, view, report)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self._is_sending = False
@@ -185,8 +185,9 @@ class Moving:
         if batch.generation_index is not None:
             batch.plan.stored = True
             view.generation = batch.plan.generation
-            version = reply.results[batch.generation_index]
-            view.generation_version = version if isinstance(version, int) else view.generation_version + 1
+            view.generation_version = version_in(reply, batch.generation_index, view.generation_version)
+        if batch.mark_index is not None:
+            view.given_version = version_in(reply, batch.mark_index, view.given_version)
         view.incarnations.update(batch.incarnations)
         view.recorded_incarnations.update(batch.incarnations)
         view.recorded.update(batch.recorded)

@@ -196,7 +196,8 @@ class GroupReader:
         self._statics = _names(reply)
 
     def _mark_read(self, reply: Reply) -> None:
-        self._mark = reply.content if isinstance(reply, Content) else None
+        if isinstance(reply, Content):
+            self._mark, self.view.given_version = reply.content, reply.stat.version
 
     def _given_listed(self, reply: Reply) -> None:
         self.view.recorded = set(_names(reply))

@@ -226,6 +226,7 @@ class GroupView:
     created_zxid: int = 0  # of the group's node; if it differs, the group was deleted and created again
     generation: int = 0
     generation_version: int = 0
+    given_version: int = -1  # of the mark of the records of what was given; -1: unknown
     members: dict[str, Member] = field(default_factory=dict)
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)

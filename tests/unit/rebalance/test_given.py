@@ -14,7 +14,7 @@ from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.requests import RequestLimit
-from zkrebalancer.rebalance import batch, moving
+from zkrebalancer.rebalance import batch, facts, moving
 from zkrebalancer.rebalance.batch import GivenRecords
 from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.scheduler import Scheduler
@@ -284,6 +284,10 @@ def test_a_record_that_cannot_be_read_is_believed_and_written_again() -> None:
     assert any("b-1: given: version 2 is newer" in text for text in world.warnings)
 
 
+def _ignore(_fact: facts.Fact) -> None:
+    """Report to nobody."""
+
+
 @pytest.mark.parametrize(("refusal", "is_recorded"), [(Refusal.NO_NODE, True), (Refusal.NODE_EXISTS, False)])
 def test_a_record_that_somebody_removed_or_created_just_before_it_is_written_is_written_again(
     refusal: Refusal, is_recorded: bool
@@ -292,7 +296,7 @@ def test_a_record_that_somebody_removed_or_created_just_before_it_is_written_is_
     scheduler, view = Scheduler(), GroupView("g", {})
     view.members["a-1"] = Member("a-1", owners=OwnersRecord(1, None, {}), given={("t", 0): 0})
     view.recorded, view.unrecorded["a-1"] = {"a-1"} if is_recorded else set(), None
-    records = GivenRecords(scheduler.part("g"), view)
+    records = GivenRecords(scheduler.part("g"), view, _ignore)
     records.look()
     written: list[Operation] = []
     for reply in (Refused(refusal, 1), Done((None, None))):
@@ -310,7 +314,7 @@ def test_a_record_that_somebody_removed_or_created_just_before_it_is_written_is_
 def test_a_group_whose_generation_somebody_else_has_raised_is_marked_with_growing_pauses() -> None:
     """In `GivenRecords._note_outcome`, count no tries."""
     scheduler, view = Scheduler(), GroupView("g", {}, is_recorded=False)
-    records = GivenRecords(scheduler.part("g"), view)
+    records = GivenRecords(scheduler.part("g"), view, _ignore)
     records.look()
     pauses_ms: list[int] = []
     replies: list[Reply] = [*[Refused(Refusal.BAD_VERSION, 1)] * 8, Done((None, None, 1))]
@@ -331,7 +335,7 @@ def test_records_are_not_marked_as_reliable_before_everybodys_is_known() -> None
     """In `GivenRecords._mark`, look at no member: the next leader would evict whoever has no record yet."""
     scheduler, view = Scheduler(), GroupView("g", {}, is_recorded=False)
     member = view.members["a-1"] = Member("a-1", owners=None, given=None)
-    records = GivenRecords(scheduler.part("g"), view)
+    records = GivenRecords(scheduler.part("g"), view, _ignore)
     unknown_then_known: list[dict[TopicPartition, int] | None] = [None, {}]
     for given in unknown_then_known:
         member.given = given
@@ -382,7 +386,7 @@ def test_many_records_are_corrected_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
         given = {("t", number): 0 for number in range(size)}
         view.members[name] = Member(name, owners=OwnersRecord(1, None, {}), given=given)
     view.recorded, view.unrecorded = set(sizes), OrderedDict.fromkeys(sizes)
-    records = GivenRecords(scheduler.part("g"), view)
+    records = GivenRecords(scheduler.part("g"), view, _ignore)
     records.look()
     written: list[list[str]] = []
     while (at_us := scheduler.next_deadline_us()) is not None:
@@ -403,7 +407,7 @@ def test_records_are_written_after_a_group_is_read_again_while_one_was_written()
     """In `GivenRecords.reset`, keep what is under way: its reply never comes."""
     scheduler, view = Scheduler(), GroupView("g", {})
     view.members["a-1"] = Member("a-1", owners=OwnersRecord(1, None, {}), given={("t", 0): 0})
-    records = GivenRecords(scheduler.part("g"), view)
+    records = GivenRecords(scheduler.part("g"), view, _ignore)
     for _ in range(2):
         view.unrecorded["a-1"] = None
         records.look()

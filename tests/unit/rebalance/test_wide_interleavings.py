@@ -161,7 +161,7 @@ class WideChaos(Chaos):
         deadlines = {
             name for c in world.coordinators if c.alive for owner, name in c.machine.scheduler.due if owner == GROUP
         }
-        assert deadlines <= {"reconcile"}, f"still waiting for {deadlines}"
+        assert deadlines <= {"reconcile", "look"}, f"still waiting for {deadlines}"
 
     def _is_readable(self, path: str) -> bool:
         node = self.world.zk.nodes.get(path)
