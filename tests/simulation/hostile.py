@@ -12,8 +12,8 @@ from random import Random
 from consumer_agent.membership.offset_books import MARK_PREFIX
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.invariants import ROGUE
-from tests.simulation.network import Refusing
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
+from tests.simulation.refusing import Refusing
 from tests.simulation.strangers import STRANGE, Do, Target
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration

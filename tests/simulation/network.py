@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from tests.simulation.host import Host
+from tests.simulation.refusing import Refusing
 from tests.simulation.schedule import Schedule
 from tests.support.zk_model import Change, Server, Session, ZkModel
 from zkrebalancer.protocol import calls
@@ -25,7 +25,6 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Replied,
-    Sync,
     ZooKeeperEvent,
 )
 
@@ -41,33 +40,6 @@ LAG_AFTER_LOSS_US = 2_000_000
 RETRY_US = (20_000, 400_000)
 
 Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusing:
-    """Temporary refusals by a server, of some kinds of operations or reads below `path`.
-
-    `is_whole`: a transaction is refused as a whole, without naming an operation.
-    """
-
-    kinds: tuple[type[Operation | Get | ListChildren | Sync], ...]
-    path: str
-    refusal: Refusal
-    until_us: int
-    is_whole: bool = False
-
-    def reply(self, call: Call) -> Refused | None:
-        """Return the refusal of a call, None if it is let through."""
-        if isinstance(call, Multi):
-            for index, operation in enumerate(call.operations):
-                if self._concerns(operation):
-                    return Refused(self.refusal, None if self.is_whole else index)
-        elif isinstance(call, Get | ListChildren | Sync) and self._concerns(call):
-            return Refused(self.refusal)
-        return None
-
-    def _concerns(self, asked: Operation | Get | ListChildren | Sync) -> bool:
-        return isinstance(asked, self.kinds) and asked.path.startswith(self.path)
 
 
 class Ensemble:

@@ -11,7 +11,7 @@ from random import Random
 
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import Cluster
-from tests.simulation.network import Refusing
+from tests.simulation.refusing import Refusing
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, SetContent, Sync
 
