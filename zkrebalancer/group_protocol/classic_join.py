@@ -145,40 +145,41 @@ class Join:
             self._store_replacement(member, former, led)
 
     def _store_replacement(self, member: ClassicMember, former: ClassicMember, led: str) -> None:
-        """Store the new id, then answer; no other member is affected. If it cannot be stored, the former id stays."""
+        """Store the new id, then answer; no other member is affected. If it cannot be stored, the former id stays.
+
+        `led`: the id of the leader before.
+        """
         group, ticket = self._group, self._received.ticket
-        member_id, generation_id = member.member_id, group.generation_id
 
         def stored(error: ErrorCode) -> None:
-            if (
-                group.state is not ClassicState.STABLE
-                or group.generation_id != generation_id
-                or member.join_ticket != ticket
-            ):
+            if group.state is not ClassicState.STABLE or member.join_ticket != ticket:
                 return  # a rebalance, or a later self, answers
             if error:
-                group.answer_join_error(member, error, UNKNOWN_MEMBER_ID)
-                group.cancel_session(member_id)
-                group.roster.rename(member, former.member_id)
-                group.roster.set_protocols(member, former.protocols)
-                member.session_timeout_ms = former.session_timeout_ms
-                member.rebalance_timeout_ms = former.rebalance_timeout_ms
-                group.start_session(member)
-                return
-            is_leader = group.roster.leader_id == member_id
-            if self._received.api_version >= SKIP_ASSIGNMENT_FROM:
-                answer = group.join_answer(
-                    member, group.shown_members() if is_leader else (), skip_assignment=is_leader
-                )
-            else:  # a client of these versions would assign if it saw itself lead, so it sees its former id lead
-                answer = JoinGroupAnswer(
-                    ErrorCode.NONE, member_id, generation_id, group.roster.protocol_type, group.protocol_name, led
-                )
-            group.scheduler.reply(ticket, answer)
-            group.roster.set_join_ticket(member, None)
+                self._take_back(member, former, error)
+            else:
+                group.scheduler.reply(ticket, self._replaced(member, led))
+                group.roster.set_join_ticket(member, None)
 
         assignments = {other.member_id: other.assignment for other in group.roster.members.values()}
         group.scheduler.store(group.group_id, group.stored_form(assignments), stored)
+
+    def _take_back(self, member: ClassicMember, former: ClassicMember, error: ErrorCode) -> None:
+        group = self._group
+        group.answer_join_error(member, error, UNKNOWN_MEMBER_ID)
+        group.cancel_session(member.member_id)
+        group.roster.rename(member, former.member_id)
+        group.roster.set_protocols(member, former.protocols)
+        member.session_timeout_ms = former.session_timeout_ms
+        member.rebalance_timeout_ms = former.rebalance_timeout_ms
+        group.start_session(member)
+
+    def _replaced(self, member: ClassicMember, led: str) -> JoinGroupAnswer:
+        group = self._group
+        if self._received.api_version >= SKIP_ASSIGNMENT_FROM:
+            is_leader = group.roster.leader_id == member.member_id
+            return group.join_answer(member, group.shown_members() if is_leader else (), skip_assignment=is_leader)
+        # A client of these versions would assign if it saw itself lead, so it sees its former id lead.
+        return replace(group.join_answer(member, ()), leader=led)
 
     # ---- members that join again
 

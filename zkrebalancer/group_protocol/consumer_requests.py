@@ -63,8 +63,7 @@ def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest
     epoch = request.generation_id_or_member_epoch
     member = group.roster.members.get(request.member_id)
     error = _epoch_error(group, member, epoch)
-    is_known = bool(group.roster.members) and member is not None
-    if is_known and member is not None and member.classic is None and api_version < EPOCH_FROM:
+    if member is not None and member.classic is None and api_version < EPOCH_FROM:
         error = ErrorCode.UNSUPPORTED_VERSION
     group.scheduler.reply(ticket, OffsetCheckAnswer(error, member is not None and member.classic is not None))
 

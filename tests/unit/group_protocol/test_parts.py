@@ -225,8 +225,8 @@ def test_an_assignment_is_read_as_it_was_written(assignment: dict[str, tuple[int
 
 
 @given(st.binary(max_size=30))
-def test_bytes_that_are_neither_are_refused(content: bytes) -> None:
-    with contextlib.suppress(SubscriptionError):
-        assert read_subscription(content).topics is not None
-    with contextlib.suppress(SubscriptionError):
-        assert read_assignment(content) is not None
+def test_any_bytes_are_read_or_refused(content: bytes) -> None:
+    """In `read_subscription` or `read_assignment`, let an error of `struct` through."""
+    for read in (read_subscription, read_assignment):
+        with contextlib.suppress(SubscriptionError):
+            read(content)
