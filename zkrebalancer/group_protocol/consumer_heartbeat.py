@@ -21,12 +21,10 @@ from zkrebalancer.group_protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
-from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.topics import check_expression
 from zkrebalancer.protocol.errors import PatternError
 
 MEMBER_ID_FROM_CLIENT = 1  # versions of ConsumerGroupHeartbeat
-MAX_URGENT_REPORTS_PER_S = 2_000  # of all members of a group; a core handles five to ten times as many
 
 
 def validate(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
@@ -223,19 +221,9 @@ class Heartbeat:
             None,
             member.member_id,
             member.position.epoch,
-            interval_ms(group.world.settings, len(group.roster.members), is_urgent=is_urgent),
+            group.world.haste.interval_ms(group.group_id, len(group.roster.members), is_urgent=is_urgent),
             HeartbeatAssignment(_topic_partitions(member.position.assigned)) if is_assignment_due else None,
         )
-
-
-def interval_ms(settings: GroupProtocolSettings, members: int, *, is_urgent: bool) -> int:
-    """Return after how many milliseconds a member reports again.
-
-    The more members a group has, the longer: their reports must not take the time in which they could be answered.
-    """
-    usual_ms = settings.consumer_heartbeat_interval_ms
-    shortest_ms = members * 1_000 // MAX_URGENT_REPORTS_PER_S
-    return min(usual_ms, max(settings.consumer_urgent_heartbeat_interval_ms, shortest_ms)) if is_urgent else usual_ms
 
 
 def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str) -> ConsumerMember:

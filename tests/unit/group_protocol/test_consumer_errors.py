@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_an_invalid_heartbeat_is_refused_with_a_text(wrong: ConsumerGroupHeartbe
         {"subscribed_topic_names": ("not-there",)},
     ],
 )
-def test_a_client_that_wants_no_topic_yet_is_a_member(wanted: dict[str, object]) -> None:
+def test_a_client_that_wants_no_topic_yet_is_a_member(wanted: dict[str, Any]) -> None:
     """In `validate`, look at the topics instead of whether there is a list: Java's client then ends.
 
     It makes the list from its own pattern, which may not match any topic yet.

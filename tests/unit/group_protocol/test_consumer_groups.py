@@ -18,7 +18,6 @@ from tests.support.kip848_group import (
 )
 from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer
 from zkrebalancer.group_protocol.assignors import ASSIGNORS
-from zkrebalancer.group_protocol.consumer_heartbeat import MAX_URGENT_REPORTS_PER_S, interval_ms
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.machine import Machine
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -373,13 +372,3 @@ def test_a_group_without_members_is_kept_for_a_while_and_any_protocol_may_have_i
     coordinator.pass_time(coordinator.settings.empty_group_retention_ms)
     assert GROUP not in coordinator.kept
     assert coordinator.machine.group_names() == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("members", "expected_ms"), [(1, 500), (MAX_URGENT_REPORTS_PER_S // 2, 500), (4_000, 2_000), (50_000, 5_000)]
-)
-def test_members_of_a_large_group_report_less_often_while_something_is_pending(members: int, expected_ms: int) -> None:
-    """In `interval_ms`, ignore how many there are: a thousand would report 5,000 times a second in a central group."""
-    settings = GroupProtocolSettings()
-    assert interval_ms(settings, members, is_urgent=True) == expected_ms
-    assert interval_ms(settings, members, is_urgent=False) == settings.consumer_heartbeat_interval_ms
