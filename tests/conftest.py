@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,7 @@ SHARED_BY_A_MODULE = ("module", "package", "class")
 INTEGRATION = "tests/integration"
 SPARK_FILES = {f"{INTEGRATION}/test_{name}.py" for name in ("pipeline", "spark_queries", "spark_connector")}
 SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_{name}" for name in ("pipeline", "spark_source")}
+PARSED = "tests/style"  # its modules share the parsed sources
 SPREAD = (f"{INTEGRATION}/", "tests/campaign/", "tests/simulation/")  # single tests go to the next free worker
 WITH_MODULE_FIXTURES = {
     f"{INTEGRATION}/test_{name}.py"
@@ -58,6 +60,17 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile, and afterwards not among what was imported and collected, which stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Share one small session among all tests that need Spark in this process: a JVM takes seconds to start."""
@@ -86,6 +99,8 @@ def _unit(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file.startswith("tests/unit/pipeline/") or file in SPARK_FILES or nodeid in SPARK_TESTS:
         return "spark"
+    if file.startswith(f"{PARSED}/"):
+        return PARSED
     return nodeid if file.startswith(SPREAD) and file not in WITH_MODULE_FIXTURES else file
 
 
