@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy  # its `stats`, which take a second to import, are loaded when they are used
 
 RESAMPLES = 2_000
 MAX_SIGNS = 1 << 14  # of up to 14 pairs every sign is tried; of more, so many drawn by a seed
@@ -82,13 +82,15 @@ def _chance(apart: np.ndarray) -> float:
     if len(apart) == 1:
         return 1.0
     rng = np.random.default_rng(SEED)
-    found = stats.permutation_test((apart,), _signed_ranks, permutation_type="samples", n_resamples=MAX_SIGNS, rng=rng)
+    found = scipy.stats.permutation_test(
+        (apart,), _signed_ranks, permutation_type="samples", n_resamples=MAX_SIGNS, rng=rng
+    )
     return float(found.pvalue)
 
 
 def _signed_ranks(apart: np.ndarray, axis: int = -1) -> np.ndarray:
     """Return Wilcoxon's statistic; differences of 0 take part in the ranks and count for neither side (Pratt, 1959)."""
-    ranked: np.ndarray = np.sum(np.sign(apart) * stats.rankdata(np.abs(apart), axis=axis), axis=axis)
+    ranked: np.ndarray = np.sum(np.sign(apart) * scipy.stats.rankdata(np.abs(apart), axis=axis), axis=axis)
     return ranked
 
 
@@ -104,4 +106,4 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 def false_discoveries(ps: Sequence[float]) -> list[float]:
     """Return the p of each of several tests, so that of those below ALPHA, a share of ALPHA is expected to be wrong."""
-    return [float(p) for p in stats.false_discovery_control(ps)] if ps else []
+    return [float(p) for p in scipy.stats.false_discovery_control(ps)] if ps else []
