@@ -23,6 +23,7 @@ from zkrebalancer.localcluster.server import Program
 
 PARTITIONS = 6
 RECORDS = 300  # of each partition, at a time
+POLLING_DELAY_MS = 100  # of a stream without records; with Spark's 10, a JVM is never idle
 START_DEADLINE_S = 240.0  # of a JVM and its Python workers, two at once
 SPARK, AGENT = "spark_exactly_once.py", "exactly_once.py"
 assert (FOLDER / SPARK).exists()
@@ -49,7 +50,8 @@ class Company:
         settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
         heap = "-Xms300m -Xmn150m"  # the example's own limit is below the heap that other tests begin with
         java = ("--driver-java-options", f"-Djava.io.tmpdir={self.temporary} {heap}")
-        settings |= light_spark.submit(*java, "--conf", f"spark.local.dir={self.temporary}")
+        delay = f"spark.sql.streaming.pollingDelay={POLLING_DELAY_MS}"
+        settings |= light_spark.submit(*java, "--conf", f"spark.local.dir={self.temporary}", "--conf", delay)
         return self.examples.start(file, **settings, WORK_S=work_s)
 
     def end_jvms(self) -> None:
@@ -105,8 +107,28 @@ def kill(program: Program) -> None:
     program.kill()
 
 
-@pytest.mark.timeout(1_200)
 def test_spark_and_a_plain_consumer_share_a_group(company: Company) -> None:
+    spark, agent = company.start(SPARK, "first"), company.start(AGENT, "")
+    company.wait_members(2)
+    company.wait_work()
+    kill(spark)
+    company.wait_work()
+    spark = company.start(SPARK, "first")  # it repeats its last batch
+    company.wait_members(2)
+    company.wait_work()
+    kill(agent)
+    company.wait_members(1)
+    company.wait_work()
+    agent = company.start(AGENT, "")
+    company.wait_members(2)
+    company.produce()
+    company.wait_all()
+    end(company, [spark], agent)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_two_spark_applications_and_a_plain_consumer_share_a_group(company: Company) -> None:
     first, agent = company.start(SPARK, "first"), company.start(AGENT, "")
     company.wait_members(2)
     company.produce()
@@ -123,10 +145,15 @@ def test_spark_and_a_plain_consumer_share_a_group(company: Company) -> None:
     company.wait_members(3)
     company.produce()
     company.wait_all()
-    for program in (first, second, agent):
+    end(company, [first, second], agent)
+
+
+def end(company: Company, applications: list[Program], agent: Program) -> None:
+    """End all members in good order; require each record's result once in the table."""
+    for program in (*applications, agent):
         os.kill(program.pid, signal.SIGINT if program is agent else signal.SIGTERM)
     company.lab.wait_for("everybody to leave", lambda: not company.lab.group(company.examples.group).members)
-    for program in (first, second, agent):
+    for program in (*applications, agent):
         company.examples.wait_end(program)
     rows = company.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
     assert {count for *_, count in rows} == {1}
