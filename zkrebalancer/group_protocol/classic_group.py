@@ -35,12 +35,12 @@ class ClassicGroup:
         self.generation_id = 0
         self.former_generations: dict[str, int] = {}  # of members until they join, after a change of protocol
         self.protocol_name: str | None = None
-        self.is_first_join = False  # preparing, and empty before: joins extend the wait
         self.is_generation_stored = False  # completing, and the joins may be answered
-        self.is_assigning = False  # completing, and an assignment is being stored
         self.max_size = settings.group_max_size
         self._limit_ms = FIRST_LIMIT_MS
         self._when_gone = when_gone
+        self._is_first_join = False  # preparing, and empty before: joins extend the wait
+        self._is_assigning = False  # completing, and an assignment is being stored
         self._came_since = False  # in the first join: a member arrived after the timer was set
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
@@ -113,7 +113,7 @@ class ClassicGroup:
 
     def note_newcomer(self) -> None:
         """Extend the first join when a member arrives."""
-        self._came_since = self._came_since or self.is_first_join
+        self._came_since = self._came_since or self._is_first_join
 
     def rebalance_or_complete_join(self, reason: str) -> None:
         """Start a rebalance, or complete the join phase if one is being prepared and all have joined."""
@@ -128,12 +128,12 @@ class ClassicGroup:
             self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         self._cancel(SYNC)
         self._cancel(RETENTION)
-        self.is_first_join = self.state is ClassicState.EMPTY
-        self.is_assigning = False
+        self._is_first_join = self.state is ClassicState.EMPTY
+        self._is_assigning = False
         self._came_since = False
         self.transition_to(ClassicState.PREPARING_REBALANCE)
         self.scheduler.report(self.group_id, f"rebalance after generation {self.generation_id}: {reason}")
-        if self.is_first_join:
+        if self._is_first_join:
             delay_ms = self.settings.group_initial_rebalance_delay_ms
             self._extend_first_join(delay_ms, max(self.roster.rebalance_timeout_ms() - delay_ms, 0))
         elif self.roster.have_all_joined():
@@ -160,7 +160,7 @@ class ClassicGroup:
 
     def maybe_complete_join(self) -> None:
         """Complete the join phase if all have joined; the first join phase always lasts for its full time."""
-        if self.state is ClassicState.PREPARING_REBALANCE and not self.is_first_join and self.roster.have_all_joined():
+        if self.state is ClassicState.PREPARING_REBALANCE and not self._is_first_join and self.roster.have_all_joined():
             self.complete_join()
 
     def complete_join(self) -> None:
@@ -263,9 +263,9 @@ class ClassicGroup:
 
     def assign(self, assignments: dict[str, bytes]) -> None:
         """Store what the leader assigned, then answer all; members that the leader left out get nothing."""
-        if self.is_assigning:  # the leader repeated its request; the first assignment applies
+        if self._is_assigning:  # the leader repeated its request; the first assignment applies
             return
-        self.is_assigning = True
+        self._is_assigning = True
         generation_id = self.generation_id
         content = self.stored_form(assignments)
         self.scheduler.store(
@@ -275,7 +275,7 @@ class ClassicGroup:
     def _assignment_stored(self, generation_id: int, assignments: dict[str, bytes], error: ErrorCode) -> None:
         if self.state is not ClassicState.COMPLETING_REBALANCE or generation_id != self.generation_id:
             return
-        self.is_assigning = False
+        self._is_assigning = False
         if error:
             self._refuse_syncs(error)
             self.prepare_rebalance(f"the assignment of generation {generation_id} could not be stored: {error.name}")

@@ -29,7 +29,7 @@ class GroupProtocolSettings:
     """How often a KIP-848 member reports in a settled group."""
     consumer_urgent_heartbeat_interval_ms: int = 500
     """The same while a member of the group has not reached its target."""
-    assigns_centrally: bool = False
-    """Whether targets of consumer groups come from outside (`Targeted`), instead of a leader or an assignor."""
     consumer_group_max_size: int = 2**31 - 1
     """How many members a KIP-848 group may have."""
+    assigns_centrally: bool = False
+    """Whether targets of consumer groups come from outside (`Targeted`), instead of a leader or an assignor."""
