@@ -25,7 +25,7 @@ KAFKA_VERSION = "3.9.1"  # what librdkafka's tests are told: some of them ask fo
 # What cannot pass with `--assign central`, and what it says there.
 NOT_CENTRAL = {
     "Test848RegexBrokerResolves": "it waits for an internal topic, which the coordinator never assigns",
-    "0113": "five of its parts expect rounds of all, or its own strategy, one is unclear; the others run alone",
+    "0113": "six of its parts expect rounds of all, or what its own strategy gives; the others run alone",
     "0132": "it expects exactly what the clients' own strategies give, and a comma in the group's name",
 }
 ONLY_CENTRAL = tuple(
