@@ -97,6 +97,9 @@ def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess, o
     described = json.loads(run("zkrebalancer", "groups", "describe", GROUP, "--members", "--json", *zookeeper).stdout)
     assert [consumer["registration"]["client_id"] for consumer in described["consumers"]].count("rdkafka") == 2
     assert len(described["consumers"]) == len(readers) + 1
+    assert GROUP in run("zkrebalancer", "groups", "list", *zookeeper).stdout
+    (owner,) = (one.consumer for one in lab.group(GROUP).members if one.owners and (TOPIC, 0) in one.owners.partitions)
+    assert owner in run("zkrebalancer", "groups", "explain", GROUP, TOPIC, "0", *zookeeper).stdout
     lab.configure(GROUP, GroupSettings(frozen=True))
     assert run("zkrebalancer", "groups", "plan", GROUP, *zookeeper).returncode == 0
     produce(gateway.bootstrap, TOPIC, [f"{number}" for number in range(300)])

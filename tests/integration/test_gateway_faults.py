@@ -1,4 +1,4 @@
-"""A gateway that hangs past its session, a ZooKeeper that is away for a while, and addresses of IPv6."""
+"""A gateway that hangs past its session, a ZooKeeper that is away for a while, addresses of IPv6, and names."""
 
 from __future__ import annotations
 
@@ -177,4 +177,25 @@ def test_clients_and_brokers_with_addresses_of_ipv6(folder: Path) -> None:
             reader.close()
         gateway.kill()
     assert ends == {"::1"}
+    assert gateway.troubles() == []
+
+
+def test_clients_and_brokers_with_names(shared_cluster: LocalCluster, folder: Path) -> None:
+    topic = make_topic(shared_cluster)
+    _host, _, port = shared_cluster.bootstrap.rpartition(":")
+    gateway = GatewayProcess(shared_cluster, folder, "--upstream", f"localhost:{port}", "--advertise", "localhost")
+    gateway.start()
+    with connected(gateway) as client:
+        nodes = ask(client, "Metadata", 5, {"topics": []})["brokers"]
+    assert {(one["host"], one["port"]) for one in nodes} == {("localhost", gateway.port + at) for at in (0, 1)}
+    produce(f"localhost:{gateway.port}", topic, [f"{number}" for number in range(60)])
+    readers = [Reader(kind, f"localhost:{gateway.port}", "named", topic) for kind in ("confluent", "kafka-python")]
+    wait_until(lambda: all(reader.assigned for reader in readers), "the partitions are not shared")
+    wait_until(lambda: sum(len(reader.values) for reader in readers) == 60, "not all records came")
+    with connected(gateway) as client:
+        found = ask(client, "FindCoordinator", 3, {"key": "named"})
+    assert (found["host"], found["port"]) == ("localhost", gateway.port)
+    for reader in readers:
+        reader.close()
+    gateway.kill()
     assert gateway.troubles() == []
