@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutations.editing import Edit
 from tests.mutations.hostile_bugs import HOSTILE_MUTATIONS
 from tests.mutations.mutation import Mutation
+from tests.mutations.shard_bugs import SHARD_MUTATIONS
 
 READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
 READ_OWNERS = "self._names_of_owners, self._names_of_ids, self._registrations, self._owners"
@@ -354,6 +355,7 @@ MUTATIONS = (
         seeds=2_000,
     ),
     *HOSTILE_MUTATIONS,
+    *SHARD_MUTATIONS,
     # Of the code --------------------------------------------------------------------------------------------------
     Mutation(
         "the legacy rule: a change during a rebalance is lost",

@@ -22,7 +22,13 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("zkrebalancer/rebalance", "zkrebalancer/region", "zkrebalancer/protocol", "consumer_agent")
+PACKAGES = (
+    "zkrebalancer/rebalance",
+    "zkrebalancer/region",
+    "zkrebalancer/protocol",
+    "zkrebalancer/operations",
+    "consumer_agent",
+)
 ANY_EXPRESSION = "___"
 ALIKE = 0.4  # similarity from which an error names a line
 

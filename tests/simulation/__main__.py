@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulation import transitions
-from tests.simulation.plan import HOSTILE_WEIGHTS, Scenario, make_plan
+from tests.simulation.plan import HOSTILE_WEIGHTS, SHARD_WEIGHTS, Scenario, make_plan
 from tests.simulation.run import Failure, Result, run
 from tests.simulation.shrink import shrink
 
@@ -125,9 +125,10 @@ def main() -> int:
     parser.add_argument("--hostile", action="store_true", help="add hostile faults")
     parser.add_argument("--kind", action="append", help="add this kind of hostile fault only")
     arguments = parser.parse_args()
-    unknown = set(arguments.kind or ()) - HOSTILE_WEIGHTS.keys()
+    kinds = HOSTILE_WEIGHTS | SHARD_WEIGHTS
+    unknown = set(arguments.kind or ()) - kinds.keys()
     if unknown:
-        parser.error(f"--kind {min(unknown)} is unknown; there are {', '.join(HOSTILE_WEIGHTS)}")
+        parser.error(f"--kind {min(unknown)} is unknown; there are {', '.join(kinds)}")
     hostile = arguments.kind or (HOSTILE_WEIGHTS if arguments.hostile else ())
     if arguments.seeds is not None and arguments.seeds < 1:
         parser.error("--seeds has to be at least 1")

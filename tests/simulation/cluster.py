@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from consumer_agent.runtime.record_buffer import Fairness, Prefetch
+from tests.simulation import shards
 from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
@@ -87,6 +88,8 @@ class Cluster:
             self.set_topic(topic, partitions)
         for group in GROUPS:
             self.write(Create(paths.group(group), self.settings(group, SETTINGS[0])))
+        if plan.shards > 1:
+            shards.set_number(self.ensemble, plan.shards)
         for _ in range(plan.coordinators):
             self.add_coordinator()
         for group in GROUPS:
@@ -103,6 +106,8 @@ class Cluster:
         self.coordinators = [process for process in self.coordinators if process.alive]
         name, seed = self._name("coordinator"), self.plan.seed
         host = CoordinatorHost(name, self.schedule, seed, self.ensemble, COORDINATOR_SESSION_MS, self._emitted)
+        if self.plan.shards > 1:
+            host.share()
         host.is_checked, host.hanging, host.broken = self.plan.is_hostile, self.hanging, self.broken
         self.coordinators.append(host)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
 from zkrebalancer.protocol.calls import Replied
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import (
     Compute,
@@ -61,7 +62,8 @@ class CoordinatorHost(Host):
         on_emit: Callable[[Emit], None],
     ) -> None:
         super().__init__(name, schedule, seed)
-        self.machine = Coordinator(Identity(int(name.split("-")[1]), name), WEIGHING)
+        self._identity = Identity(int(name.split("-")[1]), name)
+        self.machine: Coordinator | AllShards = Coordinator(self._identity, WEIGHING)
         self.connection = Connection(ensemble, self, session_timeout_ms, self.feed)
         self._on_emit = on_emit
         self.is_checked = False  # after every step
@@ -69,23 +71,36 @@ class CoordinatorHost(Host):
         self.broken: set[str] = set()  # groups whose every step raises
         self.computing: Counter[str] = Counter()  # by group; more than one if the group is read again meanwhile
 
+    def share(self) -> None:
+        """Take part in leading several shards of groups; call it before the first event."""
+        self.machine = AllShards(self._identity, WEIGHING)
+
+    @property
+    def machines(self) -> Sequence[Coordinator]:
+        return (self.machine,) if isinstance(self.machine, Coordinator) else self.machine.machines
+
+    def leading(self) -> list[Coordinator]:
+        return [machine for machine in self.machines if machine.leadership is not None]
+
     def feed(self, event: Event) -> None:
         if not self.alive:
             return
         if self.schedule.tells:
             self.tell(f"<- {_short(event)}")
-        for name, group in self.machine.groups.items():
-            scheduler = Broken() if name in self.broken else self.machine.scheduler
-            group._scheduler._scheduler = scheduler  # type: ignore[assignment]
-        failures = self.machine.quarantine.failures
+        for machine in self.machines:
+            for name, group in machine.groups.items():
+                scheduler = Broken() if name in self.broken else machine.scheduler
+                group._scheduler._scheduler = scheduler  # type: ignore[assignment]
+        failures = sum(machine.quarantine.failures for machine in self.machines)
         effects = self.machine.step(event, Now(self.clock_us(), self.wall_ms()))
-        if self.machine.quarantine.failures > failures and not self.broken:
+        if sum(machine.quarantine.failures for machine in self.machines) > failures and not self.broken:
             raise AssertionError([effect.text for effect in effects if isinstance(effect, Warn)])
         for effect in effects:
             self._perform(effect)
         self.plan_tick()
         if self.is_checked and self.connection.online:
-            check_machine(self.machine, set(+self.computing))
+            for machine in self.machines:
+                check_machine(machine, set(+self.computing))
 
     def _perform(self, effect: Effect) -> None:
         if self.schedule.tells:
@@ -93,7 +108,8 @@ class CoordinatorHost(Host):
         if isinstance(effect, Request):
             self.connection.request(effect.call_id, effect.call)
         elif isinstance(effect, Compute):
-            assert_kept_as_made_anew(self.machine.groups, effect)
+            for machine in self.machines:
+                assert_kept_as_made_anew(machine.groups, effect)
             self.computing[effect.group] += 1
             self.after(self.random.randrange(*COMPUTING_US), self._compute, effect)
         elif isinstance(effect, ReadLoads):
@@ -130,6 +146,8 @@ class CoordinatorHost(Host):
         self.feed(LoadsRead(effect.group, self.clock_us(), ends, committed, error))
 
     def deadline_us(self) -> int | None:
+        if isinstance(self.machine, AllShards):
+            return self.machine.next_deadline_us()
         return self.machine.scheduler.next_deadline_us()
 
     def tick(self) -> None:

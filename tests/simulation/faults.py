@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable
 from random import Random
 
+from tests.simulation import shards
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
 from tests.simulation.hostile import HOSTILE, perform_hostile
 from tests.simulation.network import SERVERS, SLOW_US, SLUGGISH_US, VERY_SLOW_US, Connection
-from tests.simulation.plan import GROUPS, WEIGHTS, Fault
+from tests.simulation.plan import GROUPS, SHARD_WEIGHTS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
 
@@ -61,7 +62,7 @@ def _agent(cluster: Cluster, draw: Random) -> AgentHost | None:
 def _coordinator(cluster: Cluster, draw: Random) -> CoordinatorHost:
     """Pick a coordinator, mostly the leader, because faults of standbys have little effect."""
     living = cluster.living_coordinators()
-    leading = [process for process in living if process.machine.leadership is not None]
+    leading = [process for process in living if process.leading()]
     return draw.choice(leading if leading and draw.random() < 0.8 else living)
 
 
@@ -306,13 +307,18 @@ def _depose(cluster: Cluster, draw: Random) -> None:
     if session is not None and session.server in ensemble.servers[1:]:
         ensemble.lag(ensemble.servers.index(session.server), draw.randrange(*LONG_US))
         _join(cluster, draw)
-    cluster.write(Delete(paths.COORDINATOR))
+    cluster.write(Delete(shards.some(ensemble, draw).coordinator))
 
 
 def _write_epoch(cluster: Cluster, draw: Random) -> None:
     """Write the epoch as an operator: the leader has to be elected again."""
-    epoch = int(cluster.ensemble.zk.nodes[paths.COORDINATOR_EPOCH].content)
-    cluster.write(SetContent(paths.COORDINATOR_EPOCH, b"%d" % (epoch + draw.randrange(3))))
+    path = shards.some(cluster.ensemble, draw).epoch
+    epoch = int(cluster.ensemble.zk.nodes[path].content)
+    cluster.write(SetContent(path, b"%d" % (epoch + draw.randrange(3))))
+
+
+def _set_shards(cluster: Cluster, draw: Random) -> None:
+    shards.set_number(cluster.ensemble, draw.randint(1, shards.MAX_COUNT))
 
 
 # Servers, clocks ------------------------------------------------------------------------------------------------------
@@ -439,4 +445,4 @@ def _delete_channel(cluster: Cluster, draw: Random) -> None:
         cluster.write(*[Delete(f"{channel}/{name}") for name in commands], Delete(channel))
 
 
-FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS}
+FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS | SHARD_WEIGHTS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tests.simulation import shards
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import MAX_DRIFT_PPM, Host
 from tests.simulation.network import Ensemble
@@ -58,9 +59,8 @@ class TreeInvariants:
         self.is_sound = is_sound
         self.consumers: dict[tuple[str, str], Consumer] = {}
         self.holders: dict[tuple[str, TopicPartition], set[str]] = {}
-        self.leader_session = 0
-        self.epoch = 0
-        self.is_epoch_garbled = False  # another program wrote its node; the next one is only known to be higher
+        self.leaders: dict[str, tuple[int, int]] = {}  # path of an epoch -> session of the last writer, epoch
+        self.garbled: set[str] = set()  # paths of epochs of other programs: the next one is only higher
         self.applied: set[str] = set()  # ids of commands
         self.back_us: dict[str, int] = {}  # existing topic whose node was deleted -> when the node was created again
         ensemble.watchers.append(self.committed)
@@ -73,30 +73,42 @@ class TreeInvariants:
         host = self.ensemble.hosts.get(session_id)
         by_path = {change.path: change for change in changes}
         for change in changes:
-            if change.path == paths.COORDINATOR_EPOCH:
+            if change.path.endswith("/coordinator_epoch"):
                 self._epoch_changed(change, session_id, by_path)
             elif change.path.startswith(paths.BROKER_TOPICS + "/"):
                 self._topic_changed(change)
             elif change.path.startswith(paths.GROUPS + "/"):
-                if isinstance(host, CoordinatorHost) and session_id != self.leader_session:
+                if isinstance(host, CoordinatorHost) and session_id != self._leader(change.path)[0]:
                     raise BrokenPromiseError("stale leader", f"{host.name} wrote {change.path}")
                 self._group_changed(change, host, bool(operations), by_path, touched)
         self._check_holders(touched)
 
+    def _leader(self, path: str) -> tuple[int, int]:
+        """Return the session and the epoch of the leader of a group's shard; `path`: of one of its nodes."""
+        return self.leaders.get(shards.of_group(self.ensemble, path.split("/")[3]).epoch, (OPERATOR, 0))
+
     def _epoch_changed(self, change: Change, session_id: int, by_path: dict[str, Change]) -> None:
         if change.after is None:
             raise BrokenPromiseError("epoch", "its node was deleted")
+        before = self.leaders.get(change.path, (OPERATOR, 0))[1]
         if session_id == OPERATOR:
             is_number = change.after.content.isdigit() and len(change.after.content) < MAX_DIGITS
-            self.epoch = int(change.after.content) if is_number else self.epoch
-            self.leader_session, self.is_epoch_garbled = OPERATOR, not is_number
+            self.leaders[change.path] = OPERATOR, int(change.after.content) if is_number else before
+            (self.garbled.discard if is_number else self.garbled.add)(change.path)
             return
-        epoch, was_garbled, self.is_epoch_garbled = int(change.after.content), self.is_epoch_garbled, False
-        if change.before is not None and (epoch <= self.epoch if was_garbled else epoch != self.epoch + 1):
-            raise BrokenPromiseError("epoch", f"went from {self.epoch} to {epoch}")
-        if change.before is not None and paths.COORDINATOR not in by_path:
+        epoch = int(change.after.content)
+        if change.before is not None:
+            self._check_election(change.path, before, epoch, by_path)
+        self.garbled.discard(change.path)
+        self.leaders[change.path] = session_id, epoch
+
+    def _check_election(self, path: str, before: int, epoch: int, by_path: dict[str, Change]) -> None:
+        if epoch <= before if path in self.garbled else epoch != before + 1:
+            raise BrokenPromiseError("epoch", f"went from {before} to {epoch}")
+        if path.removesuffix("_epoch") not in by_path:
             raise BrokenPromiseError("epoch", "was raised without the leader's node")
-        self.epoch, self.leader_session = epoch, session_id
+        if path not in {shard.epoch for shard in shards.present(self.ensemble)}:
+            raise BrokenPromiseError("epoch", f"{path} is of a shard that does not exist")
 
     def _group_changed(
         self,
@@ -242,7 +254,7 @@ class TreeInvariants:
             raise BrokenPromiseError("second command", f"{key} has not answered the one before {name}")
         known.commands[name] = sent
         self._check_settings(key, sent)
-        if sent.coordinator_epoch != self.epoch:
+        if sent.coordinator_epoch != self._leader(change.path)[1]:
             raise BrokenPromiseError("stale command", f"{key} was sent {name} of epoch {sent.coordinator_epoch}")
         node = self.ensemble.zk.nodes.get(paths.generation(key[0]))
         stored = node.content if node is not None else b""  # another program has deleted it

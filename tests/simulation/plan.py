@@ -91,6 +91,9 @@ HOSTILE_WEIGHTS = {
     "limit_sessions": 2,
 }
 
+# The same for runs in which the coordinators share several shards of groups, see `shards.py`.
+SHARD_WEIGHTS = {"set_shards": 8}
+
 # Limits of hostile runs; with each of these values, work takes several rounds.
 TINY_LIMITS = {
     "MAX_DELETES_PER_TRANSACTION": 2,
@@ -165,6 +168,7 @@ class Plan:
     faults: tuple[Fault, ...]
     is_hostile: bool = False
     limits: tuple[tuple[str, int], ...] = ()  # name of a constant -> its value in this run
+    shards: int = 1  # of groups, at the beginning
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
         return replace(self, faults=faults)
@@ -175,7 +179,7 @@ def make_plan(seed: int, hostile: Collection[str] = ()) -> Plan:
     draw = Random(f"{seed}/plan")
     if draw.random() < 0.1:
         return Plan(seed, Scenario.ONE_BAD_AGENT, 2, draw.randint(2, 3), ())
-    weights = WEIGHTS | {kind: weight for kind, weight in HOSTILE_WEIGHTS.items() if kind in hostile}
+    weights = WEIGHTS | {kind: weight for kind, weight in (HOSTILE_WEIGHTS | SHARD_WEIGHTS).items() if kind in hostile}
     limits = tuple(item for item in TINY_LIMITS.items() if hostile and draw.random() < 0.5)
     if "small_requests" in hostile:
         limits += tuple(SMALL_REQUESTS.items())
@@ -195,4 +199,5 @@ def make_plan(seed: int, hostile: Collection[str] = ()) -> Plan:
         faults,
         is_hostile=bool(hostile),
         limits=limits,
+        shards=2 if SHARD_WEIGHTS.keys() & set(hostile) else 1,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from tests.simulation import shards
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.faults import resume, suspend
@@ -100,12 +101,14 @@ def _unregistered(cluster: Cluster) -> Iterator[str]:
 
 def problems(cluster: Cluster) -> Iterator[str]:
     """Yield each difference from a settled cluster whose records are all processed."""
-    leaders = [process for process in cluster.living_coordinators() if process.machine.leadership is not None]
-    if len(leaders) != 1:
-        yield f"{len(leaders)} coordinators lead"
+    leaders = [machine for process in cluster.living_coordinators() for machine in process.leading()]
+    present = shards.present(cluster.ensemble)
+    if sorted(machine.shard.number for machine in leaders) != [shard.number for shard in present]:
+        yield f"coordinators lead the shards {sorted(machine.shard.number for machine in leaders)} of {len(present)}"
         return
     for group in GROUPS:
-        state = leaders[0].machine.groups[group].state if group in leaders[0].machine.groups else GroupState.LOADING
+        leader = next(machine for machine in leaders if machine.shard.has(group))
+        state = leader.groups[group].state if group in leader.groups else GroupState.LOADING
         if state not in REST:
             yield f"group {group} is {state.value}"
         yield from _assignment_problems(cluster, group)
@@ -194,7 +197,8 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         if dead:
             yield f"group {group}: channels of dead consumers are left: {sorted(dead)}"
     for process in cluster.living_coordinators():
-        timers = {str(name) for owner, name in process.machine.scheduler.due if owner in GROUPS}
+        due = [timer for machine in process.machines for timer in machine.scheduler.due]
+        timers = {str(name) for owner, name in due if owner in GROUPS}
         if cluster.strangers:  # below `offsets`, they count as topics that are absent: an hour is waited
             timers = {name for name in timers if "abandoned" not in name}
         if timers - STANDING_TIMERS:

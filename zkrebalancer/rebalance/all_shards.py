@@ -21,6 +21,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Reply,
+    Sync,
     Watched,
 )
 from zkrebalancer.protocol.errors import NodeContentError
@@ -78,6 +79,7 @@ class AllShards:
         self._order: dict[int, list[str]] = {}  # shard -> hosts in the order in which they should lead
         self._are_connected = False  # whether the machines know of the session
         self._keeps_turnover = False
+        self._stepped: set[Coordinator] = set()  # machines that have had an event in this step
         self._to_stop: list[Coordinator] | None = None  # those that have not resigned yet; None: not stopping
 
     def keep_turnover(self) -> None:
@@ -91,6 +93,7 @@ class AllShards:
     def step(self, event: Event, now: Now) -> list[Effect]:
         """Handle one event; return the effects to perform, in order."""
         self.scheduler.now = now
+        self._stepped.clear()
         self.scheduler.run_next_due()
         if isinstance(event, calls.Replied):
             self._replied(event)
@@ -106,7 +109,7 @@ class AllShards:
             self._shut_down()
         elif not isinstance(event, Tick):
             raise TypeError(f"not an event: {event!r}")
-        self._run_due(event)
+        self._run_due()
         return self.scheduler.take_effects()
 
     def next_deadline_us(self) -> int | None:
@@ -114,18 +117,17 @@ class AllShards:
         known = [self.scheduler.next_deadline_us(), *(one.scheduler.next_deadline_us() for one in self.machines)]
         return min((at_us for at_us in known if at_us is not None), default=None)
 
-    def _run_due(self, event: Event) -> None:
-        """Give the machine whose timer is due first a step, because events of others could keep it waiting."""
-        if len(self.machines) == 1 and not isinstance(event, Tick):
-            return  # it has had its step
+    def _run_due(self) -> None:
+        """Give a step to the machine whose timer was due first, because events of others could keep it waiting."""
         now_us = self.scheduler.now.mono_us
-        times = [one.scheduler.next_deadline_us() for one in self.machines]
-        due = [(at_us, place) for place, at_us in enumerate(times) if at_us is not None and at_us <= now_us]
-        if due:
-            self._feed(Tick(), [self.machines[min(due)[1]]])
+        times = [(one.scheduler.next_deadline_us(), place) for place, one in enumerate(self.machines)]
+        due = [(at_us, place) for at_us, place in times if at_us is not None and at_us <= now_us]
+        waiting = [self.machines[place] for _at_us, place in sorted(due) if self.machines[place] not in self._stepped]
+        self._feed(Tick(), waiting[:1])
 
     def _feed(self, event: Event, machines: Sequence[Coordinator]) -> None:
         for machine in machines:
+            self._stepped.add(machine)
             for effect in machine.step(event, self.scheduler.now):
                 if isinstance(effect, Stopped):
                     self._stop_next(machine)
@@ -180,8 +182,12 @@ class AllShards:
     # How many shards there are --------------------------------------------------------------------------------------
 
     def _read_number(self) -> None:
+        """Read it after a `sync`, because a server that lags may still have the former number."""
         if self._to_stop is None:
-            self._own.ask(Get(paths.SHARDS, watch=True), self._number_read, expected=ANY)
+            self._own.ask(Sync(paths.CONSUMERS), self._synced, expected=ANY)
+
+    def _synced(self, _reply: Reply) -> None:
+        self._own.ask(Get(paths.SHARDS, watch=True), self._number_read, expected=ANY)
 
     def _number_read(self, reply: Reply) -> None:
         self._look_again()

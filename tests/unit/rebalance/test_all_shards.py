@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.shard_world import ShardProcess, ShardWorld
 from zkrebalancer.protocol import paths, shards
-from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent, Sync
 from zkrebalancer.protocol.shards import Shard, shard_of
 from zkrebalancer.rebalance.all_shards import PATIENCE_US
 from zkrebalancer.rebalance.effects import ShutDown
@@ -185,3 +185,12 @@ def test_ids_of_two_shards_differ() -> None:
     world = running(2, 1)
     seeds = [one.scheduler.id_seed for one in world.processes[0].machine.machines]
     assert len(set(seeds)) == 2
+
+
+def test_the_number_is_read_after_a_sync() -> None:
+    """A server that lags may have the former number. In `AllShards._read_number`, read at once."""
+    world = ShardWorld()
+    process = world.add()
+    world.feed(process, process.session.take())
+    ((_call_id, first),) = process.session.sent
+    assert isinstance(first, Sync)

@@ -1,0 +1,37 @@
+"""Deliberate bugs that have an effect only while coordinators share shards of groups."""
+
+from __future__ import annotations
+
+from tests.mutations.editing import Edit
+from tests.mutations.mutation import Mutation
+
+SHARD_MUTATIONS = (
+    Mutation(
+        "a change of the number leaves the former epochs",
+        None,
+        (Edit("change_shards._raised", "(shard.epoch for shard in found.former)", "()"),),
+        hostile="set_shards",
+        seeds=50,
+    ),
+    Mutation(
+        "no host stands for election for the shards that it should lead",
+        None,
+        (Edit("AllShards._share_out", "order[shard].index(self._me) * PATIENCE_US", "10 ** 12"),),
+        hostile="set_shards",
+        seeds=5,
+    ),
+    Mutation(
+        "an election does not check the number of shards",
+        None,
+        (Edit("CoordinatorElector._run", "*self._shard.guards", ""),),
+        hostile="set_shards",
+        seeds=50,
+    ),
+    Mutation(
+        "a shard's leader also serves other groups",
+        None,
+        (Edit("Shard.has", "shard_of(group, self.count) == self.number", "self.number == 0"),),
+        hostile="set_shards",
+        seeds=5,
+    ),
+)
