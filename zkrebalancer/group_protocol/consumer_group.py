@@ -13,7 +13,7 @@ from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, Consumer
 from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.haste import Haste
+from zkrebalancer.group_protocol.intervals import Intervals
 from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position, next_position
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -49,7 +49,7 @@ class World:
     scheduler: Scheduler
     topics: Topics
     assignors: Mapping[str, Assignor]
-    haste: Haste
+    intervals: Intervals
 
 
 class ConsumerGroup:
@@ -121,7 +121,7 @@ class ConsumerGroup:
         for turn in (*self._waiting, *(turn for turn, _answer in self._in_flight)):
             self.scheduler.reply(turn.ticket, turn.refuse(error))
         self._waiting, self._in_flight = [], []
-        self.world.haste.forget(self.group_id)
+        self.world.intervals.forget(self.group_id)
         if self.central is not None:
             self.central.close(error)
         for member_id in self.roster.members:
@@ -386,7 +386,7 @@ class ConsumerGroup:
             self.central.hurry(member.position.held)
         self.roster.remove(member)
         if not self.roster.members:
-            self.world.haste.forget(self.group_id)
+            self.world.intervals.forget(self.group_id)
         self._has_changed = True
 
     def fence(self, member: ConsumerMember, reason: str, turn: Turn | None = None) -> None:

@@ -221,7 +221,7 @@ class Heartbeat:
             None,
             member.member_id,
             member.position.epoch,
-            group.world.haste.interval_ms(group.group_id, len(group.roster.members), is_urgent=is_urgent),
+            group.world.intervals.interval_ms(group.group_id, len(group.roster.members), is_urgent=is_urgent),
             HeartbeatAssignment(_topic_partitions(member.position.assigned)) if is_assignment_due else None,
         )
 

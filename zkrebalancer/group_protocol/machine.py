@@ -36,7 +36,7 @@ from zkrebalancer.group_protocol.effects import (
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.figures import GroupFigures, listed
-from zkrebalancer.group_protocol.haste import Haste
+from zkrebalancer.group_protocol.intervals import Intervals
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW
 from zkrebalancer.group_protocol.refusals import RefusedError, for_unknown_group, refused
@@ -74,7 +74,7 @@ class Machine:
         self._settings = settings
         self._scheduler = Scheduler(self._contain)
         self._topics = Topics()
-        self._world = World(settings, self._scheduler, self._topics, assignors, Haste(settings))
+        self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings))
         self._groups: dict[str, AnyGroup] = {}
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
         self._failed: set[str] = set()  # groups that are not served until they are read again
@@ -135,7 +135,7 @@ class Machine:
         except Exception as error:  # noqa: BLE001  # any bug: the other groups go on
             group = self._groups.pop(group_id, None)
             self._failed.add(group_id)
-            self._world.haste.forget(group_id)
+            self._world.intervals.forget(group_id)
             self._scheduler.fail(group_id, f"{error!r:.200}", self._reproduction(error, group))
             for key in [key for key in self._deletions if key[0] == group_id]:
                 self._deletions.pop(key)(ErrorCode.COORDINATOR_NOT_AVAILABLE)

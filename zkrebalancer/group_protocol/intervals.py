@@ -9,7 +9,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 MAX_URGENT_REPORTS_PER_S = 2_000
 
 
-class Haste:
+class Intervals:
     """The groups in which something is pending, with how many members each of them has."""
 
     def __init__(self, settings: GroupProtocolSettings) -> None:
