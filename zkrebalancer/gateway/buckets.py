@@ -95,7 +95,7 @@ class Buckets:
             return True
         try:
             return bool(json.loads(owner.content)["gateway"] == number)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def read_all(self, claim: Claim) -> dict[str, StoredContent]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
 from zkrebalancer.protocol.addresses import MAX_PORT
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.paths import GATEWAYS
 
 LAYOUT = f"{GATEWAYS}/layout"
@@ -96,11 +97,16 @@ def encode_alive(host: str, port: int) -> bytes:
     return json.dumps({"version": VERSION, "host": host, "port": port}).encode()
 
 
+def is_number(name: str) -> bool:
+    """Whether this is the name of a gateway's node; 01 is not, because 1 may be there as well."""
+    return str(decimal(name, MAX_GATEWAYS - 1)) == name
+
+
 def decode_alive(name: str, content: bytes) -> tuple[int, tuple[str, int]]:
     """Return the number and the address of a gateway from its node below ALIVE; raises NodeContentError."""
 
     def one(document: Mapping[str, Any]) -> tuple[int, tuple[str, int]]:
-        number = int(name) if name.isdecimal() and len(name) <= len(str(MAX_GATEWAYS)) else -1
+        number = int(name) if is_number(name) else -1
         host = document["host"]
         if not isinstance(host, str) or not host:
             raise ValueError("the host is no name")

@@ -120,10 +120,11 @@ class Link:
         if self.is_closed:
             raise LinkError(f"the connection to {name_of(self.address)} is closed")
         try:
-            with self._sending:
-                self._unanswered.append((header, waiting))
-                self._socket.sendall(framed(content))
-            answer = waiting.get(timeout=timeout_s) or b""
+            with gevent.Timeout(timeout_s):  # a broker that hangs may not even read
+                with self._sending:
+                    self._unanswered.append((header, waiting))
+                    self._socket.sendall(framed(content))
+                answer = waiting.get() or b""
             return LinkAnswer(name, version, answer[codec.answer_body(header.api_key, version, answer) :])
         except gevent.Timeout:
             self._fail(f"no answer to {name} within {timeout_s:g} s")

@@ -317,7 +317,7 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
         session_timeout_ms=standing.session_timeout_ms,
         instance_id=instance_id,
         rack=standing.rack_id,
-        stop_timeout_ms=min(standing.rebalance_timeout_ms + STOP_MARGIN_MS, MAX_STOP_TIMEOUT_MS),
+        stop_timeout_ms=min(max(standing.rebalance_timeout_ms, 0) + STOP_MARGIN_MS, MAX_STOP_TIMEOUT_MS),
         static_grace_ms=min(standing.session_timeout_ms, MAX_STATIC_GRACE_MS),
     )
 

@@ -20,6 +20,7 @@ from zkrebalancer.gateway.layout import (
     decode_alive,
     encode,
     encode_alive,
+    is_number,
 )
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.protocol import paths
@@ -85,7 +86,7 @@ class Membership:
         self._create_roots()
         address = f"{self._host}:{self._port}"
         listed = self._session.require(ListChildren(ALIVE))
-        alive = [int(name) for name in listed.names if name.isdecimal()] if isinstance(listed, Children) else []
+        alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
         number = self._change_layout(lambda layout: layout.with_gateway(address, alive)).gateways[address]
         self._announce(number)
         self.number, self._joined_session = number, session_id

@@ -323,10 +323,12 @@ class Gateway:
         if not names or not self._session.has_lease:
             return dict.fromkeys(groups, (int(ErrorCode.COORDINATOR_NOT_AVAILABLE), None))
         found: dict[str, tuple[int, Node | None]] = {}
+        places: dict[int, Node | None] = {}  # bucket -> its gateway: a request may name 100,000 groups
         for group in groups:
-            error = self._offsets.coordinator_error(group)
-            place = addresses.gateway(int(gateway_of(bucket_of(group), names)))
-            found[group] = (error, None) if error else (error, place)
+            error, bucket = self._offsets.coordinator_error(group), bucket_of(group)
+            if bucket not in places:
+                places[bucket] = addresses.gateway(int(gateway_of(bucket, names)))
+            found[group] = (error, None) if error else (error, places[bucket])
         return found
 
     def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:

@@ -34,7 +34,8 @@ from zkrebalancer.protocol.calls import (
     Refused,
 )
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, ZooKeeperUnavailableError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
+from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
@@ -206,10 +207,10 @@ class ZooKeeperOffsets:
 
     def _all_partitions(self, group: str) -> list[TopicPartition]:
         return [
-            (topic, int(number))
+            (topic, number)
             for topic in sorted(self._children(paths.offsets(group)))
-            for number in self._children(paths.offsets(group, topic))
-            if number.isdecimal()
+            for name in self._children(paths.offsets(group, topic))
+            if (number := decimal(name, MAX_PARTITION)) is not None and str(number) == name
         ]
 
     def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:

@@ -123,7 +123,7 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsAnswer:
-    """Classic groups, in the order of the request."""
+    """Classic groups, in the order of the request, each once."""
 
     groups: tuple[DescribedGroup, ...]
 
@@ -229,7 +229,7 @@ class DescribedConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeAnswer:
-    """KIP-848 groups, in the order of the request."""
+    """KIP-848 groups, in the order of the request, each once."""
 
     groups: tuple[DescribedConsumerGroup, ...]
 

@@ -248,10 +248,10 @@ class Machine:
         ticket = received.ticket
         match request:
             case DescribeGroupsRequest():
-                groups = tuple(self._describe(name, received.api_version) for name in request.groups)
+                groups = tuple(self._describe(name, received.api_version) for name in dict.fromkeys(request.groups))
                 self._scheduler.reply(ticket, DescribeGroupsAnswer(groups))
             case ConsumerGroupDescribeRequest():
-                described = tuple(self._describe_consumer(name) for name in request.group_ids)
+                described = tuple(self._describe_consumer(name) for name in dict.fromkeys(request.group_ids))
                 self._scheduler.reply(ticket, ConsumerGroupDescribeAnswer(described))
             case ListGroupsRequest():
                 self._scheduler.reply(ticket, self._list(request))

@@ -225,6 +225,30 @@ def test_a_request_is_as_old_as_the_one_behind_which_it_may_have_waited(connect:
     assert first == second < third
 
 
+def test_a_client_that_sends_as_soon_as_it_is_answered_has_waited_for_nothing(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection._answer`, do not note the time: its commits are refused if its first request came before."""
+    sent = Event()
+    send = Connection._send
+
+    def send_slowly(self: Connection, content: bytes) -> None:
+        sent.clear()
+        send(self, content)
+        sent.wait(WAIT_S)  # the client is faster
+
+    monkeypatch.setattr(Connection, "_send", send_slowly)
+    wire = connect(member)
+    beat = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
+    for _ in range(4):
+        wire.send(KEYS["Heartbeat"], 3, beat)
+        sent.set()
+        wire.received()
+    sent.set()
+    _first, second, third, fourth = wire.desk.since_us
+    assert second < third < fourth
+
+
 def test_a_connection_without_rights_outlives_its_brokers(connect: Open) -> None:
     wire = connect(lambda _header, content: content)
     for _ in range(2):

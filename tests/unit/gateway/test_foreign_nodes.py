@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.buckets import Buckets
-from zkrebalancer.gateway.layout import ALIVE, BUCKETS
+from zkrebalancer.gateway.layout import ALIVE, BUCKETS, OWNERS
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredGroup, to_bytes
@@ -42,3 +42,23 @@ def test_a_node_that_is_no_group_of_its_bucket_is_left_out(session: ModelSession
     session.do(Create(f"{BUCKETS}/{bucket}/{name}", to_bytes(GROUP)))
     assert buckets.read_all(claim) == {}
     assert claim.names == set()
+
+
+@pytest.mark.parametrize("name", ["9" * 5_000, "\u0663", "03", "x"])
+def test_a_node_beside_those_of_gateways_keeps_none_from_joining(session: ModelSession, name: str) -> None:
+    """In `Membership._join`, take any digits for a number: Python converts at most 4,300 of them."""
+    Membership(session, "gw", 1).refresh()
+    session.do(Create(f"{ALIVE}/{name}", b"?"))
+    other = Membership(session, "gw", 2)
+    other.refresh()
+    assert other.addresses().gateways == {0: ("gw", 1), 1: ("gw", 2)}
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"{}", b"null", b"\xff", b'{"gateway":1}'])
+def test_a_claim_in_another_form_is_somebody_elses(session: ModelSession, content: bytes) -> None:
+    """In `Buckets._is_own`, forget an error: the bucket's greenlet would end, and nobody would serve the bucket."""
+    Membership(session, "gw", 1).refresh()
+    session.do(Create(f"{OWNERS}/{BUCKET}", content))
+    assert Buckets(session).claim(BUCKET, 0) is None
+    session.do(Delete(f"{OWNERS}/{BUCKET}"))
+    assert Buckets(session).claim(BUCKET, 0) is not None

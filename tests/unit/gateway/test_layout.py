@@ -68,7 +68,7 @@ def test_nodes_of_another_version_are_refused_by_their_path() -> None:
         decode_alive("3", b'{"version":"x"}')
 
 
-@pytest.mark.parametrize("name", ["-1", "100", "9" * 5_000, "x", "\u00b2"])
+@pytest.mark.parametrize("name", ["-1", "100", "9" * 5_000, "x", "\u00b2", "\u0663", "03", ""])
 def test_a_gateway_whose_number_is_none_is_refused(name: str) -> None:
     with pytest.raises(NodeContentError, match="is not a number below"):
         decode_alive(name, encode_alive("h", 1))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gevent
 import pytest
 from gevent.event import Event
 from gevent.server import StreamServer
 from gevent.socket import socket
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import dialing
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError
 from zkrebalancer.gateway.frames import FrameReader, framed
@@ -122,3 +124,26 @@ def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.Monke
     links.ask_any("Metadata", {"topics": []})
     assert (first.asked, second.asked.count("Metadata")) == ([], 2)
     links.close()
+
+
+def test_a_broker_that_does_not_even_read_holds_nobody_up(play: Play) -> None:
+    """In `Link.ask`, limit only the wait for the answer: requests of all groups wait until that broker ends."""
+    broker = play(Metadata={})
+    link = Link(broker.address, Dialer(Upstream()))
+    broker.goes_on.clear()
+    first = gevent.spawn(ask, link, [], WITHIN_S)
+    while "Metadata" not in broker.asked:
+        gevent.sleep(0)
+    large = gevent.spawn(ask, link, [{"name": "x" * 30_000}] * 1_000, 0.2)
+    for asked in (large, first):
+        assert isinstance(asked.get(timeout=WITHIN_S / 2), LinkError)
+    assert link.is_closed
+    broker.goes_on.set()
+
+
+def ask(link: Link, topics: list[Fields], timeout_s: float) -> LinkError | None:
+    try:
+        link.ask("Metadata", {"topics": topics}, timeout_s=timeout_s)
+    except LinkError as error:
+        return error
+    return None

@@ -268,6 +268,9 @@ def test_a_registration_says_what_the_client_said() -> None:
     assert found.stop_timeout_ms == 10_000 + STOP_MARGIN_MS
     slow = registration_of(replace(member(), session_timeout_ms=10**9, rebalance_timeout_ms=10**9), "i")
     assert (slow.static_grace_ms, slow.stop_timeout_ms) == (MAX_STATIC_GRACE_MS, MAX_STOP_TIMEOUT_MS)
+    odd = registration_of(replace(member(), rebalance_timeout_ms=-(2**31), rack_id="", topic_names=()), "i")
+    assert odd.stop_timeout_ms == STOP_MARGIN_MS
+    assert registration.decode(registration.encode(odd)) == odd  # else the client would be idle
 
 
 def test_a_changed_subscription_is_written_once() -> None:

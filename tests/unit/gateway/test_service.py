@@ -9,6 +9,8 @@ from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway import service
 from zkrebalancer.gateway.service import Gateway, GatewayConfig
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import BUCKETS, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 WAIT_S = WITHIN_S
@@ -35,3 +37,21 @@ def test_without_zookeeper_the_nodes_are_answered_all_the_same(
 ) -> None:
     monkeypatch.setattr(gateway, "_join_until_ms", 0)
     assert gevent.spawn(gateway.learn, []).get(timeout=WAIT_S).gateways == {}
+
+
+def test_the_gateway_of_a_bucket_is_looked_up_once_for_all_its_groups(
+    monkeypatch: pytest.MonkeyPatch, gateway: Gateway
+) -> None:
+    """In `Gateway.coordinators`, look it up for each group: 100,000 of them take seconds with many gateways."""
+    gateway._keep_up()
+    looked_up: list[int] = []
+
+    def counted(bucket: int, names: list[str]) -> str:
+        looked_up.append(bucket)
+        return gateway_of(bucket, names)
+
+    monkeypatch.setattr(gateway._offsets, "coordinator_error", lambda _group: ErrorCode.NONE)
+    monkeypatch.setattr(service, "gateway_of", counted)
+    groups = [f"g{number}" for number in range(1_000)]
+    assert {place and place.node_id for _error, place in gateway.coordinators(groups).values()} == {1_000_000}
+    assert sorted(looked_up) == list(range(BUCKETS))

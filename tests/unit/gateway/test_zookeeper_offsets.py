@@ -185,6 +185,14 @@ def test_an_offset_that_cannot_be_read_is_an_error_and_not_none(store: Store) ->
     assert (second["committed_offset"], second["error_code"]) == (4, ErrorCode.NONE)
 
 
+@pytest.mark.parametrize("name", ["03", "2147483648", "9" * 5_000, "\u0663", "-1", "x"])
+def test_a_node_that_is_no_partition_is_left_out(store: Store, name: str) -> None:
+    """In `_all_partitions`, take any digits for a number: all offsets of the group could not be read."""
+    store.commit({("logs", 0): 3})
+    store.session.do(Create(f"{paths.offsets(GROUP, 'logs')}/{name}", b"5"))
+    assert store.fetch() == {("logs", 0): 3}
+
+
 def test_offsets_in_transactions_are_refused(store: Store) -> None:
     assert store.ask("TxnOffsetCommit", {"topics": []}) is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -161,20 +160,20 @@ def test_an_invalid_heartbeat_is_refused_with_a_text(wrong: ConsumerGroupHeartbe
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "joins",
     [
-        {"subscribed_topic_names": ()},
-        {"subscribed_topic_names": None, "subscribed_topic_regex": ""},
-        {"subscribed_topic_names": ("not-there",)},
+        replace(JOIN, subscribed_topic_names=()),
+        replace(JOIN, subscribed_topic_names=None, subscribed_topic_regex=""),
+        replace(JOIN, subscribed_topic_names=("not-there",)),
     ],
 )
-def test_a_client_that_wants_no_topic_yet_is_a_member(wanted: dict[str, Any]) -> None:
+def test_a_client_that_wants_no_topic_yet_is_a_member(joins: ConsumerGroupHeartbeatRequest) -> None:
     """In `validate`, look at the topics instead of whether there is a list: Java's client then ends.
 
     It makes the list from its own pattern, which may not match any topic yet.
     """
     coordinator = coordinator_with({"t": 4})
-    answer = coordinator.ask(replace(JOIN, **wanted), ConsumerGroupHeartbeatAnswer, 1)
+    answer = coordinator.ask(joins, ConsumerGroupHeartbeatAnswer, 1)
     assert (answer.error_code, answer.member_epoch) == (OK, 1)
     later = replace(BEAT, member_id="n", subscribed_topic_names=("t",), topic_partitions=())
     answer = coordinator.ask(later, ConsumerGroupHeartbeatAnswer, 1)
@@ -261,3 +260,12 @@ def test_the_first_classic_client_of_a_central_group_is_a_member_though_it_wants
     assert described(coordinator).group_epoch == 1
     coordinator.pass_time(SESSION_MS)  # for as long as it waits for a first share
     assert coordinator.joined(ticket).generation_id == 1
+
+
+def test_a_group_that_is_named_many_times_is_described_once() -> None:
+    """In `Machine._receive`, describe each: a request of 1 MB could ask for more than fits into memory."""
+    coordinator, _epoch = place("Stable")
+    names = (GROUP, "x", GROUP, "x")
+    consumers = coordinator.ask(ConsumerGroupDescribeRequest(names), ConsumerGroupDescribeAnswer).groups
+    classic = coordinator.ask(DescribeGroupsRequest(names), DescribeGroupsAnswer).groups
+    assert [[one.group_id for one in groups] for groups in (consumers, classic)] == [[GROUP, "x"]] * 2
