@@ -38,7 +38,7 @@ class OffsetInvariants:
                 continue
             log = self._brokers.logs.get((parts[4], int(parts[5])))
             incarnation = log.incarnation if log is not None else ""
-            if change.after is not None:
+            if change.after is not None and change.after.content:  # empty: it could not be deleted
                 self._written.setdefault(change.path, self._named(parts[2], parts[4]) or incarnation)
                 continue
             written = self._written.pop(change.path, "")

@@ -40,6 +40,7 @@ from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_DELETES_PER_TRANSACTION = 500
+MAX_UNDELETABLE = 1_000  # nodes that are emptied instead; more are tried again at growing intervals
 MAX_RENAMES = 64  # topics whose incarnations one transaction stores
 ABANDONED_GRACE_US = 3_600_000_000  # topics may be absent for a while, when the topic mirror is set up anew
 
@@ -55,6 +56,8 @@ class TopicReset:
         self._under_way: set[str] = set()
         self._is_renaming = False
         self._tries: Counter[str] = Counter()  # of deletions that were refused
+        # Topic and name of nodes that have foreign nodes below them, and whether they are emptied: they count as none.
+        self._undeletable: dict[tuple[str, str], bool] = {}
         self._copies = OffsetCopies(scheduler, view.group)
         self.absent_since_us: dict[str, int] = {}  # kept when the group is read again
 
@@ -62,8 +65,7 @@ class TopicReset:
         """Delete the offsets of stale topics of which nothing is held, and start the wait for absent topics."""
         stale = self._view.stale_topics() - self._under_way
         for topic in sorted(stale - self._view.held_topics()):
-            self._under_way.add(topic)
-            self._list(topic)
+            self._begin(topic)
         self._rename()
         self._wait_out_absent_topics()
 
@@ -113,8 +115,13 @@ class TopicReset:
         """Continue only if the list of topics exists; without it, no topic is known to be gone."""
         in_use = self._view.held_topics() | self._view.topics.keys() | self._under_way
         if isinstance(reply, Content) and topic not in in_use:
-            self._under_way.add(topic)
-            self._list(topic)
+            self._begin(topic)
+
+    def _begin(self, topic: str) -> None:
+        self._under_way.add(topic)
+        for known in [key for key in self._undeletable if key[0] == topic]:
+            self._undeletable[known] = False  # somebody may have written an offset there meanwhile
+        self._list(topic)
 
     def _list(self, topic: str) -> None:
         self._scheduler.ask(ListChildren(paths.offsets(self._view.group, topic)), self._listed, topic)
@@ -124,8 +131,9 @@ class TopicReset:
         if not isinstance(reply, Children):
             self._under_way.discard(topic)
             return
-        names = reply.names[:MAX_DELETES_PER_TRANSACTION]
-        chunk = _Chunk(topic, set(names), is_last=len(names) == len(reply.names))
+        left = [name for name in reply.names if self._undeletable.get((topic, name)) is not True]
+        names = left[:MAX_DELETES_PER_TRANSACTION]
+        chunk = _Chunk(topic, set(names), is_last=len(names) == len(left))
         for name in names:
             self._scheduler.ask(Get(f"{paths.offsets(self._view.group, topic)}/{name}"), self._read, chunk, name)
         if not names:
@@ -165,7 +173,10 @@ class TopicReset:
             copy = OffsetCopy(chunk.topic, view.stored_incarnation(chunk.topic), epoch_ms, offsets)
             name = paths.deleted_offsets(view.group, offset_copy.name_prefix(epoch_ms))
             operations.append(Create(name, offset_copy.encode(copy), sequence=True))
-        operations += [Delete(f"{path}/{name}", node.stat.version) for name, node in chunk.found.items()]
+        for name, node in chunk.found.items():
+            node_path, version = f"{path}/{name}", node.stat.version
+            is_stuck = (chunk.topic, name) in self._undeletable and chunk.topic in view.topics
+            operations.append(SetContent(node_path, b"", version) if is_stuck else Delete(node_path, version))
         if chunk.is_last:
             known = view.topics.get(chunk.topic)
             if known:
@@ -181,6 +192,8 @@ class TopicReset:
         if isinstance(reply, Refused) and not _is_race(reply, operations, chunk):
             if reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
                 self._scheduler.note_refused(operations[reply.index], reply.refusal)  # for others that is a race
+                if len(self._undeletable) < MAX_UNDELETABLE:
+                    self._undeletable[topic, operations[reply.index].path.rpartition("/")[2]] = False
             self._under_way.discard(topic)  # what has to be deleted may be something else by then
             at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
             self._tries[topic] += 1
@@ -192,6 +205,8 @@ class TopicReset:
             return
         if isinstance(reply, Done):
             self._note_copied(chunk)
+            emptied = [(topic, name) for name in chunk.found if (topic, name) in self._undeletable]
+            self._undeletable.update(dict.fromkeys(emptied, True))
         if isinstance(reply, Done) and not chunk.is_last:
             self._list(topic)
             return
@@ -224,6 +239,7 @@ class TopicReset:
     def reset(self) -> None:
         """Forget what was in progress, because the group is read anew, which shows it."""
         self._under_way.clear()
+        self._undeletable.clear()
         self._is_renaming = False
         self._copies.reset()
 

@@ -21,10 +21,12 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Replied,
     Reply,
+    SetContent,
     Sync,
 )
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance import topic_reset
 from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
 
 
@@ -139,3 +141,29 @@ def test_a_record_that_cannot_be_read_nor_removed_is_tried_at_growing_intervals(
     write(world, Delete(f"{paths.owners(GROUP, 'x')}/below"))
     world.pass_time(120_000)
     assert not [path for path in world.zk.nodes if path.endswith("/x")]
+
+
+@pytest.mark.parametrize("limit", [1, 500])
+def test_a_topic_made_anew_is_served_although_an_old_offset_cannot_be_deleted(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """In `TopicReset._operations`, delete them all the same: none of the topic's partitions would get an owner."""
+    monkeypatch.setattr(topic_reset, "MAX_DELETES_PER_TRANSACTION", limit)
+    world = world_with(GroupSettings(), "a")
+    offsets = paths.offsets(GROUP, "t")
+    write(world, *(Create(f"{offsets}/{number}", b"7") for number in range(3)))
+    write(world, Create(f"{offsets}/0/below"), Create(f"{offsets}/1/below"))
+    world.delete_topic("t")
+    world.pass_time(2_000)
+    world.set_topic("t", 4, "id-2")
+    world.pass_time(60_000)
+    assert len(world.owned()["a-1"]) == 4
+    contents = {name: world.zk.nodes[f"{offsets}/{name}"].content for name in world.zk.children(offsets)}
+    assert contents == {"0": b"", "1": b""}
+    write(world, SetContent(f"{offsets}/0", b"9"))
+    world.delete_topic("t")
+    world.pass_time(2_000)
+    world.set_topic("t", 4, "id-3")  # without it, 9 would count as an offset of the new topic
+    world.pass_time(60_000)
+    assert len(world.owned()["a-1"]) == 4
+    assert not world.zk.nodes[f"{offsets}/0"].content
