@@ -22,6 +22,7 @@ LONG_US = (500_000, 6_000_000)  # longer than any session
 MOVING_US = 1_500_000
 LOOK_US = 5_000
 MAX_PARTITIONS = 8
+MAX_DIGITS = 20  # of an epoch
 OBSTRUCTING = (
     '"frozen":true',
     '"starts_paused":true',
@@ -313,8 +314,9 @@ def _depose(cluster: Cluster, draw: Random) -> None:
 def _write_epoch(cluster: Cluster, draw: Random) -> None:
     """Write the epoch as an operator: the leader has to be elected again."""
     path = shards.some(cluster.ensemble, draw).epoch
-    epoch = int(cluster.ensemble.zk.nodes[path].content)
-    cluster.write(SetContent(path, b"%d" % (epoch + draw.randrange(3))))
+    content = cluster.ensemble.zk.nodes[path].content
+    if content.isdigit() and len(content) < MAX_DIGITS:  # otherwise another program has just written it
+        cluster.write(SetContent(path, b"%d" % (int(content) + draw.randrange(3))))
 
 
 def _set_shards(cluster: Cluster, draw: Random) -> None:

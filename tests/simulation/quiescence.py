@@ -135,7 +135,9 @@ def read_shares(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
 def _of_ours(cluster: Cluster, place: str) -> set[str]:
     """Return the names in a folder, without other programs' nodes that cannot be deleted."""
     zk = cluster.ensemble.zk
-    stay = {path.split("/")[place.count("/") + 1] for path in zk.nodes if path.startswith(place) and "/below" in path}
+    depth = 2 if place.endswith("/channel") else 1  # what is in a channel is deleted with it
+    below = [path.removeprefix(f"{place}/").split("/") for path in zk.nodes if path.startswith(f"{place}/")]
+    stay = {name for name, *rest in below if len(rest) >= depth}
     return set(zk.children(place)) - stay
 
 

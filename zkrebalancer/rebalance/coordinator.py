@@ -101,7 +101,6 @@ class Coordinator:
         self._to_drop: deque[str] = deque()  # deleted groups that are still in memory
         self._rubbish = Rubbish(self.scheduler)  # data of ended leaderships
         self._stopping = False
-        self._refused_groups: set[str] = set()
         self._leaderships = 0
 
     @property
@@ -405,9 +404,7 @@ class Coordinator:
         try:
             paths.validate_name("group", name)
         except InvalidNameError as error:
-            if name not in self._refused_groups:
-                self._refused_groups.add(name)
-                self._own.warn(f"{error}; the group is not served")
+            self._own.complain(paths.GROUPS, f"{error}; the group is not served")
             return False
         return True
 

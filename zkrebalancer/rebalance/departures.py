@@ -8,7 +8,7 @@ first saw the record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from zkrebalancer.protocol import ownership, paths
@@ -37,6 +37,7 @@ from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, Gr
 
 MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
+WORK_OF_ONE = 2  # units of `scheduler.MAX_WORK_PER_STEP`
 UNKNOWN_LEASE_MS = lease_ms(60_000)  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
@@ -56,21 +57,30 @@ class Departures:
         self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
         self._staying: set[str] = set()  # evicted consumers whose leases are over and whose records cannot be removed
 
-    def adopt(self, dead: Collection[str]) -> None:
-        """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones."""
+    def adopt(self, dead: Collection[str]) -> Iterator[int]:
+        """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones.
+
+        Yields the work for each of them, because there may be thousands.
+        """
         self._in_the_way.clear()
         for consumer in sorted(dead):
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer)
+            yield WORK_OF_ONE
         self._leases = {consumer: seen for consumer, seen in self._leases.items() if consumer in self._view.evicted}
         self._staying &= self._view.evicted.keys()
         self._failed = Counter({name: tries for name, tries in self._failed.items() if name in self._view.members})
-        for consumer, record in self._view.evicted.items():
-            self._await_lease(consumer, record)
+        for consumer, record in list(self._view.evicted.items()):
+            if consumer in self._view.evicted:
+                self._await_lease(consumer, record)
+                yield WORK_OF_ONE
         for member in list(self._view.members.values()):
-            self.evict_broken(member)
+            if self._view.members.get(member.consumer) is member:
+                self.evict_broken(member)
+                yield WORK_OF_ONE
         for consumer in sorted(self._view.recorded - self._view.members.keys() - set(dead)):
             self.sweep(consumer)
+            yield WORK_OF_ONE
 
     def note_missing(self, new: GroupView, dead: Collection[str], *, is_mixed: bool) -> None:
         """Before a new reading replaces the view: consumers that it lacks may have a lease.
@@ -191,15 +201,15 @@ class Departures:
         group, operations = self._view.group, list[Operation]()
         if member.registered:
             operations.append(Delete(paths.ids(group, consumer)))
-        record = self._eviction_record(member)
+        record: EvictionRecord | None = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
-        create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
+        create = store(paths.evicted(group, consumer), _encoded(record))
         last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer))]
         given = paths.given(group, consumer)
         last += [Delete(given)] if consumer in self._view.recorded and given not in self._in_the_way else []
-        if self._scheduler.room([*operations, *last, create]) < 0:
-            record = replace(record, partitions={}, topics=_topics_of(record))
-            create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
+        while record is not None and self._scheduler.room([*operations, *last, create]) < 0:
+            record = _coarser(record)
+            create = store(paths.evicted(group, consumer), _encoded(record))
         last.append(create)
         if isinstance(reply, Children):
             channel = paths.channel(group, consumer)
@@ -298,7 +308,7 @@ class Departures:
         self,
         reply: Reply,
         consumer: str,
-        record: EvictionRecord,
+        record: EvictionRecord | None,
         written: list[str],
         tries: int,
         late: PendingCommand | None,
@@ -382,6 +392,12 @@ def _is_listed(command: str, channel: Reply) -> bool:
     return isinstance(channel, Children) and command.rpartition("/")[2] in channel.names
 
 
-def _topics_of(record: EvictionRecord) -> tuple[str, ...]:
-    """Return the topics in a record, to hold completely if the record would be too large otherwise."""
-    return tuple(sorted({*record.topics, *(topic for topic, _number in record.partitions)}))
+def _coarser(record: EvictionRecord) -> EvictionRecord | None:
+    """Return a smaller record that covers more: whole topics, then everything (None)."""
+    topics = tuple(sorted({*record.topics, *(topic for topic, _number in record.partitions)}))
+    return replace(record, partitions={}, topics=topics) if record.partitions else None
+
+
+def _encoded(record: EvictionRecord | None) -> bytes:
+    """Return the content of a node; one that cannot be read holds everything, for the longest lease."""
+    return b"" if record is None else ownership.encode_eviction(record)

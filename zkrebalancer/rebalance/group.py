@@ -233,7 +233,7 @@ class Group:
         self._last_generation = max(self._last_generation, self.view.generation)
         self._end_plan("superseded")
         self._moving.adopt()
-        self._departures.adopt(reader.dead_channels())
+        yield from self._departures.adopt(reader.dead_channels())
         self._expiries.look()
         self._authors.adopt(is_new_group=self._load_trigger == "group-created")
         self._history.look()

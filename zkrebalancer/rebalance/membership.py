@@ -7,11 +7,13 @@ from collections.abc import Callable
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
+WORK_OF_A_NEWCOMER = 2  # units of `scheduler.MAX_WORK_PER_STEP`
 MAX_LOOK_PAUSE_US = 3_600_000_000
 
 
@@ -30,6 +32,7 @@ class Membership:
         self._view = view
         self._subscriptions = subscriptions
         self._report = report
+        self._listing = Listing(scheduler, self._listed, self._missing, lambda: None)
         self._newcomers: dict[str, Member] = {}  # consumers whose registration was read, but not their ownership record
         self._owners_asked: set[str] = set()  # newcomers whose ownership records are being read
 
@@ -94,14 +97,21 @@ class Membership:
     def _ids_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
             return  # the group was deleted: the list of groups shows it
-        names = set(reply.names)
-        members = self._view.members
-        for consumer in sorted(names - members.keys()):
+        self._listing.compare(reply.names, self._view.members)
+
+    def _listed(self, names: list[str]) -> None:
+        newcomers = [name for name in names if name not in self._view.members]
+        self._scheduler.spend(WORK_OF_A_NEWCOMER * len(newcomers))
+        for consumer in newcomers:
             self._read_newcomer(consumer)
-        for consumer in sorted(members.keys() - names):
-            members[consumer].registered = False
-            self._view.touch(consumer)
-            self.read_owners(consumer)  # only the end of its session frees its partitions
+
+    def _missing(self, names: list[str]) -> None:
+        self._scheduler.spend(WORK_OF_A_NEWCOMER * len(names))
+        for consumer in names:
+            if (member := self._view.members.get(consumer)) is not None:
+                member.registered = False
+                self._view.touch(consumer)
+                self.read_owners(consumer)  # only the end of its session frees its partitions
 
     def _read_newcomer(self, consumer: str) -> None:
         group = self._view.group

@@ -43,7 +43,6 @@ class TopicListener:
         self._reported = ""  # the topic whose groups are being notified
         self._reported_kind = ""
         self._to_notify: deque[str] = deque()  # groups that the change may concern
-        self._refused: set[str] = set()  # names that no topic can have; each was logged once
         self._tries: Counter[str] = Counter()  # to read topics that may not be read
 
     def read_all(self) -> None:
@@ -148,10 +147,11 @@ class TopicListener:
 
     def _is_legal(self, name: str) -> bool:
         """Whether Kafka allows a topic of this name; agents would refuse commands for any other."""
-        if not paths.is_legal_topic(name) and name not in self._refused:
-            self._refused.add(name)
-            self._scheduler.warn(f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out")
-        return name not in self._refused
+        is_legal = paths.is_legal_topic(name)
+        if not is_legal:
+            text = f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out"
+            self._scheduler.complain(paths.BROKER_TOPICS, text)
+        return is_legal
 
     def _read(self, name: str) -> None:
         self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name, expected=ANY)
