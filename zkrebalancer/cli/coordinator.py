@@ -41,7 +41,8 @@ class AnnouncingLog(EventLog):
     ) -> None:
         """Write the event as `EventLog` does."""
         if kind == "leader_elected":
-            click.echo(f"coordinator {fields['brokerid']} leads (epoch {fields['epoch']})")
+            shard = f" shard {fields['shard']}" if "shard" in fields else ""
+            click.echo(f"coordinator {fields['brokerid']} leads{shard} (epoch {fields['epoch']})")
         super().write(kind, group=group, generation=generation, cause_id=cause_id, mono_us=mono_us, **fields)
 
 

@@ -79,10 +79,11 @@ def _failed(effect: Emit) -> bool:
 
 def _line(effect: Emit, cause: str) -> str:
     known = effect.fields
+    shard = f" shard {known['shard']}" if "shard" in known else ""
     if effect.kind == "leader_elected":
-        return f"coordinator {known['brokerid']} leads, epoch {known['epoch']}"
+        return f"coordinator {known['brokerid']} leads{shard}, epoch {known['epoch']}"
     if effect.kind == "leader_resigned":
-        return f"coordinator {known['brokerid']} no longer leads, epoch {known['epoch']}: {known['reason']}"
+        return f"coordinator {known['brokerid']} no longer leads{shard}, epoch {known['epoch']}: {known['reason']}"
     return f"group {effect.group}: {_of_group(effect, cause)}"
 
 

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from zkrebalancer.coordinator.asked_process import AskedProcess, ProcessFailedError
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.protocol.settings import LAG_S, PAUSE_MS
+from zkrebalancer.protocol.shards import concerns
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.runtime import clock
 
@@ -62,7 +63,7 @@ class ServiceLevels(Collector):
     def note(self, effect: Emit, _cause: str) -> None:
         """Count a rebalance that has ended."""
         if effect.kind == "leader_elected":
-            self._groups.clear()
+            self._groups = {name: one for name, one in self._groups.items() if not concerns(effect.fields, name)}
         if effect.kind != "rebalance_finished" or effect.group is None or not effect.fields["moved_count"]:
             return
         limit_ms = self._limit(effect.group, PAUSE_MS)

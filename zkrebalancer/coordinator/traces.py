@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Status, StatusCode
 
 from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.protocol.shards import concerns
 from zkrebalancer.rebalance.effects import Emit
 
 MAX_OPEN = 5_000  # rebalances under way; with more, the oldest end as abandoned
@@ -35,6 +36,7 @@ SEND_TIMEOUT_MS = 5_000
 CLOSE_LIMIT_S = 5.0  # then spans that wait are lost
 MAX_LATE = 20  # names in an attribute
 SERVICE = "zkrebalancer-coordinator"
+NOT_FOLLOWED = "this coordinator does not follow it any more"
 
 
 class _Ids(RandomIdGenerator):
@@ -62,6 +64,7 @@ class _Open:
     root: trace.Span
     context: Context
     requested_ns: int
+    group: str
     commands: dict[str, trace.Span] = field(default_factory=dict)
     command_count: int = 0
 
@@ -89,7 +92,7 @@ class Traces:
     def note(self, effect: Emit, _cause: str) -> None:
         """Follow an event."""
         if effect.kind == "leader_resigned":
-            self._abandon(0)
+            self._resigned(effect)
         handle = self._handlers.get(effect.kind)
         if handle is not None and effect.cause_id is not None:
             handle(self, effect, effect.cause_id, self._now_ns())
@@ -107,7 +110,7 @@ class Traces:
         self._ids.cause_id = cause_id
         root = self._tracer.start_span(f"rebalance {effect.group}", attributes=attributes, start_time=now_ns)
         self._ids.cause_id = ""
-        self._open[cause_id] = _Open(root, trace.set_span_in_context(root), now_ns)
+        self._open[cause_id] = _Open(root, trace.set_span_in_context(root), now_ns, effect.group or "")
         self._abandon(MAX_OPEN)
 
     def _planned(self, effect: Emit, cause_id: str, now_ns: int) -> None:
@@ -161,11 +164,15 @@ class Traces:
         )
         self._end(known, None if effect.fields["outcome"] != "failed" else "failed", now_ns)
 
+    def _resigned(self, effect: Emit) -> None:
+        for cause_id in [cause_id for cause_id, known in self._open.items() if concerns(effect.fields, known.group)]:
+            self._end(self._open.pop(cause_id), NOT_FOLLOWED, self._now_ns())
+
     def _abandon(self, kept: int) -> None:
         """End the oldest rebalances until only so many are under way."""
         while len(self._open) > kept:
             _cause_id, known = self._open.popitem(last=False)
-            self._end(known, "this coordinator does not follow it any more", self._now_ns())
+            self._end(known, NOT_FOLLOWED, self._now_ns())
 
     @staticmethod
     def _end(known: _Open, error: str | None, now_ns: int) -> None:

@@ -5,6 +5,7 @@ With one shard, its leader has the nodes directly below `/consumers`, and `/cons
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -57,7 +58,7 @@ class Shard:
     @property
     def event_fields(self) -> dict[str, int]:
         """The fields of an event that name the shard: none if it is the only one."""
-        return {} if self.count == 1 else {"shard": self.number}
+        return {} if self.count == 1 else {"shard": self.number, "shards": self.count}
 
     def has(self, group: str) -> bool:
         """Whether a group belongs to this shard."""
@@ -69,6 +70,12 @@ class Shard:
 
 
 WHOLE = Shard()
+
+
+def concerns(event_fields: Mapping[str, object], group: str) -> bool:
+    """Whether an event with `Shard.event_fields` concerns a group."""
+    count = event_fields.get("shards")
+    return not isinstance(count, int) or shard_of(group, count) == event_fields["shard"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from zkrebalancer.protocol.shards import concerns
 from zkrebalancer.rebalance.effects import Emit
 
 MAX_ENDED = 50
@@ -49,11 +50,18 @@ class Recent:
         self.planned: dict[str, Planned] = {}  # by group
         self.versions: dict[str, int] = {}  # group -> how many events it had
 
+    def _forget(self, effect: Emit) -> None:
+        """Forget the groups of a shard whose leadership has begun or ended."""
+        kept = [one for one in self.ended if not concerns(effect.fields, one.group)]
+        self.ended.clear()
+        self.ended.extend(kept)
+        self.planned = {name: one for name, one in self.planned.items() if not concerns(effect.fields, name)}
+        self.versions = {name: one for name, one in self.versions.items() if not concerns(effect.fields, name)}
+
     def note(self, effect: Emit, cause: str, now_ms: int) -> None:
         """Note an event; `cause`: of its rebalance."""
         if effect.kind in {"leader_elected", "leader_resigned"}:
-            self.ended.clear()
-            self.planned, self.versions = {}, {}
+            self._forget(effect)
         if effect.group is None:
             return
         if len(self.versions) >= MAX_GROUPS and effect.group not in self.versions:
