@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
 from tests.integration.raw_requests import answer, received, request
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.cli.group_coordinator import OPEN_FILES
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -26,6 +28,7 @@ from zkrebalancer.localcluster.ports import HOST
 PARTITIONS = 6
 WAIT_S = WITHIN_S
 QUOTA_BYTES = 50_000  # a second
+SHELLS_OPEN_FILES = 1_024
 ALTER_CLIENT_QUOTAS = 49  # a request that the gateway does not know
 MAX_GROWTH_BYTES = 50 << 20  # 20 clients could be owed 5 GB
 _numbers = itertools.count(1)
@@ -328,6 +331,19 @@ def test_a_gateway_ends_cleanly(gateway: GatewayProcess, topic: str) -> None:
     consumer.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, gateway.port)).close()
+
+
+def test_a_gateway_may_open_as_many_files_as_the_system_allows(shared_cluster: LocalCluster, folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    one = GatewayProcess(shared_cluster, folder, environment={})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SHELLS_OPEN_FILES, hard))  # it gets the limits of this process
+    try:
+        one.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    allowed, _hard = resource.prlimit(one.pid, resource.RLIMIT_NOFILE)
+    assert one.stop() == 0
+    assert allowed == (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard))
 
 
 def test_what_a_user_gets_wrong_is_one_line(shared_cluster: LocalCluster, gateway: GatewayProcess) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
 from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS
 from zkrebalancer.gateway import security
 from zkrebalancer.gateway.addresses import MAX_SLOTS
-from zkrebalancer.gateway.service import Gateway, GatewayConfig
+from zkrebalancer.gateway.service import MAX_CONNECTIONS, Gateway, GatewayConfig
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.protocol import addresses
 from zkrebalancer.runtime.kafka import BOOTSTRAP
@@ -24,6 +26,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # they are refused as an address for clients
 CENTRAL_HEARTBEAT_MS, CENTRAL_URGENT_HEARTBEAT_MS = 1_000, 200  # a client learns of a command with its next heartbeat
 FILE = click.Path(path_type=Path)
+OPEN_FILES = 2 * MAX_CONNECTIONS + 1_000  # a relayed connection has two sockets
 
 
 def _bracketed(host: str) -> str:
@@ -182,9 +185,19 @@ def group_coordinator(
         security=security.upstream({name: text for name, text in kafka.items() if name != BOOTSTRAP}),
         metrics_per_group=metrics_per_group,
     )
+    allow_open_files()
     gateway = Gateway(config, settings)
     _follow_signals(gateway)
     gateway.run(lambda: click.echo(f"gateway at {listen} is running"))
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files, as far as the system lets this process: a shell's is often 1,024."""
+    with contextlib.suppress(OSError):  # it may be forbidden, as in a unit of systemd, which has a limit of its own
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _follow_signals(gateway: Gateway) -> None:
