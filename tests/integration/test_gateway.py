@@ -187,13 +187,14 @@ def test_members_keep_what_they_have_when_the_gateway_is_killed(
     assert read(readers) == values(0, 600)
 
 
+@pytest.mark.parametrize("kind", ["confluent", pytest.param(KIP_848, marks=pytest.mark.long)])
 def test_another_gateway_serves_the_groups_of_one_that_is_killed(
-    shared_cluster: LocalCluster, gateway: GatewayProcess, folder: Path, topic: str
+    shared_cluster: LocalCluster, gateway: GatewayProcess, folder: Path, topic: str, kind: str
 ) -> None:
     second = GatewayProcess(shared_cluster, folder)
     second.start()
     group = group_of(shared_cluster, [gateway, second], second, f"moved-{topic}")
-    readers = [Reader("confluent", f"{gateway.bootstrap},{second.bootstrap}", group, topic) for _ in range(2)]
+    readers = [Reader(kind, f"{gateway.bootstrap},{second.bootstrap}", group, topic) for _ in range(2)]
     wait_until(lambda: own_all(readers), "the partitions are not shared")
     held = [(reader.assigned, reader.revocations) for reader in readers]
     second.kill()
