@@ -185,9 +185,8 @@ def group_coordinator(
         security=security.upstream({name: text for name, text in kafka.items() if name != BOOTSTRAP}),
         metrics_per_group=metrics_per_group,
     )
-    allow_open_files()
     gateway = Gateway(config, settings)
-    _follow_signals(gateway)
+    _prepare_process(gateway)
     gateway.run(lambda: click.echo(f"gateway at {listen} is running"))
 
 
@@ -200,7 +199,8 @@ def allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _follow_signals(gateway: Gateway) -> None:
+def _prepare_process(gateway: Gateway) -> None:
+    allow_open_files()
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, gateway.stop)
     changes = {"metrics_per_group": gateway.show_groups}
