@@ -189,7 +189,7 @@ class GroupRequests:
         check = requests.OffsetDeleteRequest(group_id, tuple(topic["name"] for topic in fields["topics"]))
         outcome: AsyncResult[Outcome] = AsyncResult()
         kept: list[Fields] = []
-        done: list[Fields] = []  # what has nothing to delete if the store does not know the group, which exists
+        done: Fields = {}  # the answer if the store does not know the group, which exists
 
         def decided(answer: Answer) -> None:
             if not isinstance(answer, OffsetDeleteAnswer):
@@ -202,13 +202,13 @@ class GroupRequests:
                 go = [topic for topic in fields["topics"] if topic["name"] not in answer.subscribed_topics]
                 self._offsets.send(group_id, "OffsetDelete", {"group_id": group_id, "topics": go}, outcome.set)
                 if not answer.error_code:
-                    done.extend(refused_topics(go, ErrorCode.NONE))
+                    done.update(error_code=ErrorCode.NONE, topics=refused_topics(go, ErrorCode.NONE))
 
         self._receive(check, header, client_host, decided)
         found = outcome.get() or ErrorCode.UNKNOWN_SERVER_ERROR
         code = found if isinstance(found, ErrorCode) else found["error_code"]
         if done and code == ErrorCode.GROUP_ID_NOT_FOUND:
-            found = {"error_code": ErrorCode.NONE, "topics": done}
+            found = done
         if isinstance(found, ErrorCode):
             return {"error_code": found, "topics": []}
         return {"error_code": found["error_code"], "topics": [*found["topics"], *kept]}

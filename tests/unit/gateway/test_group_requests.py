@@ -173,6 +173,8 @@ def test_offsets_of_a_group_that_has_none_are_deleted(outcome: dict[str, Any] | 
     expected = {("t", 1): int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC), ("u", 1): 0}
     error, errors, asked = deleted(["u"], known, outcome)
     assert (error, errors, asked) == (ErrorCode.NONE, {("u", 1): 0}, ["u"])
+    error, errors, asked = deleted(["t"], known, outcome)
+    assert (error, errors, asked) == (ErrorCode.NONE, {("t", 1): int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)}, [])
     error, errors, asked = deleted(["t", "u"], known, outcome)
     assert (error, errors, asked) == (ErrorCode.NONE, expected, ["u"])
     unknown = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -372,3 +372,20 @@ def test_a_group_without_members_is_kept_for_a_while_and_any_protocol_may_have_i
     coordinator.pass_time(coordinator.settings.empty_group_retention_ms)
     assert GROUP not in coordinator.kept
     assert coordinator.machine.group_names() == frozenset()
+
+
+def test_a_group_that_was_empty_for_a_while_is_kept_once_it_has_members() -> None:
+    """In `ConsumerGroup._keep_while_empty`, let the time run on: the group ends under its members a week later."""
+    settings = GroupProtocolSettings(empty_group_retention_ms=2 * SESSION_MS)
+    coordinator = coordinator_with({"t": 4}, settings)
+    (a,) = group_of(coordinator, "a")
+    a.beat(-1)
+    coordinator.pass_time(SESSION_MS)
+    (b,) = group_of(coordinator, "b")
+    for _ in range(6):
+        coordinator.pass_time(SESSION_MS // 2)
+        assert b.beat() is E.NONE
+    assert described(coordinator).group_state == "Stable"
+    b.beat(-1)
+    coordinator.pass_time(2 * SESSION_MS)
+    assert described(coordinator).error_code is E.GROUP_ID_NOT_FOUND

@@ -200,6 +200,27 @@ def test_newcomers_that_make_a_group_too_large_are_refused_and_the_others_go_on(
     assert coordinator.heartbeat(members["a"], 3) is E.REBALANCE_IN_PROGRESS
 
 
+def test_a_group_that_is_too_large_again_admits_nobody_for_twice_as_long() -> None:
+    """In `ClassicGroup._refuse_newcomers`, wait as long each time: all would have to join again every minute."""
+    coordinator = Coordinator()
+    coordinator.stores_at_once = False
+    admitted_after_s = []
+    for _ in range(3):
+        joins = [coordinator.join(client_id=name) for name in "abcd"]
+        coordinator.pass_time(20_000)
+        refuse_writes_above(coordinator, 2)
+        assert {coordinator.join_error(join) for join in joins} == {E.GROUP_MAX_SIZE_REACHED}
+        refuse_writes_above(coordinator, 2)
+        (group,) = coordinator.machine._groups.values()
+        assert isinstance(group, ClassicGroup)
+        waited_s = 0
+        while group.max_size == 2:
+            coordinator.pass_time(10_000)
+            waited_s += 10
+        admitted_after_s.append(waited_s)
+    assert admitted_after_s == [60, 120, 240]
+
+
 def test_a_first_generation_that_is_too_large_is_refused_as_a_whole() -> None:
     coordinator = Coordinator()
     coordinator.stores_at_once = False
