@@ -208,6 +208,15 @@ def test_offsets_are_deleted_unless_an_agent_wants_them(store: Store) -> None:
     assert store.delete(("orders", 0)) == {("orders", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
+def test_brokers_are_asked_again_for_a_partition_whose_offset_was_deleted(store: Store) -> None:
+    """In `_delete`, go on to take its node for present: an offset of a topic that is gone would be stored."""
+    store.commit({("logs", 0): 1})
+    assert store.delete(("logs", 0)) == {}
+    store.counts = lambda _topics: {}
+    assert store.commit({("logs", 0): 2}) == {("logs", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert store.fetch() == {}
+
+
 def test_a_group_is_deleted_when_nobody_is_registered(store: Store) -> None:
     assert store.delete_group() == ErrorCode.GROUP_ID_NOT_FOUND
     store.commit({("orders", number): 1 for number in range(600)} | {("logs", 0): 1})
