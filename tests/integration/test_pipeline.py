@@ -34,7 +34,7 @@ from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.pipeline import watch
-from zkrebalancer.pipeline.facts import handovers
+from zkrebalancer.pipeline.facts import deliveries
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
 from zkrebalancer.pipeline.sweep.job import sweep
@@ -135,7 +135,7 @@ def test_a_topic_gives_what_the_files_give(
 
     send(agent_cluster.bootstrap, topic, small.events)
     with monkeypatch.context() as broken:
-        broken.setattr(handovers, "overlaps", lambda *_: 1 // 0)
+        broken.setattr(deliveries, "stretches", lambda *_: 1 // 0)
         with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
             take_all()
     assert any((tmp_path / "store" / "intervals").iterdir())

@@ -11,6 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.fields import TopicPartition
@@ -19,6 +20,7 @@ BEFORE = "before"
 END = "end"
 REST = "rest"  # a step that changes nothing
 Figure = int | float | None
+Owned = tuple[str | None, str, int]  # a group, its topic and partition
 _SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
@@ -30,27 +32,39 @@ class Window:
     name: str
     target: str
     began_us: int
-    owners: dict[TopicPartition, str]  # at its beginning
+    owners: dict[Owned, str]  # at its beginning
     totals: dict[tuple[str, str], int]  # counters at its beginning, by (what, process)
     last_change_us: int = 0
     unsettled_ms: int | None = None  # the time that the group was given, if it did not settle
     unowned_us: int = 0  # summed over partitions
     unheld: int = 0  # records delivered to members that did not own the partition
     delays_us: list[int] = field(default_factory=list)
-    stopped: set[tuple[TopicPartition, str]] = field(default_factory=set)
+    stopped: set[tuple[Owned, str]] = field(default_factory=set)
     produced: Counter[TopicPartition] = field(default_factory=Counter)  # records
-    first_us: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)  # of each partition to each member
+    first_us: dict[tuple[Owned, str], int] = field(default_factory=dict)  # of each partition to each member
 
 
-class _Run:
-    """A run up to the last event that was applied."""
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a step did; None: not measured."""
+
+    settled_ms: float
+    first_record_ms: float | None
+    moved: int
+    moved_least: int
+    stopped_needlessly: int
+
+
+class Steps:
+    """The steps of a run up to the last event that was applied; `window` is the current one."""
 
     def __init__(self) -> None:
+        """Begin before the first step."""
         self.figures: list[dict[str, Figure | str]] = []
         self.delays_us: dict[bool, list[int]] = {False: [], True: []}  # key: whether the first change was made
-        self._window: Window | None = None
-        self._owners: dict[TopicPartition, dict[str, None]] = {}  # members in order of their starts
-        self._free_since_us: dict[TopicPartition, int] = {}
+        self.window: Window | None = None
+        self._owners: dict[Owned, dict[str, None]] = {}  # members in order of their starts
+        self._free_since_us: dict[Owned, int] = {}
         self._totals: dict[tuple[str, str], int] = {}
 
     def apply(self, event: Event) -> None:
@@ -63,40 +77,40 @@ class _Run:
             case "fetcher_stopped":
                 self._stopped(event)
             case "ownership_ended":
-                for partition in list(self._owners):
+                for partition in [each for each in self._owners if each[0] == event.get("group")]:
                     self._release(partition, event["member"], event["mono_us"])
             case "delivered":
                 self._delivered(event)
-            case "produced" if self._window is not None:
+            case "produced" if self.window is not None:
                 count = event["last_offset"] - event["first_offset"] + 1
-                self._window.produced[event["topic"], event["partition"]] += count
+                self.window.produced[event["topic"], event["partition"]] += count
             case "counted":
                 self._count(event, "requests", event["requests"])
                 self._count(event, "bytes", event["bytes_in"] + (event["bytes_out"] or 0))
             case "sampled":
                 self._count(event, "cpu_us", event["cpu_us"])
 
-    def owners(self) -> dict[TopicPartition, str]:
+    def owners(self) -> dict[Owned, str]:
         """Return partition -> owner; of several owners, the last one that started."""
         return {partition: list(members)[-1] for partition, members in self._owners.items() if members}
 
     def _step(self, event: Event) -> None:
         now_us = event["mono_us"]
-        if self._window is not None:
+        if self.window is not None:
             for partition, since_us in self._free_since_us.items():
-                self._window.unowned_us += now_us - max(since_us, self._window.began_us)
+                self.window.unowned_us += now_us - max(since_us, self.window.began_us)
                 self._free_since_us[partition] = now_us
-            self._window.unsettled_ms = event.get("unsettled_ms")
-            self.figures.append(_figures(self._window, self.owners(), self._totals))
-            self.delays_us[self._window.name != BEFORE] += self._window.delays_us
+            self.window.unsettled_ms = event.get("unsettled_ms")
+            self.figures.append(_figures(self.window, self.owners(), self._totals))
+            self.delays_us[self.window.name != BEFORE] += self.window.delays_us
         is_over = event["name"] == END
         new = Window(event["number"], event["name"], event["target"], now_us, self.owners(), dict(self._totals))
-        self._window = None if is_over else new
+        self.window = None if is_over else new
 
     def _started(self, event: Event) -> None:
-        now_us, window = event["mono_us"], self._window
+        now_us, window = event["mono_us"], self.window
         for number in event["partitions"]:
-            partition = (event["topic"], number)
+            partition = (event.get("group"), event["topic"], number)
             is_new = partition not in self._owners
             self._owners.setdefault(partition, {})[event["member"]] = None
             if window is not None:
@@ -107,28 +121,28 @@ class _Run:
 
     def _stopped(self, event: Event) -> None:
         for number in event["partitions"]:
-            partition = (event["topic"], number)
-            if self._release(partition, event["member"], event["mono_us"]) and self._window is not None:
-                self._window.stopped.add((partition, event["member"]))
+            partition = (event.get("group"), event["topic"], number)
+            if self._release(partition, event["member"], event["mono_us"]) and self.window is not None:
+                self.window.stopped.add((partition, event["member"]))
 
-    def _release(self, partition: TopicPartition, member: str, now_us: int) -> bool:
+    def _release(self, partition: Owned, member: str, now_us: int) -> bool:
         owners = self._owners.get(partition, {})
         if member not in owners:
             return False
         del owners[member]
         if not owners:
             self._free_since_us[partition] = now_us
-        if self._window is not None:
-            self._window.last_change_us = now_us
+        if self.window is not None:
+            self.window.last_change_us = now_us
         return True
 
     def _delivered(self, event: Event) -> None:
-        if self._window is not None:
-            self._window.delays_us += event.get("delays_us", ())
-            came = ((event["topic"], event["partition"]), event["member"])
-            self._window.first_us.setdefault(came, event["mono_us"])
-            if event["member"] not in self._owners.get((event["topic"], event["partition"]), {}):
-                self._window.unheld += event["count"]
+        if self.window is not None:
+            self.window.delays_us += event.get("delays_us", ())
+            partition = (event.get("group"), event["topic"], event["partition"])
+            self.window.first_us.setdefault((partition, event["member"]), event["mono_us"])
+            if event["member"] not in self._owners.get(partition, {}):
+                self.window.unheld += event["count"]
 
     def _count(self, event: Event, what: str, value: int) -> None:
         self._totals[what, f"{event['role']} {event['target']}"] = value
@@ -141,7 +155,7 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     highest of all steps; most other figures are sums over steps. A step after which the group did not settle counts
     with the time that it was given. None: not measured.
     """
-    run = _Run()
+    run = Steps()
     for event in events:
         run.apply(event)
     changes = [step for step in run.figures if step["name"] not in {BEFORE, REST}]
@@ -163,7 +177,7 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     return figures, run.figures
 
 
-def least_moves(before: Mapping[TopicPartition, str], after: Iterable[str]) -> int:
+def least_moves(before: Mapping[Any, str], after: Iterable[str]) -> int:
     """Return how many partitions must move so that the counts of the members `after` differ by at most one."""
     kept: Counter[str] = Counter(dict.fromkeys(after, 0))
     orphans = 0
@@ -179,27 +193,37 @@ def least_moves(before: Mapping[TopicPartition, str], after: Iterable[str]) -> i
     return orphans + sum(max(0, count - share - (rank < larger)) for rank, count in enumerate(counts))
 
 
-def load_peak(produced: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]) -> float | None:
+def load_peak(produced: Mapping[TopicPartition, int], owners: Mapping[Owned, str]) -> float | None:
     """Return the highest load of an owner divided by the mean; a load is the number of records produced."""
     loads = Counter(dict.fromkeys(owners.values(), 0))
-    for partition, owner in owners.items():
-        loads[owner] += produced.get(partition, 0)
+    for (_group, topic, number), owner in owners.items():
+        loads[owner] += produced.get((topic, number), 0)
     return max(loads.values()) * len(loads) / loads.total() if loads.total() else None
 
 
-def _figures(
-    window: Window, owners: Mapping[TopicPartition, str], totals: Mapping[tuple[str, str], int]
-) -> dict[str, Figure | str]:
+def effect(window: Window, owners: Mapping[Owned, str]) -> Effect:
+    """Return what a step did; `owners` are those at its end."""
     still_there = {partition: owner for partition, owner in window.owners.items() if partition in owners}
-    moved = sum(owners[partition] != owner for partition, owner in still_there.items())
     needless = sum(
         window.owners.get(partition) == owners.get(partition) == member != window.target
         for partition, member in window.stopped
     )
     went = [(partition, owner) for partition, owner in owners.items() if window.owners.get(partition) != owner]
     first_us = min((window.first_us[one] for one in went if one in window.first_us), default=None)
-    first_ms = window.unsettled_ms if first_us is None else round((first_us - window.began_us) / 1_000, 1)
-    settled_ms = round(max(0, window.last_change_us - window.began_us) / 1_000, 1)
+    settled_ms = max(0, window.last_change_us - window.began_us) / 1_000
+    return Effect(
+        settled_ms=settled_ms if window.unsettled_ms is None else window.unsettled_ms,
+        first_record_ms=window.unsettled_ms if first_us is None else (first_us - window.began_us) / 1_000,
+        moved=sum(owners[partition] != owner for partition, owner in still_there.items()),
+        moved_least=least_moves(still_there, set(owners.values())),
+        stopped_needlessly=needless,
+    )
+
+
+def _figures(
+    window: Window, owners: Mapping[Owned, str], totals: Mapping[tuple[str, str], int]
+) -> dict[str, Figure | str]:
+    found = effect(window, owners)
     spent = Counter[str]()
     for (what, process), total in totals.items():
         spent[what] += total - window.totals.get((what, process), total)
@@ -207,13 +231,13 @@ def _figures(
         "number": window.number,
         "name": window.name,
         "target": window.target,
-        "settled_ms": settled_ms if window.unsettled_ms is None else window.unsettled_ms,
-        "first_record_ms": first_ms,
+        "settled_ms": round(found.settled_ms, 1),
+        "first_record_ms": None if found.first_record_ms is None else round(found.first_record_ms, 1),
         "unowned_partition_ms": round(window.unowned_us / 1_000, 1),
         **_delays(window.delays_us),
-        "moved": moved,
-        "moved_least": least_moves(still_there, set(owners.values())),
-        "stopped_needlessly": needless,
+        "moved": found.moved,
+        "moved_least": found.moved_least,
+        "stopped_needlessly": found.stopped_needlessly,
         "unheld": window.unheld,
         "load_peak": load_peak(window.produced, owners),
         "requests": spent.get("requests"),

@@ -32,17 +32,41 @@ class Rebalance:
 
 
 @dataclass(slots=True)
+class Phases:
+    """When the phases of a plan ended."""
+
+    sent_us: int | None = None  # the first command
+    acked_us: int | None = None  # the last acknowledgement
+    finished_us: int | None = None
+    measured_ms: float | None = None  # the longest pause as the coordinator saw it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One `rebalance_planned`, with what followed from it."""
+
+    rebalance: Rebalance
+    cause_id: str
+    planned_us: int
+    phases: Phases
+
+
+@dataclass(slots=True)
 class RebalanceLog:
     """Every rebalance, in the order of the plans."""
 
     rebalances: list[Rebalance] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    requested_us: dict[str, int] = field(default_factory=dict)  # by cause id
     _triggers: dict[str, str] = field(default_factory=dict)  # cause id -> trigger
     _by_cause: dict[tuple[str, int, str], Rebalance] = field(default_factory=dict)
     _last: dict[str, Rebalance] = field(default_factory=dict)
+    _phases: dict[tuple[str, int, str], Phases] = field(default_factory=dict)
 
     def requested(self, event: Event) -> None:
         """Handle `rebalance_requested`."""
         self._triggers[event["cause_id"]] = event["trigger"]
+        self.requested_us.setdefault(event["cause_id"], event["mono_us"])
 
     def planned(self, event: Event) -> None:
         """Handle `rebalance_planned`; an earlier plan that is still under way (its leader died) is superseded."""
@@ -61,9 +85,21 @@ class RebalanceLog:
         )
         self.rebalances.append(rebalance)
         self._by_cause[group, generation, cause_id] = self._last[group] = rebalance
+        self.plans.append(Plan(rebalance, cause_id, event["mono_us"], self._phases_of(event)))
+
+    def commanded(self, event: Event) -> None:
+        """Handle `command_sent` and `command_acked`."""
+        phases = self._phases_of(event)
+        if event["kind"] == "command_acked":
+            phases.acked_us = event["mono_us"]
+        elif phases.sent_us is None:
+            phases.sent_us = event["mono_us"]
 
     def finished(self, event: Event) -> None:
         """Handle `rebalance_finished`."""
+        phases, pause_us = self._phases_of(event), event.get("pause_us_max")
+        phases.finished_us = event["mono_us"]
+        phases.measured_ms = None if pause_us is None else pause_us / 1_000
         rebalance = self._by_cause.get((event["group"], event["generation"], event["cause_id"]))
         if rebalance is not None:
             rebalance.outcome = event["outcome"]
@@ -80,3 +116,6 @@ class RebalanceLog:
         """Return how many partitions the group's last plan assigns, None if there was no plan."""
         last = self._last.get(group)
         return None if last is None else last.partitions
+
+    def _phases_of(self, event: Event) -> Phases:
+        return self._phases.setdefault((event["group"], event["generation"], event["cause_id"]), Phases())

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator
 from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline import align, ingest, progress
-from zkrebalancer.pipeline.facts import delays, deliveries, handovers, ownership
-from zkrebalancer.pipeline.facts.costs import costs
+from zkrebalancer.pipeline.facts import delays, deliveries
+from zkrebalancer.pipeline.facts.by_run import tables_of_runs
 from zkrebalancer.pipeline.facts.coverage import coverage, segments
 from zkrebalancer.pipeline.facts.delivery import delivery
-from zkrebalancer.pipeline.facts.eras import eras
 from zkrebalancer.pipeline.facts.excuses import excuses
-from zkrebalancer.pipeline.facts.rebalances import rebalances
+from zkrebalancer.pipeline.facts.of_run import EXCUSED, SCHEMAS
 from zkrebalancer.pipeline.facts.redeliveries import unexcused
 from zkrebalancer.pipeline.facts.runs import runs
-from zkrebalancer.pipeline.facts.steps import steps, windows
+from zkrebalancer.pipeline.facts.steps import arrivals, windows
 
 EVENTS = "events"
 RUNS = "runs"
@@ -33,26 +32,20 @@ def tables(events: DataFrame, keep: Keep) -> None:
     events = align.on_one_clock(events, keep)
     blocks = keep("blocks", ingest.blocks(events))
     rejected = keep(REJECTS, ingest.rejects(events, blocks))
-    started, deletions = ownership.starts(events), keep("eras", eras(events))
-    intervals = keep("intervals", ownership.intervals(events, deletions))
-    overlaps = keep("overlaps", handovers.overlaps(intervals))
-    gaps = keep("gaps", handovers.gaps(intervals))
-    keep("moves", handovers.moves(intervals))
-    keep("rebalances", rebalances(events, intervals, gaps))
-    legs = keep("legs", ownership.legs(events, intervals, deletions))
+    spans = keep("windows", windows(events))  # as a table, so that Spark knows whether it is small
+    with tables_of_runs(events, arrivals(events, spans)) as found:
+        small = {name: keep(name, found(name)) for name in SCHEMAS if name != EXCUSED}
+        excused = keep("excuses", excuses(events, found(EXCUSED)))
+    deletions, intervals, legs = small["eras"], small["intervals"], small["legs"]
     held = deliveries.deliveries_by_leg(events, legs, deletions)
     stretches = keep("stretches", deliveries.stretches(held))
-    shares = keep("segments", segments(events, started, legs, stretches, deletions))
-    excused = keep("excuses", excuses(events, intervals, started))
+    shares = keep("segments", segments(events, intervals, legs, stretches, deletions))
     doubtful = keep("doubtful", deliveries.doubtful(keep("suspects", deliveries.suspects(stretches, shares)), held))
     again, late = unexcused(shares, doubtful, excused, legs), deliveries.out_of_order(stretches, doubtful)
     delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
-    keep(RUNS, runs(events, blocks, delivered, overlaps, rejected))
-    spans = keep("windows", windows(events))  # as a table, so that Spark knows whether it is small
-    keep("steps", steps(events, spans, intervals, gaps))
+    keep(RUNS, runs(events, blocks, delivered, small["overlaps"], rejected))
     keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
     keep("delay_curve", delays.delay_curve(events, blocks))
-    keep("costs", costs(events, spans))
 
 
 def run(spark: SparkSession, source: str, out: str) -> None:

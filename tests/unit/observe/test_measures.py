@@ -130,7 +130,7 @@ def test_the_load_peak_weighs_owners_at_the_end_of_a_step_by_produced_records() 
     figures, steps = measure(events)
     assert [row["load_peak"] for row in steps] == [1.0, 1.0, 1.5]
     assert figures["load_peak"] == 1.5
-    assert load_peak({}, {("t", 0): "a"}) is load_peak({("t", 0): 1}, {}) is None
+    assert load_peak({}, {("g", "t", 0): "a"}) is load_peak({("t", 0): 1}, {}) is None
 
 
 def test_the_least_moves() -> None:

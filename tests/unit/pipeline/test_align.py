@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.observe.test_several_hosts import SECOND, Fleet, drifting
 from zkrebalancer.pipeline import align, ingest
-from zkrebalancer.pipeline.facts import handovers, ownership
-from zkrebalancer.pipeline.facts.eras import eras
+from zkrebalancer.pipeline.facts.by_run import tables_of_runs
 
 
 def write(folder: Path, fleet: Fleet) -> None:
@@ -26,12 +25,12 @@ def overlaps(spark: SparkSession, folder: Path) -> list[tuple[str, bool]]:
         return table
 
     events = align.on_one_clock(ingest.read_events(spark, str(folder / "stored")), keep)
-    intervals = ownership.intervals(events, eras(events))
-    return sorted((row["run"], row["is_certain"]) for row in handovers.overlaps(intervals).collect())
+    with tables_of_runs(events) as found:
+        return sorted((row["run"], row["is_certain"]) for row in found("overlaps").collect())
 
 
 def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession, tmp_path: Path) -> None:
-    """In `on_one_clock`, return the events as they are; in `overlaps`, do not look at `doubt_us`."""
+    """In `on_one_clock`, return the events as they are; in `Judged.overlap`, do not look at the bounds."""
     write(tmp_path / "correct", Fleet(drifting()).moves(2))
     write(tmp_path / "one-clock", Fleet({host: drifting()["k"] for host in drifting()}).moves(1))
     wrong = Fleet(drifting()).moves(2)

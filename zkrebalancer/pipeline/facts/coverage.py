@@ -15,23 +15,22 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import BOOK
+from zkrebalancer.pipeline.facts.deliveries import BOOK, OWNER
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.facts.ownership import OWNER
-from zkrebalancer.pipeline.schema import ORDER, PARTITION
+from zkrebalancer.pipeline.schema import PARTITION
 
 PIECE_OFFSETS = 65_536  # produced ranges are merged within pieces of this size
 
 
 def segments(
-    events: DataFrame, starts: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
+    events: DataFrame, intervals: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
 ) -> DataFrame:
     """Return (run, group, topic, partition, era, begin, end, due, given): how often [begin, end) was due and delivered.
 
     `due` is 0 before the first position at which the group started the partition, and for offsets that were not
     delivered because a consumer was repositioned beyond them.
     """
-    firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
+    firsts = intervals.groupBy(*BOOK).agg(F.min_by("position", "began").alias("from"))
     log = ("run", "topic", "partition", "era")
     produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
         *log, F.col("first_offset").alias("begin"), (F.col("last_offset") + 1).alias("end")

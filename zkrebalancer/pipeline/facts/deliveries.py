@@ -1,6 +1,6 @@
 """Deliveries matched to the legs they fall into, and merged into stretches.
 
-A leg is an ownership interval, or its part after its consumer was repositioned (`ownership.legs`). A stretch is a
+A leg is an ownership interval, or its part after its consumer was repositioned (`observe.holdings`). A stretch is a
 sequence of deliveries in one leg, each of which begins where the one before it ended. A faultless interval is one leg
 and one stretch per time bucket, however many records it has, so later steps work on few rows.
 
@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.facts.ownership import OWNER
 from zkrebalancer.pipeline.schema import PARTITION
 
+OWNER = (*PARTITION, "member")
 BUCKET_US = 10_000_000
 CHUNK_OFFSETS = 4_096  # ranges are cut here: overlaps become equality joins, and a hot partition is spread
 BOOK = (*PARTITION, "era")  # a partition in a group until its topic is deleted

@@ -6,14 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 
-def eras(events: DataFrame) -> DataFrame:
-    """Return (run, topic, deleted_us): the times at which each topic was deleted, ascending."""
-    deletions = events.where(F.col("kind") == "topic_deleted").groupBy("run", "topic")
-    return deletions.agg(F.sort_array(F.collect_list("mono_us")).alias("deleted_us"))
-
-
 def with_era(rows: DataFrame, deletions: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `era`: how often the row's topic had been deleted before `at`."""
+    """Add `era`: how often the row's topic had been deleted before `at`; `deletions` is the table `eras`."""
     past = F.filter("deleted_us", lambda deleted: deleted < F.col(at))
     era = F.when(F.col("deleted_us").isNull(), F.lit(0)).otherwise(F.size(past))
     return rows.join(deletions, ["run", "topic"], "left").withColumn("era", era).drop("deleted_us")

@@ -10,9 +10,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, meeting_doubled
+from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, OWNER, meeting_doubled
 from zkrebalancer.pipeline.facts.excuses import INTERVAL
-from zkrebalancer.pipeline.facts.ownership import OWNER
 from zkrebalancer.pipeline.schema import PARTITION
 
 

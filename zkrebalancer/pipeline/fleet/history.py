@@ -9,13 +9,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
+from zkrebalancer.observe.holdings import ENDED
+from zkrebalancer.observe.rebalances import UNKNOWN_CAUSE
 from zkrebalancer.pipeline import ingest
-from zkrebalancer.pipeline.facts import handovers, ownership
-from zkrebalancer.pipeline.facts.eras import eras
-from zkrebalancer.pipeline.facts.rebalances import PLAN, UNKNOWN_CAUSE
 
 FLEET = "fleet"  # the run of all events
 SIGNS = ("fetcher_started", "fetcher_stopped", "delivered", "committed")  # written by the member itself
+PLAN = ("run", "group", "generation", "cause_id")
 CHANGES = ("member_joined", "member_left")
 KINDS = (
     *SIGNS,
@@ -48,17 +48,17 @@ def read(spark: SparkSession, source: str, folder: str) -> DataFrame:
     return events.withColumn("run", F.lit(FLEET)).withColumn("mono_us", F.col("ts_us"))
 
 
-def owned(events: DataFrame) -> DataFrame:
-    """Return the table `intervals` of all groups."""
-    return ownership.intervals(events, eras(events))
+def by_group(events: DataFrame) -> DataFrame:
+    """Return the events of groups, each group being a run: then no task needs the events of all."""
+    return events.where(F.col("group").isNotNull()).withColumn("run", F.col("group"))
 
 
-def costly_gaps(events: DataFrame, intervals: DataFrame) -> DataFrame:
+def costly_gaps(events: DataFrame, gaps: DataFrame) -> DataFrame:
     """Return the times without an owner, without those parts in which the group had no member.
 
     Columns: those of the table `gaps` without open ones, and `unowned_us`.
     """
-    gaps = handovers.gaps(intervals).where(F.col("ended_us").isNotNull())
+    gaps = gaps.where(F.col("ended_us").isNotNull())
     spells = _empty_spells(events).withColumnsRenamed({"group": "spell_group"})
     is_within = (
         (F.col("group") == F.col("spell_group"))
@@ -113,7 +113,7 @@ def causes(plans: DataFrame, gaps: DataFrame, waits: DataFrame) -> DataFrame:
 
 def waits(events: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return (group, cause, unowned_us): how long partitions waited for the end of a crashed member's session."""
-    ended = intervals.where(F.col("ended_by") == ownership.ENDED).join(_signs(events), ["group", "member"])
+    ended = intervals.where(F.col("ended_by") == ENDED).join(_signs(events), ["group", "member"])
     waited_us = F.greatest(F.col("ended_us") - F.greatest("seen_us", "started_us"), F.lit(0))
     return ended.select("group", F.lit(SESSION_OF_THE_DEAD).alias("cause"), waited_us.alias("unowned_us"))
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.rebalances import rebalances
+from zkrebalancer.pipeline.facts.by_run import tables_of_runs
 from zkrebalancer.pipeline.fleet import history
 from zkrebalancer.pipeline.fleet.questions import Tables
 from zkrebalancer.pipeline.fleet.replay import SETTINGS, Step, replay
@@ -31,19 +31,16 @@ def fleet(spark: SparkSession, source: str, out: str, seed: int) -> Tables:
 
     """
     events = history.read(spark, source, f"{out}/{EVENTS}")
-    intervals = history.owned(events).persist()
-    gaps = history.costly_gaps(events, intervals).persist()
-    causes = history.causes(rebalances(events, intervals, gaps), gaps, history.waits(events, intervals)).toPandas()
+    with tables_of_runs(history.by_group(events)) as found:
+        intervals, gaps = found("intervals"), history.costly_gaps(events, found("gaps"))
+        causes = history.causes(found("rebalances"), gaps, history.waits(events, intervals)).toPandas()
     spans = history.spans(events)
-    tables = Tables(
+    return Tables(
         groups=_groups(spans.toPandas(), causes),
         causes=causes.sort_values(["group", "cause"], ignore_index=True),
         lateness=history.lateness(events).orderBy("group", "client", "host").toPandas(),
         settings=replayed(history.steps(events), spans, seed).orderBy("group", "setting").toPandas(),
     )
-    gaps.unpersist()
-    intervals.unpersist()
-    return tables
 
 
 def _groups(spans: pd.DataFrame, causes: pd.DataFrame) -> pd.DataFrame:
