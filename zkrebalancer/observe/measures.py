@@ -112,7 +112,9 @@ class Steps:
         for number in event["partitions"]:
             partition = (event.get("group"), event["topic"], number)
             is_new = partition not in self._owners
-            self._owners.setdefault(partition, {})[event["member"]] = None
+            owners = self._owners.setdefault(partition, {})
+            owners.pop(event["member"], None)  # it may have started before
+            owners[event["member"]] = None
             if window is not None:
                 since_us = self._free_since_us.get(partition, window.began_us if is_new else now_us)
                 window.unowned_us += now_us - max(since_us, window.began_us)

@@ -112,6 +112,10 @@ class RebalanceLog:
         if rebalance is not None:
             rebalance.pause_ms_max = max(rebalance.pause_ms_max or 0.0, pause_us / 1_000)
 
+    def cause_of(self, plan: Plan) -> str:
+        """Return what caused a plan, by the requests so far: one may also come after its plan."""
+        return self._triggers.get(plan.cause_id, UNKNOWN_CAUSE)
+
     def planned_partitions(self, group: str) -> int | None:
         """Return how many partitions the group's last plan assigns, None if there was no plan."""
         last = self._last.get(group)

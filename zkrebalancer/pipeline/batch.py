@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline import align, ingest, progress
-from zkrebalancer.pipeline.facts import delays, deliveries
+from zkrebalancer.pipeline.facts import delays, deliveries, fates, of_partition
 from zkrebalancer.pipeline.facts.by_run import tables_of_runs
-from zkrebalancer.pipeline.facts.coverage import coverage, segments
-from zkrebalancer.pipeline.facts.delivery import delivery
+from zkrebalancer.pipeline.facts.coverage import delivery, tables_of_partitions
 from zkrebalancer.pipeline.facts.excuses import excuses
 from zkrebalancer.pipeline.facts.of_run import EXCUSED, SCHEMAS
-from zkrebalancer.pipeline.facts.redeliveries import unexcused
 from zkrebalancer.pipeline.facts.runs import runs
 from zkrebalancer.pipeline.facts.steps import arrivals, windows
 
@@ -39,10 +37,11 @@ def tables(events: DataFrame, keep: Keep) -> None:
     deletions, intervals, legs = small["eras"], small["intervals"], small["legs"]
     held = deliveries.deliveries_by_leg(events, legs, deletions)
     stretches = keep("stretches", deliveries.stretches(held))
-    shares = keep("segments", segments(events, intervals, legs, stretches, deletions))
-    doubtful = keep("doubtful", deliveries.doubtful(keep("suspects", deliveries.suspects(stretches, shares)), held))
-    again, late = unexcused(shares, doubtful, excused, legs), deliveries.out_of_order(stretches, doubtful)
-    delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
+    with tables_of_partitions(events, intervals, legs, stretches, deletions) as found:
+        shares, suspects = (keep(name, found(name)) for name in of_partition.SCHEMAS)
+    doubtful = keep("doubtful", deliveries.doubtful(suspects, held))
+    with delivery(shares, doubtful, excused, legs, stretches) as found:
+        delivered = keep(fates.DELIVERY, found(fates.DELIVERY))
     keep(RUNS, runs(events, blocks, delivered, small["overlaps"], rejected))
     keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
     keep("delay_curve", delays.delay_curve(events, blocks))

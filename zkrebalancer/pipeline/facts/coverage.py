@@ -1,73 +1,68 @@
-"""How often each offset was produced and delivered: lost, delivered or duplicated.
-
-Offset ranges are summed as edges: +1 where a range begins, -1 where it ends. Summing by offset cancels the edges of
-adjacent ranges and spreads even a hot partition over all tasks; a few true boundaries per partition remain. The counts
-are constant between two boundaries: due but delivered 0 times means lost, delivered twice means duplicated.
+"""How often each offset was produced and delivered: what `of_partition` needs, and what it makes of it.
 
 There are as many produced ranges as `produced` events, so contiguous ones are merged first (`joined`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import BOOK, OWNER
+from zkrebalancer.pipeline.facts import fates, of_partition
 from zkrebalancer.pipeline.facts.eras import with_era
+from zkrebalancer.pipeline.facts.one_pass import one_pass
 from zkrebalancer.pipeline.schema import PARTITION
 
 PIECE_OFFSETS = 65_536  # produced ranges are merged within pieces of this size
+Tables = AbstractContextManager[Callable[[str], DataFrame]]
 
 
-def segments(
+def tables_of_partitions(
     events: DataFrame, intervals: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
-) -> DataFrame:
-    """Return (run, group, topic, partition, era, begin, end, due, given): how often [begin, end) was due and delivered.
-
-    `due` is 0 before the first position at which the group started the partition, and for offsets that were not
-    delivered because a consumer was repositioned beyond them.
-    """
-    firsts = intervals.groupBy(*BOOK).agg(F.min_by("position", "began").alias("from"))
+) -> Tables:
+    """Give a function from the name of a table in `of_partition.SCHEMAS` to the table."""
     log = ("run", "topic", "partition", "era")
     produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
         *log, F.col("first_offset").alias("begin"), (F.col("last_offset") + 1).alias("end")
     )
-    changes = {
-        "open": firsts.select(*BOOK, F.col("from").alias("offset"), F.lit(1).alias("change")),
-        "due": edges(joined(produced, log), log).join(firsts, list(log)),
-        "given": edges(stretches, BOOK),
-        "passed": edges(passed_over(legs, stretches), BOOK),
-    }
-    steps = reduce(DataFrame.unionByName, [_of_depth(name, changes) for name in changes])
-    window = Window.partitionBy(*BOOK).orderBy("offset")
-    so_far = window.rowsBetween(Window.unboundedPreceding, 0)
-    depths = steps.groupBy(*BOOK, "offset").agg(*[F.sum(name).alias(name) for name in changes])
-    depths = depths.select(
-        *BOOK,
-        F.col("offset").alias("begin"),
-        F.lead("offset").over(window).alias("end"),
-        *[F.sum(name).over(so_far).alias(name) for name in changes],
+    rows = (
+        _of_kind(joined(produced, log), of_partition.PRODUCED),
+        _of_kind(intervals.select(*PARTITION, "era", "position", F.col("began").alias("since")), of_partition.INTERVAL),
+        _of_kind(legs, of_partition.LEG),
+        _of_kind(stretches, of_partition.STRETCH),
     )
-    is_passed_over = (F.col("given") == 0) & (F.col("passed") > 0)
-    due = F.when(is_passed_over, F.lit(0)).otherwise(F.col("due") * F.col("open"))
-    found = depths.select(*BOOK, "begin", "end", due.alias("due"), "given")
-    return found.where(F.col("end").isNotNull() & ((F.col("due") > 0) | (F.col("given") > 0)))
+    return one_pass(_all(rows), of_partition.KEY, (), of_partition.SCHEMAS, of_partition.PartitionFacts)
 
 
-def passed_over(legs: DataFrame, stretches: DataFrame) -> DataFrame:
-    """Return (*BOOK, begin, end): the offsets that a consumer skipped when it was repositioned."""
-    held = stretches.where(F.col("started_us").isNotNull())
-    ends = held.groupBy(*OWNER, "started_us").agg(F.max("end").alias("end"))
-    in_interval = Window.partitionBy(*OWNER, "held_us").orderBy("started_us")
-    return (
-        legs.join(ends, [*OWNER, "started_us"], "left")
-        .withColumn("begin", F.lag(F.greatest("position", "end")).over(in_interval))
-        .where(F.col("begin") < F.col("position"))
-        .select(*BOOK, "begin", F.col("position").alias("end"))
+def delivery(
+    segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs: DataFrame, stretches: DataFrame
+) -> Tables:
+    """Give a function that returns the table `delivery` for its name.
+
+    Columns: run, group, topic, partition; in records: produced, delivered, lost, duplicated, duplicated_outside_crash;
+    in deliveries: out_of_order and unheld, those to a member that did not own the partition.
+    """
+    at = F.struct("mono_us", "block", "row").alias("at")
+    rows = (
+        _of_kind(segments, fates.SEGMENT),
+        _of_kind(doubtful.select(*PARTITION, "era", "member", "started_us", "begin", "end", at), fates.SINGLE),
+        _of_kind(excuses.withColumnRenamed("started_us", "held_us"), fates.EXCUSE),
+        _of_kind(legs, fates.LEG),
+        _of_kind(stretches, fates.STRETCH),
     )
+    return one_pass(_all(rows), PARTITION, (), fates.SCHEMAS, fates.Fates)
+
+
+def _of_kind(rows: DataFrame, what: str) -> DataFrame:
+    return rows.withColumn("what", F.lit(what))
+
+
+def _all(frames: tuple[DataFrame, ...]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
 def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
@@ -90,35 +85,3 @@ def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     broken = pieces.where(~is_tiled).select(*keys, "piece")  # at most one per PIECE_OFFSETS
     whole = pieces.where(is_tiled).select(*keys, "begin", "end")
     return whole.unionByName(rows.join(broken, [*keys, "piece"], "left_semi").select(*keys, "begin", "end"))
-
-
-def edges(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Return (*keys, offset, change): by how much the depth of the ranges [begin, end) changes at an offset."""
-    both = F.array(
-        F.struct(F.col("begin").alias("offset"), F.lit(1).alias("change")),
-        F.struct(F.col("end").alias("offset"), F.lit(-1).alias("change")),
-    )
-    split = ranges.select(*keys, F.inline(both))
-    return split.groupBy(*keys, "offset").agg(F.sum("change").alias("change")).where(F.col("change") != 0)
-
-
-def coverage(segments: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, produced, delivered, lost, duplicated), in records."""
-    size = F.col("end") - F.col("begin")
-    is_due, times = F.col("due") > 0, F.col("given")
-
-    def total(condition: Column, records: Column = size) -> Column:
-        return F.sum(F.when(condition, records).otherwise(0))
-
-    return segments.groupBy(*PARTITION).agg(
-        total(is_due).alias("produced"),
-        total(times > 0).alias("delivered"),
-        total(is_due & (times == 0)).alias("lost"),
-        total(times > 1, size * (times - 1)).alias("duplicated"),
-    )
-
-
-def _of_depth(name: str, changes: Mapping[str, DataFrame]) -> DataFrame:
-    """Return (*BOOK, offset, one column per depth): the change of the depth `name`, and 0 for the other depths."""
-    values = {each: F.col("change") if each == name else F.lit(0) for each in changes}
-    return changes[name].select(*BOOK, "offset", *[value.cast("bigint").alias(each) for each, value in values.items()])

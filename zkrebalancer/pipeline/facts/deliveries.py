@@ -19,9 +19,6 @@ from zkrebalancer.pipeline.schema import PARTITION
 
 OWNER = (*PARTITION, "member")
 BUCKET_US = 10_000_000
-CHUNK_OFFSETS = 4_096  # ranges are cut here: overlaps become equality joins, and a hot partition is spread
-BOOK = (*PARTITION, "era")  # a partition in a group until its topic is deleted
-CHUNK = (*BOOK, "chunk")
 _OF_LEG = ("started_us", "position")
 # Rows are compared in this order when sorted, so the most selective column comes first.
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
@@ -83,18 +80,6 @@ def stretches(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return (*_STRETCH, began, last): the stretches whose single deliveries must be examined.
-
-    They begin below the highest offset that their leg had reached and end above it, or include offsets that were
-    delivered more than once.
-    """
-    crossing = _late(stretches).where(F.col("end") > F.col("reached"))
-    met = meeting_doubled(stretches, segments)
-    columns = [*_STRETCH, "began", "last"]
-    return crossing.select(*columns).unionByName(met.select(*columns)).distinct()
-
-
 def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return the deliveries of these stretches, with their `bucket`.
 
@@ -106,46 +91,3 @@ def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
     is_of = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in _STRETCH]
     is_of += [at >= F.col("_began"), at <= F.col("_last")]
     return rows.join(suspects.select(*here), is_of, "left_semi")
-
-
-def _late(stretches: DataFrame) -> DataFrame:
-    """Return the stretches that begin below `reached`, the highest offset their leg had reached before."""
-    in_leg = Window.partitionBy(*OWNER, "started_us", "era").orderBy("began")
-    before = F.max("end").over(in_leg.rowsBetween(Window.unboundedPreceding, -1))
-    held = stretches.where(F.col("started_us").isNotNull()).withColumn("reached", F.greatest("position", before))
-    return held.where(F.col("begin") < F.col("reached"))
-
-
-def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their leg had reached.
-
-    All deliveries of a stretch below that offset count. In a stretch that crosses it, they are examined one by one.
-    """
-    late = _late(stretches)
-    below = late.where(F.col("end") <= F.col("reached")).select(*PARTITION, F.col("events").alias("late"))
-    crossing = late.where(F.col("end") > F.col("reached")).select(*OWNER, "started_us", "began", "last", "reached")
-    at = F.struct("mono_us", "block", "row")
-    looked_at = (
-        doubtful.join(crossing, [*OWNER, "started_us"])
-        .where((at >= F.col("began")) & (at <= F.col("last")) & (F.col("begin") < F.col("reached")))
-        .select(*PARTITION, F.lit(1).cast("bigint").alias("late"))
-    )
-    return below.unionByName(looked_at).groupBy(*PARTITION).agg(F.sum("late").alias("out_of_order"))
-
-
-def meeting_doubled(ranges: DataFrame, segments: DataFrame) -> DataFrame:
-    """Cut ranges at chunk bounds; return the parts that overlap offsets [from, to) delivered more than once."""
-    doubled = _cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
-    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
-    meets = (F.col("begin") < F.col("to")) & (F.col("end") > F.col("from"))
-    return _cut(ranges).join(doubled, list(CHUNK)).where(meets)
-
-
-def _cut(ranges: DataFrame) -> DataFrame:
-    """Cut the ranges [begin, end) at multiples of CHUNK_OFFSETS; `chunk` is the index of the multiple."""
-    chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
-    return (
-        ranges.withColumn("chunk", F.explode(chunks))
-        .withColumn("begin", F.greatest(F.col("begin"), F.col("chunk") * CHUNK_OFFSETS))
-        .withColumn("end", F.least(F.col("end"), (F.col("chunk") + 1) * CHUNK_OFFSETS))
-    )

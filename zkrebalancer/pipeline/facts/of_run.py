@@ -78,7 +78,7 @@ class RunFacts:
         }
 
     def apply(self, event: Event) -> None:
-        """Apply one event, which has a key `at` (its place in the order of events) and BOUNDS."""
+        """Apply one event, which has the keys of ORDER and BOUNDS."""
         handle = self._handlers.get(event["kind"])
         if handle is not None:
             handle(event)
@@ -108,7 +108,7 @@ class RunFacts:
     # Ownership ------------------------------------------------------------------------------------------------------
 
     def _start(self, event: Event) -> None:
-        moment, era = _moment(event), era_of(self._deleted_us[event["topic"]], event["mono_us"])
+        moment, era = _moment(event), self._era(event)
         generation, cause_id = event.get("generation"), event.get("cause_id")
         if cause_id is not None:
             self._planned.add((event["group"], generation))
@@ -143,11 +143,14 @@ class RunFacts:
             holdings.close(event["member"], _moment(event), reason)
 
     def _seek(self, event: Event) -> None:
-        moment, era = _moment(event), era_of(self._deleted_us[event["topic"]], event["mono_us"])
+        moment, era = _moment(event), self._era(event)
         for key, position in zip(_keys(event), event["positions"], strict=True):
             holdings = self._holdings.get(key)
             if holdings is not None:
                 holdings.seek(event["member"], moment, position, era)
+
+    def _era(self, event: Event) -> int:
+        return era_of(self._deleted_us.get(event["topic"], ()), event["mono_us"])
 
     def _judge(self, key: Key, judged: Iterable[Judged]) -> None:
         for each in judged:
@@ -174,7 +177,7 @@ class RunFacts:
 
     def _rebalance(self, plan: Plan) -> Iterator[object]:
         found, phases = plan.rebalance, plan.phases
-        yield from (found.group, found.generation, plan.cause_id, found.mode, found.cause)
+        yield from (found.group, found.generation, plan.cause_id, found.mode, self._log.cause_of(plan))
         yield from (found.members, found.partitions, found.moved, found.outcome)
         yield from (self._log.requested_us.get(plan.cause_id), plan.planned_us)
         yield from (phases.sent_us, phases.acked_us, phases.finished_us, found.settled_ms)
@@ -208,7 +211,8 @@ def _keys(event: Event) -> list[Key]:
 
 
 def _moment(event: Event) -> Moment:
-    return Moment(event["at"], event["early_us"], event["late_us"])
+    at = (event["mono_us"], event["file"], event["block"], event["row"])
+    return Moment(at, event["early_us"], event["late_us"])
 
 
 def _interval(held: Held) -> Sequence[object]:
