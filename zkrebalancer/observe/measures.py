@@ -64,6 +64,7 @@ class Steps:
         self.delays_us: dict[bool, list[int]] = {False: [], True: []}  # key: whether the first change was made
         self.window: Window | None = None
         self._owners: dict[Owned, dict[str, None]] = {}  # members in order of their starts
+        self._held: dict[tuple[str | None, str], dict[Owned, None]] = {}  # by group and member
         self._free_since_us: dict[Owned, int] = {}
         self._totals: dict[tuple[str, str], int] = {}
 
@@ -77,7 +78,7 @@ class Steps:
             case "fetcher_stopped":
                 self._stopped(event)
             case "ownership_ended":
-                for partition in [each for each in self._owners if each[0] == event.get("group")]:
+                for partition in list(self._held.get((event.get("group"), event["member"]), ())):
                     self._release(partition, event["member"], event["mono_us"])
             case "delivered":
                 self._delivered(event)
@@ -115,6 +116,7 @@ class Steps:
             owners = self._owners.setdefault(partition, {})
             owners.pop(event["member"], None)  # it may have started before
             owners[event["member"]] = None
+            self._held.setdefault((partition[0], event["member"]), {})[partition] = None
             if window is not None:
                 since_us = self._free_since_us.get(partition, window.began_us if is_new else now_us)
                 window.unowned_us += now_us - max(since_us, window.began_us)
@@ -132,6 +134,7 @@ class Steps:
         if member not in owners:
             return False
         del owners[member]
+        del self._held[partition[0], member][partition]
         if not owners:
             self._free_since_us[partition] = now_us
         if self.window is not None:
