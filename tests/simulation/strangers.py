@@ -81,7 +81,7 @@ def _rewrite_node(cluster: Cluster, draw: Random, target: Target) -> None:
 
 def _delete_place(cluster: Cluster, draw: Random, target: Target) -> None:
     """Delete one of a group's folders with all that is in it; sometimes it is made again, empty."""
-    path = draw.choice([*(f"{paths.group(target.group)}/{name}" for name in PLACES), paths.SERVED])
+    path = f"{paths.group(target.group)}/{draw.choice(PLACES)}"
     below = [each for each in cluster.ensemble.zk.nodes if each == path or each.startswith(path + "/")]
     cluster.schedule.tell("FAULT", f"{path} and {len(below) - 1} nodes below it are deleted")
     cluster.write(*map(Delete, sorted(below, reverse=True)))
