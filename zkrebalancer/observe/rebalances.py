@@ -38,6 +38,8 @@ class Phases:
     sent_us: int | None = None  # the first command
     acked_us: int | None = None  # the last acknowledgement
     finished_us: int | None = None
+    outcome: str | None = None
+    settled_ms: float | None = None
     measured_ms: float | None = None  # the longest pause as the coordinator saw it
 
 
@@ -98,7 +100,8 @@ class RebalanceLog:
     def finished(self, event: Event) -> None:
         """Handle `rebalance_finished`."""
         phases, pause_us = self._phases_of(event), event.get("pause_us_max")
-        phases.finished_us = event["mono_us"]
+        phases.finished_us, phases.outcome = event["mono_us"], event["outcome"]
+        phases.settled_ms = event["settled_us"] / 1_000
         phases.measured_ms = None if pause_us is None else pause_us / 1_000
         rebalance = self._by_cause.get((event["group"], event["generation"], event["cause_id"]))
         if rebalance is not None:

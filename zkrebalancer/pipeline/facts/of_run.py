@@ -178,11 +178,12 @@ class RunFacts:
     def _rebalance(self, plan: Plan) -> Iterator[object]:
         found, phases = plan.rebalance, plan.phases
         yield from (found.group, found.generation, plan.cause_id, found.mode, self._log.cause_of(plan))
-        yield from (found.members, found.partitions, found.moved, found.outcome)
+        yield from (found.members, found.partitions, found.moved, phases.outcome or found.outcome)
         yield from (self._log.requested_us.get(plan.cause_id), plan.planned_us)
-        yield from (phases.sent_us, phases.acked_us, phases.finished_us, found.settled_ms)
+        yield from (phases.sent_us, phases.acked_us, phases.finished_us, phases.settled_ms)
         is_started = (found.group, found.generation) in self._planned
-        yield found.pause_ms_max if is_started else phases.measured_ms
+        least_ms = None if phases.finished_us is None else 0.0
+        yield (least_ms if found.pause_ms_max is None else found.pause_ms_max) if is_started else phases.measured_ms
 
     @property
     def _number(self) -> int | None:
