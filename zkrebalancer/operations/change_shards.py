@@ -8,7 +8,7 @@ child stands in place of the only leader's, so that no coordinator of a former r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkrebalancer.operations.nodes import create_missing
@@ -25,6 +25,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     SetContent,
+    Sync,
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
@@ -47,17 +48,22 @@ class Found:
     number: Number
     version: int  # of `/consumers/shards`; -1 if it is missing
     nodes: Mapping[str, Content] = field(default_factory=dict)
+    epochs: Sequence[str] = ()  # paths that have been looked for
 
     @property
     def former(self) -> tuple[Shard, ...]:
         """The present shards."""
         return self.number.all(self.version)
 
+    def is_whole(self, count: int) -> bool:
+        """Whether there are that many shards, and a node keeps former releases out just if there are several."""
+        return self.number.shards == count and (BARRIER in self.nodes) == (count > 1)
+
     def highest_epoch(self) -> int:
-        """Return an epoch that no leader of the present shards has exceeded."""
+        """Return an epoch that no leader has exceeded, also of other shards whose nodes are still there."""
         epochs = [self.number.first_epoch]
-        for shard in self.former:
-            node = self.nodes.get(shard.epoch)
+        for path in self.epochs:
+            node = self.nodes.get(path)
             if node is not None:
                 try:
                     epochs.append(cluster_nodes.decode_counter("coordinator_epoch", node.content))
@@ -78,7 +84,7 @@ def change(zk: BlockingZk, count: int) -> int:
     create_missing(zk, paths.CONSUMERS, paths.GROUPS)
     for _ in range(MAX_TRIES):
         found = _read(zk, count)
-        if found.number.shards == count:
+        if found.is_whole(count):
             return count
         reply = zk.perform(Multi(tuple(operations(found, count))), CHANGED | {Refusal.NOT_EMPTY})
         if not isinstance(reply, Refused):
@@ -87,6 +93,7 @@ def change(zk: BlockingZk, count: int) -> int:
 
 
 def _read(zk: BlockingZk, count: int) -> Found:
+    zk.perform(Sync(paths.CONSUMERS))  # the server may lag, and still have the number before
     node = zk.perform(Get(paths.SHARDS), ABSENT)
     found = Found(Number(), -1)
     if isinstance(node, Content):
@@ -96,6 +103,7 @@ def _read(zk: BlockingZk, count: int) -> Found:
     for shard in known:
         wanted += [shard.coordinator, shard.epoch, paths.shard(shard.number)]
     replies = zk.perform_all([Get(path) for path in wanted], ABSENT)
+    found.epochs = [shard.epoch for shard in known]
     found.nodes = {path: reply for path, reply in zip(wanted, replies, strict=True) if isinstance(reply, Content)}
     return found
 
@@ -128,12 +136,16 @@ def _with_shards(found: Found, number: Number) -> Iterator[Operation]:
 
 
 def _raised(found: Found, number: Number) -> Iterator[Operation]:
-    """Give all shards the same epoch; its new version makes every transaction of a former leader fail."""
+    """Give all shards the same epoch; its new version makes every transaction of a former leader fail.
+
+    A former shard's epoch that is missing is created, so that a leader who was elected since then makes this fail.
+    """
     counter = cluster_nodes.encode_counter(number.first_epoch)
+    present = {*found.nodes, paths.CONSUMERS, *(paths.shard(shard.number) for shard in number.all(-1))}
     future = [shard.epoch for shard in number.all(-1)]
     for path in dict.fromkeys([*(shard.epoch for shard in found.former), *future]):
         node = found.nodes.get(path)
         if node is not None:
             yield SetContent(path, counter, node.stat.version)
-        elif path in future:
+        elif path.rpartition("/")[0] in present:
             yield Create(path, counter)

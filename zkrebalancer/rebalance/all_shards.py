@@ -269,10 +269,16 @@ class AllShards:
             if not self._own.has_timer("hosts"):
                 self._list_hosts()
         elif reply.refusal is Refusal.NO_NODE:
-            self._own.ask(Multi((Create(paths.SHARD_HOSTS),)), lambda _reply: self._register(), expected=ANY)
+            self._own.ask(Multi((Create(paths.SHARD_HOSTS),)), self._container_created, expected=ANY)
         else:
             self._own.note_refused(Create(self._node), reply.refusal)
             self._retry("register", self._register)
+
+    def _container_created(self, reply: Reply) -> None:
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
+            self._retry("register", self._register)
+        else:
+            self._register()
 
     def _list_hosts(self) -> None:
         if self._to_stop is None and len(self.machines) > 1:

@@ -137,7 +137,8 @@ class Coordinator:
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
-            self._own.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
+            if self.shard.number == 0:  # it stands for all shards of the process
+                self._own.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
             self.coordinator_elector.suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()

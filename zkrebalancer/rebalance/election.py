@@ -234,6 +234,8 @@ class CoordinatorElector:
                 self._scheduler.ask(Multi((Delete(self._shard.coordinator),)), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
                 self._lead(self._stored_epoch, stat.version)
+            else:
+                self._is_handing_over = False  # a resignation has failed, or was lost with the connection
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
             self._end("its node was deleted", ElectionState.ELECTING)
             self._run_in_turn(stat)
