@@ -9,7 +9,19 @@ from tests.support.shard_world import Client, ShardProcess, ShardWorld
 from tests.support.zk_model import Right
 from zkrebalancer.operations import change_shards
 from zkrebalancer.protocol import cluster_nodes, paths, shards
-from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Get, Multi, Refusal, Refused, Reply, SetContent, Sync
+from zkrebalancer.protocol.calls import (
+    Call,
+    Create,
+    Delete,
+    Done,
+    Get,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Sync,
+)
 from zkrebalancer.protocol.shards import Shard
 from zkrebalancer.rebalance.effects import Tick
 from zkrebalancer.rebalance.election import Identity
