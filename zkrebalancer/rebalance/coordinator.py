@@ -137,9 +137,7 @@ class Coordinator:
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
-            if self.shard.number == 0:  # it stands for all shards of the process
-                self._own.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
-            self.coordinator_elector.suspended()
+            self._suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()
         elif isinstance(event, Order):
@@ -169,6 +167,11 @@ class Coordinator:
         self.coordinator_elector.connected(event.session_id)
         if self.leadership is not None:
             self._read_everything()
+
+    def _suspended(self) -> None:
+        if self.shard.number == 0:  # one line for all shards of the process
+            self._own.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
+        self.coordinator_elector.suspended()
 
     def handle_new_session(self) -> None:
         """Forget everything after the session expired, and run for leadership again (legacy design, section B)."""

@@ -47,11 +47,23 @@ def test_without_the_right_to_read_the_number_it_is_tried_again_soon() -> None:
 
 
 def test_the_shards_of_a_dead_host_have_leaders_at_once() -> None:
-    """In `CoordinatorElector.be_patient`, look later."""
     world = running(8, 1, 1)
     world.kill(world.processes[0])
     world.run()
     world.assert_shared(8, 0, 8)
+
+
+def test_nobody_waits_any_longer_for_a_host_that_has_gone() -> None:
+    """In `CoordinatorElector.be_patient`, look later."""
+    world = running(4, 1)
+    lazy = world.zk.open()  # it leads nothing
+    content = shards.encode_host(shards.ShardHost(99, "lazy", 1))
+    world.zk.perform(Multi((Create(f"{paths.SHARD_HOSTS}/99-1", content, ephemeral=True),)), lazy.session_id)
+    world.pass_time(SETTLED_MS)
+    assert len(world.processes[0].led()) == 3
+    world.zk.end(lazy)
+    world.run()
+    world.assert_shared(4, 4)
 
 
 def test_new_leaders_count_on_although_an_epoch_is_invalid() -> None:
@@ -95,6 +107,7 @@ def test_a_host_stops_although_the_number_changes_meanwhile(is_known: bool) -> N
 def test_a_number_whose_watch_event_is_withheld_is_found_later() -> None:
     """In `AllShards._number_read`, do not look again."""
     world = running(4, 1)
+    world.pass_time(LOOK_INTERVAL_US // 1_000)  # it has looked before
     world.set_shards(2)
     world.processes[0].session.inbox.clear()
     world.pass_time(LOOK_INTERVAL_US // 1_000 + SETTLED_MS)
