@@ -11,7 +11,7 @@ from zkrebalancer.protocol.calls import Connected, Create, Delete, Multi, SetCon
 from zkrebalancer.protocol.shards import WHOLE, Number, Shard
 from zkrebalancer.rebalance.all_shards import GATHER_US
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import ShutDown
+from zkrebalancer.rebalance.effects import ShutDown, Tick
 from zkrebalancer.rebalance.election import LOOK_INTERVAL_US
 
 SETTLED_MS = 5_000
@@ -182,3 +182,17 @@ def test_a_host_that_joins_does_not_make_the_others_read_everything_again(monkey
     world.pass_time(SETTLED_MS)
     world.assert_shared(4, 2, 2)
     assert not set(told) & set(world.processes[0].machine.machines)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_timer_that_was_due_first_runs_first(first: int) -> None:
+    """Otherwise the timers of one shard could wait for ever. In `AllShards._run_due`, take them by shard."""
+    world = running(2, 1)
+    process = world.processes[0]
+    ran: list[int] = []
+    for shard, machine in enumerate(process.machine.machines):
+        at_us = world.now_us + (1 if shard == first else 2)
+        machine.scheduler.part("/test").wake("test", at_us, ran.append, shard)
+    world.now_us += 3
+    world.feed(process, Tick())
+    assert ran == [first]
