@@ -103,17 +103,18 @@ class GroupRequests:
     def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
         """Refuse clients of a group that has members at the brokers: newcomers retry, members give up all partitions.
 
-        Members get the error with a heartbeat. A classic member that has to join again does so first. If a heartbeat or
-        a commit said before that it is unknown, its client would forget its id while it joins, and be refused as a
-        newcomer for ever, with its partitions still assigned. A cooperative client would read on.
+        Newcomers also retry while the brokers do not say whether it has. Members get the error with a heartbeat. A
+        classic member that has to join again does so first. If a heartbeat or a commit said before that it is unknown,
+        its client would forget its id while it joins, and be refused as a newcomer for ever, with its partitions still
+        assigned. A cooperative client would read on.
         """
         match request:
             case (
                 requests.ConsumerGroupHeartbeatRequest(member_epoch=requests.JOIN_EPOCH)
                 | requests.JoinGroupRequest(member_id=requests.UNKNOWN_MEMBER_ID)
             ):
-                is_elsewhere = self._offsets.is_elsewhere(request.group_id)
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_elsewhere else ErrorCode.NONE
+                may_be_elsewhere = self._offsets.may_be_elsewhere(request.group_id)
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE if may_be_elsewhere else ErrorCode.NONE
             case requests.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < requests.JOIN_EPOCH:
                 return ErrorCode.NONE  # it leaves
             case requests.ConsumerGroupHeartbeatRequest():

@@ -26,8 +26,8 @@ class OffsetStore(Protocol):
     def coordinator_error(self, group: str) -> ErrorCode:
         """Return why the group's offsets cannot be stored; NONE if they can. May wait."""
 
-    def is_elsewhere(self, group: str) -> bool:
-        """Whether the group has members that another coordinator serves. May wait."""
+    def may_be_elsewhere(self, group: str) -> bool:
+        """Whether the group has, or may have, members that another coordinator serves. May wait."""
 
     def was_elsewhere(self, group: str) -> bool:
         """Whether the group had such members a moment ago."""

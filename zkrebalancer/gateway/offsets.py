@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gevent
 from gevent.event import AsyncResult
+from gevent.pool import Group
 
 from zkrebalancer.gateway.dialing import Address, LinkError
 from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
@@ -33,7 +35,7 @@ ANSWER_TIMEOUT_S = 5.0  # little more than that, because a broker may collect ga
 PAUSE_S = 0.1
 NO_GROUPS: frozenset[str] = frozenset()
 WATCH_S = 3.0  # if members join at the brokers while a group has members here, both may read for this long
-FRESH_US = 1_000_000  # how long a broker's list of groups with members is used
+FRESH_US = 1_000_000  # how long a join relies on the group's coordinator, and on its list of groups with members
 SHOWN_EVERY_US = 60_000_000  # per group
 WITH_MEMBERS = ["PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling"]
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
@@ -41,6 +43,17 @@ GROUP = 0
 # Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
 HIGHEST = {"OffsetCommit": 9, "OffsetFetch": 9, "TxnOffsetCommit": 4}
 _log = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A broker's groups that have members; it may have more, unless the list `is_complete`."""
+
+    asked_us: int
+    groups: frozenset[str]
+    is_complete: bool
 
 
 class UpstreamOffsets:
@@ -53,9 +66,11 @@ class UpstreamOffsets:
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
         self._has_coordinators = False
-        self._with_members: dict[Address, tuple[int, frozenset[str]]] = {}  # broker -> when it was asked, its groups
-        self._shown_us: dict[str, int] = {}  # group -> when it was last logged that its members are at the brokers
+        self._looked_up_us: dict[str, int] = {}  # group -> when its coordinator was asked for
         self._looking_up: dict[str, AsyncResult[ErrorCode]] = {}
+        self._with_members: dict[Address, _Listed] = {}  # what each broker has said last
+        self._listing: dict[Address, AsyncResult[_Listed]] = {}
+        self._shown_us: dict[str, int] = {}  # line of the log -> when it was written
         self._lanes = Lanes()
 
     def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
@@ -77,56 +92,82 @@ class UpstreamOffsets:
             self._failed(group, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def is_elsewhere(self, group: str) -> bool:
-        """Whether the group has members at the brokers: if it had some here as well, both would read all partitions.
+    def may_be_elsewhere(self, group: str) -> bool:
+        """Whether the group has members at the brokers, or they do not say that it has none.
 
-        If its coordinator does not answer, it serves nobody there either.
+        If it had some here as well, both would read all partitions. The group's coordinator may have moved, so brokers
+        are asked for it, but at most once a second for each group.
         """
         try:
-            if self._find(group) or group not in self._groups_with_members(self._coordinators[group]):
-                return False
+            listed = None if self._find(group, FRESH_US) else self._listed(self._coordinators.get(group))
         except LinkError as error:
-            self._failed(group, error)
-            self._coordinators.pop(group, None)
-            return False
-        self._show(group)
-        return True
+            _log.debug("group %s: %s", group, error)
+            listed = None
+        if self.was_elsewhere(group):
+            self._show(f"group {group} has members at the brokers: no client can join it here until they have left")
+            return True
+        if listed is None or not listed.is_complete:
+            self._metrics.errors["upstream"] += 1
+            self._show(f"group {group} may have members at the brokers: no client can join it here until they answer")
+            return True
+        return False
 
     def was_elsewhere(self, group: str) -> bool:
-        """Whether the group had members at the brokers when they were last asked; asks nobody."""
-        broker = self._coordinators.get(group)
-        return broker is not None and group in self._with_members.get(broker, (0, NO_GROUPS))[1]
+        """Whether the group had members at a broker when it was last asked; asks nobody."""
+        return any(group in listed.groups for listed in self._with_members.values())
 
     def watch(self) -> None:
-        """Ask again and again which groups have members at the brokers, for ever; a greenlet of its own."""
-        while True:
-            for broker in set(self._coordinators.values()):
-                try:
-                    self._groups_with_members(broker)
-                except LinkError as error:
-                    self._with_members.pop(broker, None)  # it serves nobody now
-                    _log.debug("%s", error)
-            gevent.sleep(WATCH_S)
+        """Ask all brokers again and again which groups have members there, for ever; a greenlet of its own.
 
-    def _groups_with_members(self, broker: Address) -> frozenset[str]:
-        """Return the groups of a coordinator that have members, as of a second ago at most; raises LinkError."""
-        now_us = clock.steady_us()
-        asked_us, groups = self._with_members.get(broker, (-FRESH_US, NO_GROUPS))
-        if now_us - asked_us < FRESH_US:
-            return groups
-        answer = self._links.to(broker).ask("ListGroups", {"states_filter": WITH_MEMBERS}, None, ANSWER_TIMEOUT_S)
-        groups = frozenset(one["group_id"] for one in answer.fields()["groups"])
-        self._with_members[broker] = now_us, groups
-        return groups
+        No broker waits for another one, which may hang.
+        """
+        asking = Group()
+        try:
+            while True:
+                brokers = set(self._links.brokers.values())
+                for gone in self._with_members.keys() - brokers:
+                    del self._with_members[gone]
+                for broker in brokers - self._listing.keys():
+                    asking.spawn(self._list_groups, broker)
+                gevent.sleep(WATCH_S)
+        finally:
+            asking.kill()
 
-    def _show(self, group: str) -> None:
+    def _listed(self, broker: Address | None) -> _Listed | None:
+        """Return the groups of a broker that have members, as of a second ago at most."""
+        if broker is None:
+            return None
+        known = self._with_members.get(broker)
+        if known is not None and clock.steady_us() - known.asked_us < FRESH_US:
+            return known
+        return self._list_groups(broker)
+
+    def _list_groups(self, broker: Address) -> _Listed:
+        try:
+            return _once(self._listing, broker, partial(self._ask_for_groups, broker))
+        except LinkError:  # another greenlet asked, and was killed
+            return _Listed(clock.steady_us(), NO_GROUPS, is_complete=False)
+
+    def _ask_for_groups(self, broker: Address) -> _Listed:
+        asked_us, groups, is_complete = clock.steady_us(), NO_GROUPS, False
+        try:
+            link = self._links.to(broker)
+            answer = link.ask("ListGroups", {"states_filter": WITH_MEMBERS}, None, ANSWER_TIMEOUT_S).fields()
+            groups = frozenset(one["group_id"] for one in answer["groups"])
+            is_complete = not answer["error_code"]  # a coordinator that loads its groups knows only some
+        except LinkError as error:
+            _log.debug("%s", error)  # the gateway reports that brokers are away
+        listed = self._with_members[broker] = _Listed(asked_us, groups, is_complete)
+        return listed
+
+    def _show(self, line: str) -> None:
         now_us = clock.steady_us()
-        if now_us - self._shown_us.get(group, -SHOWN_EVERY_US) < SHOWN_EVERY_US:
+        if now_us - self._shown_us.get(line, -SHOWN_EVERY_US) < SHOWN_EVERY_US:
             return
         if len(self._shown_us) >= MAX_KNOWN_COORDINATORS:
             self._shown_us.clear()
-        self._shown_us[group] = now_us
-        _log.warning("group %s has members at the brokers: no client can join it here until they have left", group)
+        self._shown_us[line] = now_us
+        _log.warning("%s", line)
 
     def _ask_patiently(self, group: str, name: str, fields: Fields, allowed: Check | None, give_up_us: int) -> Outcome:
         """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.
@@ -163,28 +204,18 @@ class UpstreamOffsets:
         self._metrics.errors["upstream"] += 1
         _log.debug("group %s: %s", group, error)  # it is retried, and the gateway reports that brokers are away
 
-    def _find(self, group: str) -> ErrorCode:
-        """Look up Kafka's coordinator of the group, unless it is known; raises LinkError.
+    def _find(self, group: str, oldest_us: int | None = None) -> ErrorCode:
+        """Look up Kafka's coordinator of the group, unless it is known for less than `oldest_us`; raises LinkError.
 
         All who want to know it at the same time share one question: a thousand clients may start at once.
         """
-        if group in self._coordinators:
+        age_us = clock.steady_us() - self._looked_up_us.get(group, 0)
+        if group in self._coordinators and (oldest_us is None or age_us < oldest_us):
             return ErrorCode.NONE
-        found = self._looking_up.get(group)
-        if found is None:
-            found = self._looking_up[group] = AsyncResult()
-            try:
-                found.set(self._look_up(group))
-            except LinkError as error:
-                found.set_exception(error)
-            except BaseException:
-                found.set_exception(LinkError("the question was given up"))
-                raise
-            finally:
-                del self._looking_up[group]
-        return found.get() or ErrorCode.NONE
+        return _once(self._looking_up, group, partial(self._look_up, group))
 
     def _look_up(self, group: str) -> ErrorCode:
+        asked_us = clock.steady_us()
         asked = {"key": group, "key_type": GROUP, "coordinator_keys": [group]}
         answer = self._links.ask_any("FindCoordinator", asked).fields()
         found = answer["coordinators"][0] if answer["coordinators"] else answer
@@ -193,9 +224,27 @@ class UpstreamOffsets:
             return ErrorCode(code) if code in KNOWN_ERRORS else ErrorCode.COORDINATOR_NOT_AVAILABLE
         if len(self._coordinators) >= MAX_KNOWN_COORDINATORS:
             self._coordinators.clear()
-        self._coordinators[group] = found["host"], found["port"]
+            self._looked_up_us.clear()
+        self._coordinators[group], self._looked_up_us[group] = (found["host"], found["port"]), asked_us
         self._has_coordinators = True
         return ErrorCode.NONE
+
+
+def _once(under_way: dict[K, AsyncResult[V]], key: K, ask: Callable[[], V]) -> V:
+    """Return what `ask` returns, or raise its LinkError; if the question is under way, wait for its answer instead."""
+    found = under_way.get(key)
+    if found is None:
+        found = under_way[key] = AsyncResult()
+        try:
+            found.set(ask())
+        except LinkError as error:
+            found.set_exception(error)
+        except BaseException:
+            found.set_exception(LinkError("the question was given up"))
+            raise
+        finally:
+            del under_way[key]
+    return cast("V", found.get())
 
 
 def _errors(value: Any) -> set[int]:  # noqa: ANN401  # fields of any answer

@@ -85,7 +85,7 @@ class ZooKeeperOffsets:
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE
 
-    def is_elsewhere(self, _group: str) -> bool:
+    def may_be_elsewhere(self, _group: str) -> bool:
         """Say no: a group at the brokers has other offsets, so it is another group."""
         return False
 

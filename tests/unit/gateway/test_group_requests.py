@@ -63,7 +63,7 @@ def answered(
     play = SimpleNamespace(receive=receive, is_settled=True, has_taken_over_since=has_taken_over_since)
     groups = cast("Groups", play)
     store = SimpleNamespace(
-        is_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send
+        may_be_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send
     )
     version = {"JoinGroup": 5, "OffsetCommit": 8}.get(name, 1)
     asked = GroupRequests(groups, cast("OffsetStore", store), Metrics())

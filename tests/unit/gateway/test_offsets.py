@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.are_back = False
+        self.brokers = {1: ("h", 1)}
         self.reached: list[str] = []
 
     def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:  # noqa: ARG002
@@ -206,9 +209,11 @@ class Coordinator(Brokers):
         super().__init__()
         self.are_back = True
         self.groups = groups
+        self.error = ErrorCode.NONE  # of lists
 
     def fields(self) -> dict[str, Any]:
-        return {**super().fields(), "groups": [{"group_id": group} for group in self.groups]}
+        error = self.error if self.reached else ErrorCode.NONE
+        return {**super().fields(), "error_code": error, "groups": [{"group_id": group} for group in self.groups]}
 
 
 def offsets_at(brokers: Brokers) -> UpstreamOffsets:
@@ -223,32 +228,118 @@ def test_a_group_with_members_at_the_brokers_is_elsewhere(
     brokers = Coordinator("theirs")
     offsets = offsets_at(brokers)
     assert not offsets.was_elsewhere("theirs")  # nobody was asked yet
-    assert [offsets.is_elsewhere(group) for group in ("theirs", "ours", "theirs")] == [True, False, True]
+    assert [offsets.may_be_elsewhere(group) for group in ("theirs", "ours", "theirs")] == [True, False, True]
     assert brokers.reached == ["ListGroups"]
     assert [offsets.was_elsewhere(group) for group in ("theirs", "ours")] == [True, False]
     assert [record.message for record in caplog.records] == [
         "group theirs has members at the brokers: no client can join it here until they have left"
     ]
     brokers.groups, now_us[0] = ("ours",), now_us[0] + FRESH_US
-    assert [offsets.is_elsewhere(group) for group in ("theirs", "ours")] == [False, True]
+    assert [offsets.may_be_elsewhere(group) for group in ("theirs", "ours")] == [False, True]
     assert [offsets.was_elsewhere(group) for group in ("theirs", "ours")] == [False, True]
 
 
-def test_members_that_join_at_the_brokers_later_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask the brokers all the time."""
     monkeypatch.setattr("zkrebalancer.gateway.offsets.WATCH_S", 0.01)
     monkeypatch.setattr("zkrebalancer.gateway.offsets.FRESH_US", 0)
+
+
+@contextmanager
+def watching(offsets: UpstreamOffsets) -> Iterator[None]:
+    watch = gevent.spawn(offsets.watch)
+    try:
+        with gevent.Timeout(WAIT_S):
+            yield
+    finally:
+        watch.kill()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("has_restarted", [False, True])
+def test_members_that_join_at_the_brokers_later_are_noticed(*, has_restarted: bool) -> None:
+    """In `UpstreamOffsets.watch`, ask only the coordinators that are known: after a restart, there are none."""
     brokers = Coordinator()
     offsets = offsets_at(brokers)
-    assert not offsets.is_elsewhere("g")
-    watch = gevent.spawn(offsets.watch)
-    brokers.groups = ("g",)
-    with gevent.Timeout(WAIT_S):
+    assert has_restarted or not offsets.may_be_elsewhere("g")
+    with watching(offsets):
+        brokers.groups = ("g",)
         while not offsets.was_elsewhere("g"):
             gevent.sleep(0.01)
-    watch.kill()
 
 
-def test_a_group_is_nowhere_else_while_its_coordinator_is_away() -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_coordinator_that_loads_its_groups_does_not_say_who_has_members() -> None:
+    """In `UpstreamOffsets`, ignore the error of ListGroups: the members that are not loaded yet read on."""
+    brokers = Coordinator("loaded")
+    brokers.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    offsets = offsets_at(brokers)
+    assert offsets.may_be_elsewhere("g")
+    assert not offsets.was_elsewhere("g")  # those that are in go on
+    assert offsets.was_elsewhere("loaded")
+    brokers.error = ErrorCode.NONE
+    assert not offsets.may_be_elsewhere("g")
+
+
+class Two(Coordinator):
+    """Two brokers; the one that is the coordinator has the group's members, the other one may hang."""
+
+    def __init__(self, coordinator: int) -> None:
+        super().__init__("g")
+        self.brokers = {1: ("h", 1), 2: ("h", 2)}
+        self.coordinator = coordinator
+        self.does_hang = False
+        self.lookups = 0
+
+    def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:  # noqa: ARG002
+        self.lookups += 1
+        host, port = self.brokers[self.coordinator]
+        return SimpleNamespace(fields=lambda: {"coordinators": [], "error_code": 0, "host": host, "port": port})
+
+    def to(self, address: object) -> Any:
+        groups = self.groups if address == self.brokers[self.coordinator] else ()
+
+        def ask(*_asked: object) -> object:
+            if self.does_hang and not groups:
+                gevent.sleep(WAIT_S)
+            listed = {"error_code": 0, "groups": [{"group_id": group} for group in groups]}
+            return SimpleNamespace(fields=lambda: listed)
+
+        return SimpleNamespace(ask=ask)
+
+
+def test_who_joins_after_the_coordinator_has_moved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `UpstreamOffsets`, use the coordinator that is known: it has no members any more."""
+    now_us = [1]
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.clock.steady_us", lambda: now_us[0])
+    brokers = Two(coordinator=1)
+    brokers.groups = ()
+    offsets = offsets_at(brokers)
+    assert not any(offsets.may_be_elsewhere("g") for _ in range(100))
+    assert brokers.lookups == 1
+    brokers.coordinator, brokers.groups, now_us[0] = 2, ("g",), now_us[0] + FRESH_US
+    assert all(offsets.may_be_elsewhere("g") for _ in range(100))
+    assert brokers.lookups == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_members_at_a_coordinator_that_has_moved_are_noticed_although_another_broker_hangs() -> None:
+    """In `UpstreamOffsets.watch`, ask only the coordinator that is known."""
+    brokers = Two(coordinator=1)
+    brokers.groups = ()
+    offsets = offsets_at(brokers)
+    assert not offsets.may_be_elsewhere("g")
+    brokers.coordinator, brokers.groups, brokers.does_hang = 2, ("g",), True
+    with watching(offsets):
+        while not offsets.was_elsewhere("g"):
+            gevent.sleep(0.01)
+
+
+def test_a_group_may_be_elsewhere_while_its_coordinator_is_away() -> None:
+    """Its members there read on, and another broker may become their coordinator. Those that are in go on."""
     brokers = Coordinator("g")
     brokers.are_back = False
-    assert not offsets_at(brokers).is_elsewhere("g")
+    offsets = offsets_at(brokers)
+    assert offsets.may_be_elsewhere("g")
+    assert not offsets.was_elsewhere("g")
