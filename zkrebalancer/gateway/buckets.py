@@ -142,7 +142,7 @@ class Buckets:
         self, claim: Claim, group: str, content: StoredContent | None, when_stored: Callable[[ErrorCode], None]
     ) -> None:
         """Write a group, or delete it; `when_stored` gets the result. Writes keep their order."""
-        path = f"{BUCKETS}/{claim.bucket}/{node_name(group)}"
+        path = node_path(group)
         is_new = group not in claim.names
         if content is None and is_new:
             when_stored(ErrorCode.NONE)
@@ -169,6 +169,11 @@ def node_name(group: str) -> str:
     """Return the name of a group's node, encoded, because Kafka allows any text as a group's name."""
     name = quote(group, safe="")
     return name.replace(".", "%2E") if not name.strip(".") else name or "%"
+
+
+def node_path(group: str) -> str:
+    """Return the path of a group's node."""
+    return f"{BUCKETS}/{bucket_of(group)}/{node_name(group)}"
 
 
 def _belongs_to(name: str, bucket: int) -> bool:

@@ -17,7 +17,7 @@ import gevent
 from gevent.event import Event
 
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.buckets import Buckets, Claim, node_name
+from zkrebalancer.gateway.buckets import Buckets, Claim, node_name, node_path
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
 from zkrebalancer.gateway.session import Session
@@ -173,6 +173,11 @@ class Groups:
         self._metrics.errors["group"] += 1
         shown = effect.text if pause_s == FIRST_S else "again"  # the details are logged once
         _log.error("group %s failed (%s) and is not served for %g s: %s", effect.group_id, effect.error, pause_s, shown)
+        if effect.is_stored:
+            _log.error(
+                "%s cannot be used, and its members have to wait: keep a copy for a report, then delete it",
+                node_path(effect.group_id),
+            )
         gevent.spawn_later(pause_s, self._load_again, effect.group_id)
 
     def _load_again(self, group_id: str) -> None:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Protocol
 from urllib.parse import quote
 
@@ -323,6 +324,15 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
 
 
 def _instance_id(standing: Standing) -> str | None:
-    """Return the name under which partitions wait for a member: its instance id, or a dynamic one's member id."""
-    name = quote(standing.instance_id or standing.member_id, safe="").replace("%", "_").replace("~", "_")
+    """Return the name under which partitions wait for a member: its instance id, or a dynamic one's member id.
+
+    A name that ZooKeeper's layout does not allow becomes a longer one than those that are kept, with a digest: two
+    members of the same name would end each other.
+    """
+    wanted = standing.instance_id or standing.member_id
+    name = quote(wanted, safe="").replace("%", "_").replace("~", "_")
+    if name != wanted:
+        digest = sha256(wanted.encode()).hexdigest()
+        length = MAX_INSTANCE_LENGTH - len(digest)
+        return f"{name[:length]:_<{length}}_{digest}"
     return name if len(name) <= MAX_INSTANCE_LENGTH and name.strip(".") else None

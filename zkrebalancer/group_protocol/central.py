@@ -46,14 +46,15 @@ class CentralTargets:
         self._given.pop(member_id, None)
         self._reported.pop(member_id, None)
         self._newcomers.pop(member_id, None)
-        self._refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def close(self, error: ErrorCode) -> None:
         """Refuse all held joins."""
         for member_id in [*self._joins]:
-            self._refuse(member_id, error)
+            self.refuse(member_id, error)
 
-    def _refuse(self, member_id: str, error: ErrorCode) -> None:
+    def refuse(self, member_id: str, error: ErrorCode) -> None:
+        """Refuse a held join, if there is one."""
         turn = self._joins.pop(member_id, None)
         if turn is not None:
             self._group.scheduler.reply(turn.ticket, turn.refuse(error))
@@ -140,7 +141,7 @@ class CentralTargets:
 
     def hold_join(self, member: ConsumerMember, turn: Turn) -> bool:
         """Hold a classic newcomer's JoinGroup until its first share is free; return whether it is held."""
-        self._refuse(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, which the client repeated
+        self.refuse(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, which the client repeated
         if member.member_id not in self._newcomers or turn.member is not member:
             return False
         self._joins[member.member_id] = turn

@@ -11,12 +11,10 @@ from zkrebalancer.group_protocol.classic_states import TRANSITIONS, ClassicState
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import UNKNOWN_MEMBER_ID
 from zkrebalancer.group_protocol.scheduler import Scheduler
-from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.settings import FIRST_LIMIT_MS, LONGEST_LIMIT_MS, GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
 
 JOIN, SYNC, SESSION, RETENTION, LIMIT = "join", "sync", "session", "retention", "limit"
-FIRST_LIMIT_MS = 60_000  # how long a group that was too large to be stored admits no members; doubled each time
-LONGEST_LIMIT_MS = 3_600_000
 STORY_LENGTH = 20
 
 

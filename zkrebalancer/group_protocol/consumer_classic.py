@@ -75,7 +75,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
 
     """
     members = group.roster.members
-    if len(members) >= group.world.settings.consumer_group_max_size and request.member_id not in members:
+    if len(members) >= group.room.max_size and request.member_id not in members:
         raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     subscription = _subscription(group, request)
     member_id = request.member_id
@@ -162,6 +162,7 @@ def _update(
         group.roster.set_classic(member, classic)
         group.note_change()
     group.start_session(member)
+    group.room.check(member)
     return is_changed
 
 

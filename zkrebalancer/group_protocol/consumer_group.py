@@ -15,6 +15,7 @@ from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.intervals import Intervals
 from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position, next_position
+from zkrebalancer.group_protocol.room import LIMIT, Room
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
@@ -67,6 +68,7 @@ class ConsumerGroup:
         self.world = world
         self.scheduler = world.scheduler
         self.roster = ConsumerRoster()
+        self.room = Room(self)
         self.group_epoch = 0
         self.target_epoch = 0
         self.central = CentralTargets(self) if world.settings.assigns_centrally else None
@@ -108,6 +110,8 @@ class ConsumerGroup:
             self._note_progress(member)
             self.start_session(member)
             self._time_revocation(member)
+        self.room.note_write(stored)
+        self.room.note_stored()
         self.untold = set(self.roster.members)
         self._keep_while_empty()
         self._report_members(self._standings())
@@ -126,7 +130,7 @@ class ConsumerGroup:
             self.central.close(error)
         for member_id in self.roster.members:
             self._cancel_timers(member_id)
-        for kind in (RETENTION, RETRY, PAUSE, HASTE):
+        for kind in (RETENTION, RETRY, PAUSE, HASTE, LIMIT):
             self.scheduler.cancel_timer((self.group_id, kind, ""))
         self.is_dead = True
 
@@ -270,7 +274,7 @@ class ConsumerGroup:
         self._is_writing = True
         self._in_flight = answers
         self._being_stored = self._standings()
-        self.scheduler.store(self.group_id, self.stored_form(), self._stored)
+        self.scheduler.store(self.group_id, self.room.note_write(self.stored_form()), self._stored)
 
     def _step(self, turn: Turn) -> Answer:
         member = turn.member
@@ -305,14 +309,9 @@ class ConsumerGroup:
         answers, self._in_flight = self._in_flight, []
         self._is_writing = False
         if error:
-            self._has_changed = True
-            self.scheduler.report(self.group_id, f"epoch {self.group_epoch} could not be stored: {error.name}")
-            for turn, _answer in answers:
-                if turn.member is not None:
-                    self.untold.add(turn.member.member_id)
-                self.scheduler.reply(turn.ticket, turn.refuse(error))
-            self.scheduler.start_timer((self.group_id, RETRY, ""), STORE_RETRY_MS, self.advance)
+            self._not_stored(error, [turn for turn, _answer in answers])
             return
+        self.room.note_stored()
         self._answer(answers)
         self._report_members(self._being_stored)
         if self.central is not None:
@@ -322,6 +321,27 @@ class ConsumerGroup:
             self.scheduler.start_timer((self.group_id, PAUSE, ""), pause_ms, self.advance)
         elif self._waiting or self._has_changed or self.central is not None:
             self.advance()
+
+    def _not_stored(self, error: ErrorCode, turns: list[Turn]) -> None:
+        """Store again, at once if somebody is found who made the group too large: only that client is refused."""
+        self._has_changed = True
+        self.scheduler.report(self.group_id, f"epoch {self.group_epoch} could not be stored: {error.name}")
+        self.untold |= {turn.member.member_id for turn in turns if turn.member is not None}
+        concerned = self.room.make() if error is ErrorCode.GROUP_MAX_SIZE_REACHED else set()
+        if not concerned:
+            # A client may end on the error of a group that is too large, and none of these made it so.
+            told = ErrorCode.COORDINATOR_NOT_AVAILABLE if error is ErrorCode.GROUP_MAX_SIZE_REACHED else error
+            for turn in turns:
+                self.scheduler.reply(turn.ticket, turn.refuse(told))
+            self.scheduler.start_timer((self.group_id, RETRY, ""), STORE_RETRY_MS, self.advance)
+            return
+        waiting, self._waiting = [*turns, *self._waiting], []  # their clients have heard of no step yet
+        for turn in waiting:
+            if turn.member is not None and turn.member.member_id in concerned:
+                self.scheduler.reply(turn.ticket, turn.refuse(error))
+            else:
+                self._waiting.append(turn)
+        self.go_on_without(f"too large to be stored: {len(concerned)} members, or their changes, were refused", None)
 
     def _answer(self, answers: Iterable[tuple[Turn, Answer]]) -> None:
         for turn, answer in answers:

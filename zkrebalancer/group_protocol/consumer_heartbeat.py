@@ -125,7 +125,7 @@ class Heartbeat:
                 return present
             former = present  # it returns under its own id
         if former is None:
-            if len(group.roster.members) >= group.world.settings.consumer_group_max_size:
+            if len(group.roster.members) >= group.room.max_size:
                 raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The consumer group has reached its maximum size.")
             self._is_new = True
             member = ConsumerMember(self._member_id, instance_id)
@@ -192,6 +192,7 @@ class Heartbeat:
         self._group.roster.set_classic(member, None)
         if others != (member.rack_id, member.rebalance_timeout_ms, member.server_assignor, member.classic):
             self._group.note_change()
+        self._group.room.check(member)
         return before != (member.topic_names, member.topic_regex)
 
     # ---- what it is told

@@ -152,12 +152,14 @@ class Report:
 class Failed:
     """An exception ended this one group. `GroupLoaded` has to follow, after a pause.
 
-    `text`: what is needed to reproduce the error: where it was raised, the event, and the group's state.
+    `text`: what is needed to reproduce the error: where it was raised, the event, and the group's state. `is_stored`:
+    whether its stored form was being read, so that it fails again for as long as that stays as it is.
     """
 
     group_id: str
     error: str
     text: str
+    is_stored: bool = False
 
 
 Effect = Reply | Store | Reported | Report | Failed

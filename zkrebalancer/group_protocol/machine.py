@@ -126,7 +126,7 @@ class Machine:
 
     # ---- failures
 
-    def _contain(self, group_id: str, action: Callable[[], None]) -> None:
+    def _contain(self, group_id: str, action: Callable[[], None], *, is_stored: bool = False) -> None:
         """Run an action on one group. An exception ends only this group, until it is read again."""
         try:
             action()
@@ -136,7 +136,8 @@ class Machine:
             group = self._groups.pop(group_id, None)
             self._failed.add(group_id)
             self._world.intervals.forget(group_id)
-            self._scheduler.fail(group_id, f"{error!r:.200}", self._reproduction(error, group))
+            text = self._reproduction(error, group)
+            self._scheduler.fail(group_id, f"{error!r:.200}", text, is_stored=is_stored)
             for key in [key for key in self._deletions if key[0] == group_id]:
                 self._deletions.pop(key)(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -159,14 +160,14 @@ class Machine:
         self._failed.discard(event.group_id)
         content = event.content
         if content is not None:
-            self._contain(event.group_id, lambda: self._restore(event.group_id, content))
+            self._contain(event.group_id, lambda: self._restore(event.group_id, content), is_stored=True)
 
     # ---- buckets
 
     def _load(self, event: BucketLoaded) -> None:
         self._loaded[event.bucket] = True
         for group_id, stored in event.groups.items():
-            self._contain(group_id, functools.partial(self._restore, group_id, stored))
+            self._contain(group_id, functools.partial(self._restore, group_id, stored), is_stored=True)
 
     def _restore(self, group_id: str, stored: StoredContent) -> None:
         if isinstance(stored, StoredGroup):

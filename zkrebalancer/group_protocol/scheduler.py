@@ -74,7 +74,7 @@ class Scheduler:
             group_id, when_stored = found
             self._contain(group_id, lambda: when_stored(error_code))
 
-    def fail(self, group_id: str, error: str, text: str) -> None:
+    def fail(self, group_id: str, error: str, text: str, *, is_stored: bool) -> None:
         """Forget the timers and writes of a group that has failed, and refuse its unanswered requests."""
         for key in [key for key in self._timers if key[0] == group_id]:
             del self._timers[key]
@@ -83,7 +83,7 @@ class Scheduler:
         for ticket, request in [one for one in self._unanswered.items() if one[1].group_id == group_id]:
             self.reply(ticket, refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         kept = [one for one in self._effects if not (isinstance(one, Store) and one.group_id == group_id)]
-        self._effects = [*kept, Failed(group_id, error, text)]  # what is half changed is not stored
+        self._effects = [*kept, Failed(group_id, error, text, is_stored)]  # what is half changed is not stored
 
     def start_timer(self, key: TimerKey, delay_ms: int, wake: Callable[[], None]) -> None:
         """Start a timer, or postpone it. Postponing, as each heartbeat does, adds no entry to the queue."""

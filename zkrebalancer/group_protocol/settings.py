@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_PENDING_MEMBERS = 10_000  # member ids per group that were given out and have not joined yet
+FIRST_LIMIT_MS = 60_000  # how long a group that was too large to be stored may not grow; doubled each time
+LONGEST_LIMIT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)

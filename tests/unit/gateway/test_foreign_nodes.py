@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.gateway.model_session import ModelSession
+from tests.unit.gateway.test_groups import asked, error_of, served
 from zkrebalancer.gateway.buckets import Buckets
 from zkrebalancer.gateway.layout import ALIVE, BUCKETS, OWNERS
 from zkrebalancer.gateway.membership import Membership
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
-from zkrebalancer.group_protocol.stored import StoredGroup, to_bytes
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredTopic, to_bytes
 from zkrebalancer.protocol.calls import Content, Create, Delete, Get, SetContent
 
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
@@ -62,3 +64,21 @@ def test_a_claim_in_another_form_is_somebody_elses(session: ModelSession, conten
     assert Buckets(session).claim(BUCKET, 0) is None
     session.do(Delete(f"{OWNERS}/{BUCKET}"))
     assert Buckets(session).claim(BUCKET, 0) is not None
+
+
+def test_a_stored_group_that_cannot_be_used_is_named_with_what_to_do(
+    session: ModelSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its members get an error with which clients try again; once its node is deleted, they can join."""
+    broken = StoredConsumerGroup(3, 3, (StoredTopic("t", b"no uuid", 2),), ())
+    path = f"{BUCKETS}/{bucket_of('g')}/g"
+    Membership(session, "gw", 1).refresh()
+    session.do(Create(f"{BUCKETS}/{bucket_of('g')}", b"0"))
+    session.do(Create(path, to_bytes(broken)))
+    groups = served(session)
+    (line,) = [record.getMessage() for record in caplog.records if path in record.getMessage()]
+    assert "delete it" in line
+    assert error_of(asked(groups)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    session.do(Delete(path))
+    groups._load_again("g")
+    assert error_of(asked(groups)) is ErrorCode.MEMBER_ID_REQUIRED
