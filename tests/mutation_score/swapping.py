@@ -23,6 +23,7 @@ def imported_functions(folders: tuple[str, ...]) -> Functions:
         importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     prefixes = tuple(f"{ROOT / folder}/" for folder in folders)
     found: Functions = {}
+    gc.unfreeze()  # frozen objects are not listed
     for thing in gc.get_objects():
         if type(thing) is FunctionType and thing.__code__.co_filename.startswith(prefixes):
             code = thing.__code__

@@ -20,7 +20,7 @@ class Listing:
         scheduler: PartScheduler,
         seen: Callable[[list[str]], None],
         missing: Callable[[list[str]], None],
-        compared: Callable[[], None],
+        compared: Callable[[], None] | None = None,
     ) -> None:
         """`seen(names)` gets all listed names, `missing(names)` known ones that are not listed; then `compared()`."""
         self._scheduler = scheduler
@@ -49,7 +49,8 @@ class Listing:
                 self._scheduler.wake_soon(_WAKE, self._go_on)
                 return
         self.stop()
-        self._compared()
+        if self._compared is not None:
+            self._compared()
 
     def _compare_slice(self) -> bool:
         """Compare some names; return whether there may be more."""

@@ -32,7 +32,7 @@ class Membership:
         self._view = view
         self._subscriptions = subscriptions
         self._report = report
-        self._listing = Listing(scheduler, self._listed, self._missing, lambda: None)
+        self._listing = Listing(scheduler, self._listed, self._missing)
         self._newcomers: dict[str, Member] = {}  # consumers whose registration was read, but not their ownership record
         self._owners_asked: set[str] = set()  # newcomers whose ownership records are being read
 

@@ -85,5 +85,5 @@ def test_a_plan_whose_request_was_not_seen_has_an_unknown_cause() -> None:
     """In `RebalanceLog.planned`, give no cause."""
     log = RebalanceLog()
     counts = {"member_count": 1, "partition_count": 2, "moved_count": 0}
-    log.planned({"group": "g", "generation": 1, "cause_id": "c", "mode": "eager", **counts})
+    log.planned({"group": "g", "generation": 1, "cause_id": "c", "mode": "eager", "mono_us": 1, **counts})
     assert [each.cause for each in log.rebalances] == ["unknown"]
