@@ -257,6 +257,8 @@ def _command(kind: str, bootstrap: str, group: str, topic: str) -> list[str]:
     }
     if kind == JAVA:
         settings |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+        # By default, a leader that reaches nobody forgets the topics, and takes their return for a change.
+        settings |= {"metadata.recovery.strategy": "none"}
     return kafka_tools.reader_command(KAFKA_4, topic, settings)
 
 
