@@ -46,7 +46,7 @@ def wait_shared(scenario: Scenario) -> None:
 
 
 def test_coordinators_share_the_groups(sharded: Scenario) -> None:
-    """Whatever happens to them, nothing is planned but for the joins of this test."""
+    """Only the joins of this test cause a plan, whatever happens to the coordinators."""
     scenario = sharded
     scenario.begin(modes=[], coordinators=2)
     names = (f"g{scenario.number}-{number}" for number in range(100))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from functools import lru_cache
 
-from zkrebalancer.protocol.java_hash import place_of
+from zkrebalancer.protocol.places import place_of, rank
 
 BUCKETS = 50  # Kafka's default number of partitions of __consumer_offsets
 
@@ -26,4 +25,4 @@ def gateway_of(bucket: int, gateways: Collection[str]) -> str:
         ValueError: there is no gateway.
 
     """
-    return max(gateways, key=lambda gateway: (hashlib.sha256(f"{bucket}/{gateway}".encode()).digest(), gateway))
+    return max(gateways, key=lambda gateway: rank(bucket, gateway))

@@ -1,4 +1,4 @@
-"""What refuses a request, the answers with errors, and the answers about unknown groups."""
+"""The exception that refuses a request, and the answers that carry errors, also for unknown groups."""
 
 from __future__ import annotations
 

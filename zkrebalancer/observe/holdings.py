@@ -71,7 +71,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An interval, and the earlier one of the same partition that ends last (`other`; None: there is none)."""
+    """An interval and `other`, the earlier interval of the same partition that ends last; None for the first one."""
 
     held: Held
     other: Held | None

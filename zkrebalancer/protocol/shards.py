@@ -12,7 +12,7 @@ from functools import lru_cache
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Check, Operation
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.java_hash import place_of
+from zkrebalancer.protocol.places import place_of
 
 VERSION = 1
 MAX_SHARDS = 200

@@ -6,7 +6,7 @@ whether this host should lead its shard. With one shard there is one machine, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from zkrebalancer.protocol import calls, paths, shards
 from zkrebalancer.protocol.calls import (
@@ -211,8 +211,8 @@ class AllShards:
     def _look_again(self) -> None:
         self._own.wake("number", self.scheduler.now.mono_us + LOOK_INTERVAL_US, self._read_number)
 
-    def _retry(self, name: str, again: object) -> None:
-        self._own.wake(name, self.scheduler.now.mono_us + pause_us(self._tries), again)  # type: ignore[arg-type]
+    def _retry(self, name: str, again: Callable[[], None]) -> None:
+        self._own.wake(name, self.scheduler.now.mono_us + pause_us(self._tries), again)
         self._tries += 1
 
     def _become(self, number: Number, version: int) -> None:

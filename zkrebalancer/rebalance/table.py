@@ -5,9 +5,10 @@ The table says who stands for election and who resigns; each shard's own electio
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from fractions import Fraction
+
+from zkrebalancer.protocol.places import rank
 
 
 def shares(shards: int, capacities: Mapping[str, int]) -> dict[str, int]:
@@ -37,12 +38,8 @@ def table(shards: int, capacities: Mapping[str, int]) -> dict[int, list[str]]:
     room = shares(shards, capacities)
     found: dict[int, list[str]] = {}
     for shard in range(shards):
-        order = sorted(capacities, key=lambda name: _rank(shard, name), reverse=True)  # used at once
+        order = sorted(capacities, key=lambda name: rank(shard, name), reverse=True)  # used at once
         first = next(name for name in order if room[name])
         room[first] -= 1
         found[shard] = [first, *(name for name in order if name != first)]
     return found
-
-
-def _rank(shard: int, host: str) -> tuple[bytes, str]:
-    return hashlib.sha256(f"{shard}/{host}".encode()).digest(), host

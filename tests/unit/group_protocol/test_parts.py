@@ -25,8 +25,8 @@ from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES, Scheduler
 from zkrebalancer.group_protocol.stored import StoredGroup, StoredGroupError, StoredMember
 from zkrebalancer.group_protocol.topics import Topic, Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
-from zkrebalancer.protocol.java_hash import java_hash
 from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH
+from zkrebalancer.protocol.places import java_hash
 
 # ---- where a group is served
 

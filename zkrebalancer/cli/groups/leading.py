@@ -1,4 +1,4 @@
-"""Who leads: a line for people, and the same for programs."""
+"""The leaders of all shards, as a line for people and as a JSON document."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Fates:
             self._books[row["era"]].rows[row["what"]].append(row)
 
     def finish(self) -> None:
-        """Complete the row; there is none if no offset was due or delivered."""
+        """Complete the row, unless no offset was due or delivered."""
         if not any(book.rows[SEGMENT] for book in self._books.values()):
             return
         totals = dict.fromkeys(COUNTS, 0)

@@ -47,8 +47,10 @@ def one_pass(
     schema = StructType([StructField(name, StructType.fromDDL(ddl)) for name, ddl in tables.items()])
     ordered = rows.repartition(*keys).sortWithinPartitions(*keys, *order)
     found = ordered.mapInArrow(partial(_tables, to_arrow_schema(schema), keys, group), schema).persist()
-    yield lambda name: found.where(F.col(name).isNotNull()).select(f"{name}.*")
-    found.unpersist()
+    try:
+        yield lambda name: found.where(F.col(name).isNotNull()).select(f"{name}.*")
+    finally:
+        found.unpersist()
 
 
 def _tables(

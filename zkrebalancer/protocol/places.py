@@ -1,6 +1,8 @@
-"""Java's hash of a text, from which Kafka computes where a group belongs."""
+"""Where a group belongs, by Java's hash of its name as in Kafka, and who should serve a place."""
 
 from __future__ import annotations
+
+import hashlib
 
 _SMALLEST = -(1 << 31)
 
@@ -18,3 +20,11 @@ def place_of(group: str, places: int) -> int:
     """Return Kafka's place of a group among `places`; in its `Utils.abs`, the smallest integer becomes 0."""
     value = java_hash(group)
     return 0 if value == _SMALLEST else abs(value) % places
+
+
+def rank(place: int, name: str) -> tuple[bytes, str]:
+    """Return what to compare to find who should serve a place: the highest.
+
+    With rendezvous hashing (Thaler and Ravishankar, 1996), only the places that a newcomer gets or a leaver had move.
+    """
+    return hashlib.sha256(f"{place}/{name}".encode()).digest(), name
