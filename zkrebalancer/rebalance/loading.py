@@ -89,7 +89,9 @@ class Loading:
         if "incarnations" not in reply.names:
             nodes.append(Create(paths.incarnations(group)))
         if "given" not in reply.names:
-            nodes.append(Create(paths.given(group), cluster_nodes.encode_counter(generation)))
+            # Records that were deleted in a served group prove nothing: their mark stays empty until all are written.
+            is_new = "generation" not in reply.names
+            nodes.append(Create(paths.given(group), cluster_nodes.encode_counter(generation) if is_new else b""))
         if nodes:
             self._scheduler.write(nodes, self._created)
         else:

@@ -318,7 +318,7 @@ class GroupReader:
 
     def _is_recorded(self) -> bool:
         if not self._is_generation_known:
-            return self._mark is not None  # the only one of the two marks that is left
+            return bool(self._mark)  # the only one of the two marks that is left
         return self._mark == cluster_nodes.encode_counter(self.view.generation)
 
     def _evicted_listed(self, reply: Reply) -> None:

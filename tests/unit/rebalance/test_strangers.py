@@ -74,6 +74,25 @@ def test_a_folder_of_records_that_is_made_anew_while_they_are_marked_is_read_aga
     assert world.zk.nodes[folder].content == str(world.generation()).encode()
 
 
+def test_a_folder_that_a_leader_makes_anew_proves_nothing_where_the_generation_is_lost_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Loading._complete`, create it with a mark: the next leader would evict whoever has no record."""
+    monkeypatch.setattr(World, "check", lambda _world: None)  # it would miss the records
+    world = world_with(GroupSettings(), "a", "b")
+    folder = paths.given(GROUP)
+    world.kill_coordinator(world.leader())
+    write(world, *(Delete(f"{folder}/{name}") for name in world.zk.children(folder)), Delete(folder))
+    write(world, SetContent(paths.generation(GROUP), b""))
+    world.add_coordinator()
+    while folder not in world.zk.nodes:
+        world.pass_time(1)
+    assert not world.zk.children(folder)
+    fail_over(world)
+    assert not events(world, "false_claim")
+    assert {name: len(owned) for name, owned in world.owned().items()} == {"a-1": 2, "b-1": 2}
+
+
 def _refuse_one_sync(world: World, process: CoordinatorProcess) -> None:
     """Break its connection, and refuse the sync of the next one."""
     world.zk.disconnect(process.session)
