@@ -129,9 +129,13 @@ class Company:
         names = [name for group in self.groups if len(group.members) > MIN_MEMBERS for name in group.members]
         return [name for name in names if name not in self.missing]
 
-    def leader(self) -> str:
-        """Return the leader if it is known, else any coordinator."""
-        return self.watcher.leader() or COORDINATORS[0]
+    def leader(self, group: Group) -> str:
+        """Return the leader of a group's shard if it is known, else any coordinator."""
+        return self.watcher.leader(group.name) or COORDINATORS[0]
+
+    def some_leader(self, pick: float) -> str:
+        """Return the leader of some group's shard."""
+        return self.leader(self.groups[int(pick * len(self.groups))])
 
     @contextmanager
     def hold(self, names: list[str], pick: float) -> Iterator[str]:

@@ -67,7 +67,7 @@ def deny(company: Company, fault: Fault) -> Iterator[str]:
         if right == "READ":
             # ZooKeeper drops watch events for clients that may not read the node at that moment (CVE-2024-23944). The
             # leader would notice missed changes only at the next reconciliation, after minutes; a reconnect is sooner.
-            company.lab.links.cut(company.leader())
+            company.lab.links.cut(company.leader(group))
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def restart_coordinator(company: Company, fault: Fault) -> Iterator[str]:
 @contextmanager
 def suspend(company: Company, fault: Fault) -> Iterator[str]:
     """Suspend an agent or the leader."""
-    names = [company.leader()] if fault.kind == "suspend-leader" else company.agents()
+    names = [company.some_leader(fault.pick)] if fault.kind == "suspend-leader" else company.agents()
     with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
         company.watcher.abandoned(name)
         company.lab.freeze(name)
@@ -138,7 +138,9 @@ def lose(company: Company, fault: Fault) -> Iterator[str]:
     what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
     # Partitions of a static member wait for it, so its restart would give the others of its group no work.
     restless = [name for group in company.groups if not group.is_static for name in group.members]
-    with company.hold([company.leader()] if fault.kind.endswith("-leader") else restless, fault.pick) as name:
+    with company.hold(
+        [company.some_leader(fault.pick)] if fault.kind.endswith("-leader") else restless, fault.pick
+    ) as name:
         company.lab.fault(fault.kind, name)
         before = company.lab.links.lose(name, what, fault.detail, LOST_IN_A_ROW)
         if fault.detail == REGISTRATIONS:
@@ -224,7 +226,7 @@ def switch_mode(company: Company, fault: Fault) -> Iterator[str]:
 @contextmanager
 def _held(company: Company, fault: Fault) -> Iterator[str]:
     """Pick the leader or an agent, depending on the kind."""
-    names = [company.leader()] if fault.kind.endswith("-leader") else company.agents()
+    names = [company.some_leader(fault.pick)] if fault.kind.endswith("-leader") else company.agents()
     with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
         yield name
 

@@ -105,10 +105,11 @@ class Watcher:
         self.look()
         self.gaps.returned(name, time.monotonic_ns() // 1_000)
 
-    def leader(self) -> str | None:
-        """Return the last elected coordinator, None if it has resigned."""
+    def leader(self, group: str) -> str | None:
+        """Return the last elected leader of a group's shard, None if it has resigned."""
         self.look()
-        return None if self.picture.leader is None else f"coordinator-{self.picture.leader}"
+        leader = self.picture.leader_of(group)
+        return None if leader is None else f"coordinator-{leader}"
 
     def ends(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
         """Return the end offset of each written partition of these topics."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.application import Application
-from tests.integration.commands import catches
+from tests.integration.commands import catches, run
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.picture import Picture
@@ -82,6 +82,11 @@ class Scenario:
     def leads(self, *names: str) -> bool:
         """Whether one of these coordinators leads now."""
         return f"coordinator-{self.lab.leader()}" in names
+
+    def set_shards(self, count: int) -> None:
+        """Change the number of shards of groups; a test that does has to set it to 1 at its end."""
+        found = run("zkrebalancer", "shards", "set", count, "--yes", "--zookeeper", self.lab.cluster.zookeeper)
+        assert found.stdout.startswith(f"there are {count} shards"), found
 
     def add_group(self, mode: str, members: int, name: str | None = None, **settings: Any) -> str:
         """Configure a group and start its consumers; return its name."""

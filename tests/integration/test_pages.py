@@ -17,6 +17,7 @@ from zkrebalancer.protocol import history, paths
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.history import Phases, Reason, Rebalanced, Slowest
 from zkrebalancer.protocol.settings import INCREMENTAL
+from zkrebalancer.protocol.shards import shard_of
 
 OTHERS = 120  # groups without members: three pages
 MARKUP = "<img src=x onerror=document.body.remove()>"
@@ -45,6 +46,13 @@ WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement
 SPANS = "return document.querySelectorAll('.lanes .bar').length"
 SETTINGS = "return document.querySelector('dl.settings').textContent"
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture
+def sharded(scenario: Scenario) -> Iterator[Scenario]:
+    """Return a scenario in which the number of shards may change; other tests have one again."""
+    yield scenario
+    scenario.set_shards(1)
 
 
 @pytest.fixture
@@ -80,8 +88,9 @@ def remove_groups(scenario: Scenario) -> None:
     scenario.groups |= {f"other-{number:03}": [] for number in range(OTHERS)}
 
 
-def test_the_pages_in_a_browser(scenario: Scenario, window: Browser) -> None:
+def test_the_pages_in_a_browser(sharded: Scenario, window: Browser) -> None:
     """In `dom.js`, make elements from strings; in `style.css`, forget the phone; in `live.py`, send a document once."""
+    scenario = sharded
     leader = serve(scenario)
     scenario.add_topic("t")
     group = scenario.add_group(INCREMENTAL, members=2)
@@ -96,6 +105,7 @@ def test_the_pages_in_a_browser(scenario: Scenario, window: Browser) -> None:
     late_members_are_named(window, leader)
     the_page_fits(window, leader, group)
     a_standby_points_to_the_leader(window, standby, leader, group)
+    both_lead_a_shard(window, (leader, standby), scenario, group)
     assert window.complaints() == []  # neither errors nor breaches of the policy
 
 
@@ -176,3 +186,29 @@ def a_standby_points_to_the_leader(window: Browser, standby: str, leader: str, g
     assert link.endswith(f":{port}/?group={group}")  # the host is as the leader names itself
     window.open(link.replace(link.split("/")[2], f"{host}:{port}"))
     window.wait_for_text("Owners over time")
+
+
+def both_lead_a_shard(window: Browser, hosts: tuple[str, str], scenario: Scenario, group: str) -> None:
+    """In `site.py`, look for the leader of the first shard; in `elsewhere.js`, call the leader of others a standby."""
+    scenario.set_shards(2)
+    for host in hosts:
+        window.open(f"http://{host}/")
+        window.wait("return document.getElementById('role').textContent.endsWith('1 of 2 shards')")
+        window.wait(f"{GROUP_NAMES}.length > arguments[0]", 0)
+    names = {}
+    for host in hosts:
+        window.open(f"http://{host}/?search=other-00")
+        window.wait(f"{GROUP_NAMES}.length > arguments[0]", 0)
+        names[host] = window.run(GROUP_NAMES)
+    assert sorted(name for shown in names.values() for name in shown) == [f"other-{n:03}" for n in range(10)]
+    serving = next(host for host in hosts if names[host][0] in shard_with(group))
+    (other,) = set(hosts) - {serving}
+    window.open(f"http://{other}/?group={group}")
+    window.wait_for_text("Another coordinator leads this group")
+    link = window.run("return document.querySelector('main a').href")
+    window.open(link.replace(link.split("/")[2], serving))
+    window.wait_for_text("Owners over time")
+
+
+def shard_with(group: str) -> list[str]:
+    return [name for name in (f"other-{number:03}" for number in range(10)) if shard_of(name, 2) == shard_of(group, 2)]

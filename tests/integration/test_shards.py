@@ -20,12 +20,7 @@ SHARDS = 4
 def sharded(scenario: Scenario) -> Iterator[Scenario]:
     """Return a scenario in which the number of shards may change; other tests have one again."""
     yield scenario
-    set_shards(scenario, 1)
-
-
-def set_shards(scenario: Scenario, count: int) -> None:
-    found = run("zkrebalancer", "shards", "set", count, "--yes", "--zookeeper", scenario.lab.cluster.zookeeper)
-    assert found.stdout.startswith(f"there are {count} shards"), found
+    scenario.set_shards(1)
 
 
 def leaders(scenario: Scenario) -> list[str | None]:
@@ -56,7 +51,7 @@ def test_coordinators_share_the_groups(sharded: Scenario) -> None:
     scenario.settle()
     began_us = scenario.now_us()
 
-    set_shards(scenario, SHARDS)
+    scenario.set_shards(SHARDS)
     wait_shared(scenario)
     shown = run("zkrebalancer", "shards", "show", groups[3], "--json", "--zookeeper", scenario.lab.cluster.zookeeper)
     (found,) = json.loads(shown.stdout)["shards"]

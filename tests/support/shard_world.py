@@ -71,7 +71,7 @@ class ShardWorld:
         if shards > 1:
             self.set_shards(shards)
 
-    def set_shards(self, count: int) -> int:
+    def set_shards(self, count: int) -> int | None:
         return change_shards.change(cast("BlockingZk", Client(self.zk)), count)
 
     def add(self, capacity: int = 1) -> ShardProcess:

@@ -13,6 +13,7 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import change_shards
+from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError
 from zkrebalancer.protocol.shards import MAX_SHARDS
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -80,10 +81,19 @@ def set_count(count: int, yes: bool, zookeeper: str, as_json: bool) -> None:
         raise click.UsageError("all groups would get new leaders; confirm with --yes")
     with BlockingZk(zookeeper) as zk:
         if not yes:
-            now = len(inspection.read_shards(zk))
-            click.confirm(f"Replace {now} shards by {count}? All groups get new leaders.", abort=True)
+            click.confirm(f"{_now(zk)} by {count}? All groups get new leaders.", abort=True)
         before = change_shards.change(zk, count)
     if as_json:
         click.echo(json.dumps({"before": before, "count": count}))
-    else:
-        click.echo(f"there are {count} shards" + (", as before" if before == count else f" instead of {before}"))
+        return
+    than_before = f" instead of {before}" if before is not None else "; the number before could not be read"
+    click.echo(f"there are {count} shards" + (", as before" if before == count else than_before))
+
+
+def _now(zk: BlockingZk) -> str:
+    try:
+        return f"Replace {len(inspection.read_shards(zk))} shards"
+    except NewerVersionError:
+        raise
+    except NodeContentError:
+        return "The number of shards cannot be read. Replace it"

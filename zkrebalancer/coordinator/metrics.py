@@ -158,6 +158,8 @@ class Present(Collector):
         yield _gauge("leader", "1 if this coordinator leads, some shard of groups at least.", monitor.leads)
         yield _gauge("shards", "Shards of groups.", len(machines))
         yield _gauge("shards_led", "Shards of groups that this coordinator leads.", len(monitor.led))
+        is_damaged = self._monitor.shards.damage is not None
+        yield _gauge("shards_damaged", "1 if the number of shards cannot be read, see the log.", is_damaged)
         yield _gauge("epoch", "Highest epoch in which this coordinator has led.", monitor.epoch)
         yield _gauge("ready", "1 if /readiness answers 200.", not monitor.health().faults)
         yield _gauge("session_connected", "1 if ZooKeeper answers in this session.", monitor.is_connected)

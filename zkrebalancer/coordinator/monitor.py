@@ -172,6 +172,8 @@ class Monitor:
         faults = []
         if not self.is_connected:
             faults.append("ZooKeeper does not answer")
+        elif self.shards.damage is not None and not self.led:
+            faults.append(self.shards.damage)
         elif electing or not self.shards.machines:
             faults.append(f"it neither leads nor is a standby yet: {(electing or [self.state])[0].value}")
         elif not all(one.is_complete for one in leading):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.shards import shard_of
 
 MEMBER_UUID_LENGTH = 37  # "-" and the uuid appended to the client id
 
@@ -34,12 +35,20 @@ class GroupPicture:
 
 @dataclass(slots=True)
 class Picture:
-    """The whole run; `produced` has the next offset of each partition, `leader` is a broker id."""
+    """The whole run; `produced` has the next offset of each partition, `leaders` the broker id of each shard's leader.
+
+    `shards`: how many shards of groups there are.
+    """
 
     groups: dict[str, GroupPicture] = field(default_factory=dict)
     log: RebalanceLog = field(default_factory=RebalanceLog)
     produced: dict[TopicPartition, int] = field(default_factory=dict)
-    leader: int | None = None
+    leaders: dict[int, int] = field(default_factory=dict)
+    shards: int = 1
+
+    def leader_of(self, group: str) -> int | None:
+        """Return the leader of a group's shard, None if there is none."""
+        return self.leaders.get(shard_of(group, self.shards))
 
     def apply(self, event: Event) -> None:
         """Apply one event; other kinds are ignored."""
@@ -141,12 +150,16 @@ def _topic_deleted(picture: Picture, event: Event) -> None:
 
 
 def _elected(picture: Picture, event: Event) -> None:
-    picture.leader = event["brokerid"]
+    count = event.get("shards", 1)
+    if count != picture.shards:
+        picture.shards, picture.leaders = count, {}
+    picture.leaders[event.get("shard", 0)] = event["brokerid"]
 
 
 def _resigned(picture: Picture, event: Event) -> None:
-    if picture.leader == event["brokerid"]:
-        picture.leader = None
+    shard = event.get("shard", 0)
+    if event.get("shards", 1) == picture.shards and picture.leaders.get(shard) == event["brokerid"]:
+        del picture.leaders[shard]
 
 
 _HANDLERS: dict[str, Callable[[Picture, Event], None]] = {

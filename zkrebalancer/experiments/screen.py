@@ -75,10 +75,20 @@ def milliseconds(value: float | None) -> str:
 
 def _heading(course: Course, picture: Picture) -> Text:
     text = Text(course.heading, style="bold", no_wrap=True)
-    if picture.groups or picture.leader is not None:
-        leader = "no leader" if picture.leader is None else f"coordinator-{picture.leader} leads"
-        text.append(f" · {leader}", style="red" if picture.leader is None else "not bold")
+    if picture.groups or picture.leaders:
+        is_led = len(picture.leaders) == picture.shards
+        text.append(f" · {leaders_line(picture)}", style="not bold" if is_led else "red")
     return text
+
+
+def leaders_line(picture: Picture) -> str:
+    """Return who leads: how many shards each, if there are several."""
+    if picture.shards == 1:
+        return f"coordinator-{picture.leaders[0]} leads" if picture.leaders else "no leader"
+    counts = sorted(Counter(picture.leaders.values()).items())
+    led = [f"coordinator-{leader} leads {count} of {picture.shards} shards" for leader, count in counts]
+    without = picture.shards - len(picture.leaders)
+    return ", ".join([*led, *([f"{without} without a leader"] if without else [])])
 
 
 def _progress(course: Course, elapsed_s: float) -> RenderableType:

@@ -91,7 +91,10 @@ def read_shards(zk: BlockingZk) -> tuple[Shard, ...]:
     reply = zk.perform(Get(paths.SHARDS), ABSENT)
     if not isinstance(reply, Content):
         return Number().all(-1)
-    return shards.decode_number(reply.content).all(reply.stat.version)
+    try:
+        return shards.decode_number(reply.content).all(reply.stat.version)
+    except NodeContentError as error:
+        raise type(error)(shards.damaged(error)) from None
 
 
 def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress | None]:
@@ -208,8 +211,13 @@ def shard_of_group(zk: BlockingZk, group: str) -> Shard:
 
 
 def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
-    """Return why a group is stuck; raises as `read_published`."""
-    found = read_published(zk, shard_of_group(zk, report.name))
+    """Return why a group is stuck; raises as `read_published`, except that a damaged number of shards is a reason."""
+    try:
+        shard = shard_of_group(zk, report.name)
+    except NodeContentError as error:
+        unknown = find_obstacles(report.view, is_led=True, published=(), unpublished=0)
+        return [Obstacle("shards", str(error), path=paths.SHARDS), *unknown]
+    found = read_published(zk, shard)
     if found.problem is not None:
         report.problems.add("coordinator_obstacles", found.problem)
     published = [each for each in found.obstacles if each.group in {None, report.name}]

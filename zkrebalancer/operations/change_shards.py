@@ -2,7 +2,8 @@
 
 One transaction takes away what former leaders hold and makes the nodes of the new ones. It raises the epoch of every
 former shard, so that no former leader can write; elections check the version of `/consumers/shards`, so that a
-coordinator that still has the former number cannot win. While there are several shards, a persistent node with a
+coordinator that still has the former number cannot win. A node whose number cannot be read is mended in the same way,
+with every shard that has nodes as a former one. While there are several shards, a persistent node with a
 child stands in place of the only leader's, so that no coordinator of a former release can lead.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkrebalancer.operations.nodes import create_missing
+from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.protocol import cluster_nodes, paths, shards
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -28,8 +29,8 @@ from zkrebalancer.protocol.calls import (
     Sync,
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
-from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
-from zkrebalancer.protocol.shards import WHOLE, Number, Shard
+from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError, RebalancerError
+from zkrebalancer.protocol.shards import MAX_SHARDS, WHOLE, Number, Shard
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_TRIES = 20  # an election between reading and writing fails a try
@@ -49,15 +50,16 @@ class Found:
     version: int  # of `/consumers/shards`; -1 if it is missing
     nodes: Mapping[str, Content] = field(default_factory=dict)
     epochs: Sequence[str] = ()  # paths that have been looked for
+    possible: tuple[Shard, ...] | None = None  # that may have leaders, if the number cannot be read
 
     @property
     def former(self) -> tuple[Shard, ...]:
         """The present shards."""
-        return self.number.all(self.version)
+        return self.number.all(self.version) if self.possible is None else self.possible
 
     def is_whole(self, count: int) -> bool:
         """Whether there are that many shards, and a node keeps former releases out just if there are several."""
-        return self.number.shards == count and (BARRIER in self.nodes) == (count > 1)
+        return self.possible is None and self.number.shards == count and (BARRIER in self.nodes) == (count > 1)
 
     def highest_epoch(self) -> int:
         """Return an epoch that no leader has exceeded, also of other shards whose nodes are still there."""
@@ -72,11 +74,11 @@ class Found:
         return max(epochs)
 
 
-def change(zk: BlockingZk, count: int) -> int:
-    """Change the number of shards; return the former one.
+def change(zk: BlockingZk, count: int) -> int | None:
+    """Change the number of shards; return the former one, None if it could not be read.
 
     Raises:
-        NodeContentError: `/consumers/shards` is invalid.
+        NewerVersionError: a newer release has written `/consumers/shards`.
         ShardsChangingError: other writers were always faster; nothing is changed.
         ZooKeeperRefusedError: a right is missing, or the former number needs more rights than this login has.
 
@@ -88,7 +90,7 @@ def change(zk: BlockingZk, count: int) -> int:
             return count
         reply = zk.perform(Multi(tuple(operations(found, count))), CHANGED | {Refusal.NOT_EMPTY})
         if not isinstance(reply, Refused):
-            return found.number.shards
+            return found.number.shards if found.possible is None else None
     raise ShardsChangingError("coordinators were elected all the time; nothing is changed, try again")
 
 
@@ -97,8 +99,9 @@ def _read(zk: BlockingZk, count: int) -> Found:
     node = zk.perform(Get(paths.SHARDS), ABSENT)
     found = Found(Number(), -1)
     if isinstance(node, Content):
-        found = Found(shards.decode_number(node.content), node.stat.version)
-    known = (WHOLE, *(Shard(number, max(2, count)) for number in range(max(count, found.number.shards))))
+        found = _decoded(zk, node)
+    former = {shard.number for shard in found.former}
+    known = (WHOLE, *(_one_of_several(number) for number in sorted(former | set(range(count)))))
     wanted = [paths.SHARD_HOSTS, BARRIER]
     for shard in known:
         wanted += [shard.coordinator, shard.epoch, paths.shard(shard.number)]
@@ -106,6 +109,21 @@ def _read(zk: BlockingZk, count: int) -> Found:
     found.epochs = [shard.epoch for shard in known]
     found.nodes = {path: reply for path, reply in zip(wanted, replies, strict=True) if isinstance(reply, Content)}
     return found
+
+
+def _decoded(zk: BlockingZk, node: Content) -> Found:
+    try:
+        return Found(shards.decode_number(node.content), node.stat.version)
+    except NewerVersionError:
+        raise
+    except NodeContentError:
+        known = {str(number): number for number in range(MAX_SHARDS)}
+        below = sorted(known[name] for name in names_below(zk, paths.SHARDS) if name in known)
+        return Found(Number(), node.stat.version, possible=(WHOLE, *map(_one_of_several, below)))
+
+
+def _one_of_several(number: int) -> Shard:
+    return Shard(number, count=2)  # the paths are the same with any number
 
 
 def operations(found: Found, count: int) -> Iterator[Operation]:

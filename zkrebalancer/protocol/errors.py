@@ -38,6 +38,10 @@ class NodeContentError(RebalancerError, ValueError):
     """The content of a ZooKeeper node violates `docs/reference/protocol.md`; the node is rejected."""
 
 
+class NewerVersionError(NodeContentError):
+    """A node was written by a newer release, which knows what it means."""
+
+
 class TooManyPartitionsError(NodeContentError):
     """A node names far more partitions than exist; it is rejected before its ranges are expanded."""
 

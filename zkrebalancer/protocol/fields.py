@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.errors import NodeContentError, TooManyPartitionsError
+from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError, TooManyPartitionsError
 from zkrebalancer.protocol.numbers import decimal
 
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
@@ -53,7 +53,7 @@ def require_version(what: str, document: Mapping[str, Any], known: int = 1) -> N
     """Reject a document of a newer version, because its meaning is unknown."""
     version = integer(what, document, "version", minimum=1)
     if version > known:
-        raise NodeContentError(f"{what}: version {version} is newer than {known}, the newest supported version")
+        raise NewerVersionError(f"{what}: version {version} is newer than {known}, the newest supported version")
 
 
 def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 0, maximum: int = 2**63 - 1) -> int:

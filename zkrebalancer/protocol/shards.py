@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Check, Operation
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError
 from zkrebalancer.protocol.places import place_of
 
 VERSION = 1
@@ -88,6 +88,16 @@ class Number:
     def all(self, version: int) -> tuple[Shard, ...]:
         """Return the shards; `version`: that of the node, -1 if it is missing."""
         return tuple(Shard(number, self.shards, version, self.first_epoch) for number in range(self.shards))
+
+
+def damaged(error: NodeContentError) -> str:
+    """Return what to tell people about a number that cannot be read."""
+    if isinstance(error, NewerVersionError):
+        return f"{paths.SHARDS} is of a newer release ({error}): upgrade"
+    return (
+        f"{paths.SHARDS} is damaged ({error}): those who lead go on, and nobody else is elected until"
+        " `zkrebalancer shards set COUNT` has mended it"
+    )
 
 
 def encode_number(number: Number) -> bytes:

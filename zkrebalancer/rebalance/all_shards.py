@@ -28,6 +28,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.protocol.shards import Number, ShardHost, shard_of
 from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.deadlines import Deadlines
 from zkrebalancer.rebalance.effects import (
     Computed,
     Effect,
@@ -72,6 +73,7 @@ class AllShards:
         self.machines: Sequence[Coordinator] = ()
         self._callers: dict[int, Coordinator] = {}  # call under way -> whose it is, if not this object's
         self._number: tuple[Number, int] | None = None  # with the version of its node
+        self.damage: str | None = None  # why the number cannot be read now
         self._connected: calls.Connected | None = None
         self._tries = 0  # to read the number or the hosts, in a row
         self._hosts: dict[str, ShardHost | None] = {}  # node -> host, None if its node is invalid
@@ -79,7 +81,8 @@ class AllShards:
         self._order: dict[int, list[str]] = {}  # shard -> hosts in the order in which they should lead
         self._are_connected = False  # whether the machines know of the session
         self._keeps_turnover = False
-        self._stepped: set[Coordinator] = set()  # machines that have had an event in this step
+        self._deadlines = Deadlines()  # of the machines, each by the number of its shard
+        self._stepped: set[int] = set()  # shards whose machines have had an event in this step
         self._to_stop: list[Coordinator] | None = None  # those that have not resigned yet; None: not stopping
 
     def keep_turnover(self) -> None:
@@ -114,21 +117,21 @@ class AllShards:
 
     def next_deadline_us(self) -> int | None:
         """Return when there is work next."""
-        known = [self.scheduler.next_deadline_us(), *(one.scheduler.next_deadline_us() for one in self.machines)]
+        known = self.scheduler.next_deadline_us(), self._deadlines.first_us()
         return min((at_us for at_us in known if at_us is not None), default=None)
 
     def _run_due(self) -> None:
         """Give a step to the machine whose timer was due first, because events of others could keep it waiting."""
-        now_us = self.scheduler.now.mono_us
-        times = [(one.scheduler.next_deadline_us(), place) for place, one in enumerate(self.machines)]
-        due = [(at_us, place) for at_us, place in times if at_us is not None and at_us <= now_us]
-        waiting = [self.machines[place] for _at_us, place in sorted(due) if self.machines[place] not in self._stepped]
-        self._feed(Tick(), waiting[:1])
+        due = self._deadlines.due(self.scheduler.now.mono_us, but=self._stepped)
+        if due is not None:
+            self._feed(Tick(), [self.machines[due]])
 
     def _feed(self, event: Event, machines: Sequence[Coordinator]) -> None:
         for machine in machines:
-            self._stepped.add(machine)
-            for effect in machine.step(event, self.scheduler.now):
+            self._stepped.add(machine.shard.number)
+            effects = machine.step(event, self.scheduler.now)
+            self._deadlines.set(machine.shard.number, machine.scheduler.next_deadline_us())
+            for effect in effects:
                 if isinstance(effect, Stopped):
                     self._stop_next(machine)
                     continue
@@ -191,12 +194,14 @@ class AllShards:
 
     def _number_read(self, reply: Reply) -> None:
         self._look_again()
+        self.damage = None
         number, version = Number(), -1
         if isinstance(reply, Content):
             try:
                 number, version = shards.decode_number(reply.content), reply.stat.version
             except NodeContentError as error:
-                self._own.complain(paths.SHARDS, f"{paths.SHARDS}: {error}; the number of shards stays as it was")
+                self.damage = shards.damaged(error)
+                self._own.complain(paths.SHARDS, self.damage)
                 return
         elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             self._own.note_refused(Get(paths.SHARDS), reply.refusal)
@@ -220,6 +225,7 @@ class AllShards:
         is_change = self._number is not None
         self._feed(Retire(), self.machines)
         self._callers.clear()
+        self._deadlines.clear()
         self._own.forget()
         self._look_again()
         self._number = number, version

@@ -88,6 +88,7 @@ class CoordinatorElector:
         self._stored_epoch = 0  # as it was read; `epoch` is that of the leadership
         self._epoch_stat: Stat | None = None
         self._last_problem = ""  # logged once, not at each try
+        self._behind_tries = 0  # elections in a row that failed because of the number of shards
         self._is_behind = True  # since the connection began, no sync has succeeded
         self._unsynced = 0  # tries in a row
 
@@ -290,11 +291,19 @@ class CoordinatorElector:
             self._lead(epoch, version)
             self._scheduler.ask(Get(self._shard.coordinator, watch=True), self._own_node_read)
         elif isinstance(reply, Refused) and reply.index == GUARD:
-            self._try_again("the number of shards has changed")
+            self._wait_for_number()
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
             self.elect()  # another coordinator was first
         else:
             self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
+
+    def _wait_for_number(self) -> None:
+        """Try again at growing intervals: whoever knows the present number replaces this machine.
+
+        If its node is damaged, nobody knows it, and `AllShards` logs that.
+        """
+        self._scheduler.wake("retry", self._scheduler.now.mono_us + pause_us(self._behind_tries), self.elect)
+        self._behind_tries += 1
 
     def _own_node_read(self, reply: Reply) -> None:
         """Keep a watch on the own node, which fires when an operator deletes it."""
@@ -303,7 +312,7 @@ class CoordinatorElector:
 
     def _lead(self, epoch: int, version: int) -> None:
         self.state, self.epoch, self._epoch_version = ElectionState.LEADING, epoch, version
-        self._leaderless_since_us, self._is_handing_over = None, False
+        self._leaderless_since_us, self._is_handing_over, self._behind_tries = None, False, 0
         self._won(epoch, version)
 
     def _end(self, reason: str, state: ElectionState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
 from zkrebalancer.experiments.picture import Picture, client_of
+from zkrebalancer.experiments.screen import leaders_line
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import UNDER_WAY
 
@@ -71,9 +72,28 @@ def test_redeliveries_do_not_change_how_far_a_group_is_behind() -> None:
 
 def test_the_leader_is_shown_until_it_resigns() -> None:
     elected = event("leader_elected", group=None, epoch=1, brokerid=2)
-    assert picture_of(elected).leader == 2
-    assert picture_of(elected, event("leader_resigned", group=None, epoch=1, brokerid=2)).leader is None
-    assert picture_of(elected, event("leader_resigned", group=None, epoch=0, brokerid=1)).leader == 2
+    assert picture_of(elected).leaders == {0: 2}
+    assert picture_of(elected).leader_of("any") == 2
+    assert picture_of(elected, event("leader_resigned", group=None, epoch=1, brokerid=2)).leaders == {}
+    assert picture_of(elected, event("leader_resigned", group=None, epoch=0, brokerid=1)).leaders == {0: 2}
+
+
+def test_each_shard_has_a_leader_until_the_number_changes() -> None:
+    def changed(kind: str, brokerid: int, **shard: int) -> Event:
+        return event(kind, group=None, epoch=1, brokerid=brokerid, **shard)
+
+    first = changed("leader_elected", 1, shard=0, shards=3)
+    two = (first, changed("leader_elected", 2, shard=2, shards=3))
+    assert picture_of(*two).leaders == {0: 1, 2: 2}
+    assert leaders_line(picture_of(*two)) == (
+        "coordinator-1 leads 1 of 3 shards, coordinator-2 leads 1 of 3 shards, 1 without a leader"
+    )
+    assert picture_of(*two, changed("leader_resigned", 2, shard=2, shards=3)).leaders == {0: 1}
+    anew = (*two, changed("leader_elected", 2, shard=1, shards=2))
+    assert picture_of(*anew, changed("leader_resigned", 1, shard=0, shards=3)).leaders == {1: 2}
+    assert leaders_line(picture_of(*anew, changed("leader_elected", 2))) == "coordinator-2 leads"
+    names = [f"g-{number}" for number in range(20)]
+    assert {picture_of(*two).leader_of(name) for name in names} == {None, 1, 2}
 
 
 def test_the_client_id_of_a_consumer() -> None:

@@ -54,6 +54,15 @@ def with_groups(*groups: str) -> Client:
     return client
 
 
+def test_a_damaged_number_of_shards_is_a_reason_and_hides_no_other() -> None:
+    client = with_groups("g")
+    client.perform(Multi((Create(paths.SHARDS, b"{"),)))
+    zk = cast("BlockingZk", client)
+    (found,) = inspection.read_obstacles(zk, inspection.read_group(zk, "g"))
+    assert (found.kind, found.path) == ("shards", paths.SHARDS)
+    assert "`zkrebalancer shards set COUNT`" in found.text
+
+
 def test_an_illegal_group_name_does_not_hide_the_other_groups() -> None:
     assert names(with_groups("b", "not a group", "a")) == ["a", "b"]
 

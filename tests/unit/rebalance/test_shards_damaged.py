@@ -1,0 +1,123 @@
+"""Another program has written to the node with the number of shards."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.shard_world import ShardWorld
+from zkrebalancer.protocol import cluster_nodes, paths, shards
+from zkrebalancer.protocol.calls import Check, Create, Done, Multi, SetContent
+from zkrebalancer.protocol.errors import NewerVersionError
+from zkrebalancer.rebalance.deadlines import MAX_MOVED, Deadlines
+
+SETTLED_MS = 5_000
+HOUR_MS = 3_600_000
+JUNK = b"{}"
+NEWER = b'{"version": 2, "shards": {"first": 3}}'
+
+
+def damaged(count: int, *, content: bytes = JUNK) -> ShardWorld:
+    """Return two hosts that share the shards, and whose number is damaged."""
+    world = ShardWorld()
+    world.prepare(count)
+    for _ in range(2):
+        world.add()
+        world.pass_time(SETTLED_MS)
+    write(world, content)
+    world.pass_time(SETTLED_MS)
+    return world
+
+
+def write(world: ShardWorld, content: bytes) -> None:
+    change = SetContent if paths.SHARDS in world.zk.nodes else Create
+    assert isinstance(world.zk.perform(Multi((change(paths.SHARDS, content),))), Done)
+
+
+def test_leaders_go_on_and_elections_are_tried_at_growing_intervals() -> None:
+    """In `CoordinatorElector._wait_for_number`, wait for 200 ms: 18,000 elections in an hour."""
+    world = damaged(4)
+    world.assert_shared(4, 2, 2)
+    world.kill(world.processes[0])
+    tries: list[int] = []
+
+    perform = world.zk.perform_next
+
+    def counting(session: object) -> None:
+        _call_id, call = next(iter(session.sent))  # type: ignore[attr-defined]
+        if isinstance(call, Multi) and any(
+            isinstance(each, Check) and each.path == paths.SHARDS for each in call.operations
+        ):
+            tries.append(world.now_us)
+        perform(session)  # type: ignore[arg-type]
+
+    world.zk.perform_next = counting  # type: ignore[method-assign]
+    world.pass_time(HOUR_MS)
+    assert 100 < len(tries) < 300  # of two shards, at last every 30 s
+    assert [text for text in world.warnings if "number of shards has changed" in text] == []
+    said = [text for text in world.warnings if text.startswith(f"{paths.SHARDS} is damaged")]
+    assert 2 <= len(said) < 30  # of two hosts, at growing intervals
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (1, 3), (3, 1)])
+def test_setting_the_number_mends_it(before: int, after: int) -> None:
+    """In `change_shards._decoded`, leave the shards out that have nodes: their former leaders could still write."""
+    world = damaged(before)
+    fences = [one.scheduler.fence for process in world.processes for one in process.leading()]
+    epochs = [one.coordinator_elector.epoch for process in world.processes for one in process.leading()]
+    assert world.set_shards(after) is None
+    for fence in fences:
+        assert not isinstance(world.zk.perform(Multi((fence,))), Done), "a former leader can still write"
+    node = world.zk.nodes[paths.SHARDS]
+    assert shards.decode_number(node.content).first_epoch == max(epochs)
+    world.pass_time(60_000)
+    counts = [len(process.led()) for process in world.processes]
+    assert sum(counts) == after
+    for process in world.processes:
+        assert process.machine.damage is None
+
+
+def test_a_leader_elected_after_the_damage_makes_the_repair_fail_and_be_tried_again() -> None:
+    """The only shard checks no number: its epoch counts as a former one, whatever nodes there are."""
+    world = ShardWorld()
+    world.prepare(1)
+    write(world, JUNK)
+    world.zk.perform(Multi((Create(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(7)),)))
+    assert world.set_shards(2) is None
+    assert shards.decode_number(world.zk.nodes[paths.SHARDS].content).first_epoch == 7
+
+
+def test_a_number_of_a_newer_release_is_left_alone() -> None:
+    world = damaged(2, content=NEWER)
+    with pytest.raises(NewerVersionError):
+        world.set_shards(2)
+    assert world.zk.nodes[paths.SHARDS].content == NEWER
+
+
+def test_a_host_that_starts_waits_for_the_number() -> None:
+    world = damaged(2)
+    newcomer = world.add()
+    world.pass_time(SETTLED_MS)
+    assert newcomer.machine.machines == ()
+    assert newcomer.machine.damage is not None
+    world.set_shards(3)
+    world.pass_time(60_000)
+    world.assert_shared(3, 1, 1, 1)
+
+
+def test_the_first_deadline_is_found_without_a_look_at_all() -> None:
+    deadlines = Deadlines()
+    for place, at_us in enumerate((50, 20, 30)):
+        deadlines.set(place, at_us)
+    assert (deadlines.first_us(), deadlines.due(25, ()), deadlines.due(25, {1})) == (20, 1, None)
+    assert deadlines.due(60, {1}) == 2
+    deadlines.set(1, 70)
+    assert (deadlines.first_us(), deadlines.due(29, ())) == (30, None)
+    deadlines.set(2, None)
+    deadlines.set(2, None)
+    assert (deadlines.first_us(), deadlines.due(50, {0})) == (50, None)
+    for at_us in range(1_000):
+        deadlines.set(2, at_us)
+        deadlines.set(2, 10_000)
+    assert len(deadlines._heap) <= MAX_MOVED * 3
+    deadlines.clear()
+    assert deadlines.first_us() is None
