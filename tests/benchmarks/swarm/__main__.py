@@ -1,9 +1,10 @@
-"""What many groups cost: `python -m tests.benchmarks.swarm [--groups 10000] [--members 10] [--partitions 50]`.
+"""What many groups cost: `python -m tests.benchmarks.swarm [--groups 10000] [--shards 12 --coordinators 3] …`.
 
 Runs a real ZooKeeper, two coordinators (a leader and a standby) and processes that play the members. Measures joins in
 a single group; the start of all members; processor time at rest; the same joins beside all other groups; an election
 until all groups are adopted; lease renewals; a restart of all members; the death of all members of one process. Between
-phases, memory and the size of ZooKeeper's data are recorded. Prints one JSON document; progress goes to stderr.
+phases, memory and the size of ZooKeeper's data are recorded. With several shards of groups, which the coordinators
+share, one of them is killed instead of the election, and comes back. Prints one JSON document; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.benchmarks.swarm.lab import Coordinator, SwarmLab, new_chroot, runnin
 from tests.benchmarks.swarm.members import wait_until
 from tests.benchmarks.swarm.player import Cast, play
 from tests.benchmarks.swarm.processes import memory_mb, of_zookeeper, snapshot_mb
+from tests.benchmarks.swarm.sharing import Death, share, wait_shared
 from zkrebalancer.localcluster.cluster import LocalCluster
 
 HEAP_MB = 4_096
@@ -39,7 +41,7 @@ class Measurement:
         self._lab = lab
         self._groups, self._members = arguments.groups, arguments.members
         self._joins, self._rest_s, self._renewals_s = arguments.joins, arguments.rest, arguments.renewals
-        self._coordinators = arguments.coordinators
+        self._coordinators, self._shards = arguments.coordinators, arguments.shards
         self.results: dict[str, object] = {}
 
     def _note(self, name: str, found: object) -> None:
@@ -52,7 +54,9 @@ class Measurement:
         for number in range(1, self._coordinators + 1):
             lab.coordinators.append(start_coordinator(lab.cluster, lab.zookeeper, number, DEADLINE_S))
         wait_until(self._has_leader, DEADLINE_S, "a leader")
-        lab.wait_adopted(lab.leader, self._groups, DEADLINE_S)
+        if self._shards > 1:
+            share(lab, self._shards, DEADLINE_S)
+        lab.wait_adopted(self._groups, DEADLINE_S)
         self._note("empty", self._sizes())
         self._fill(0, 1)
         self._note("alone", self._change_one_group())
@@ -61,7 +65,9 @@ class Measurement:
         self._note("rest", lab.during(lambda: gevent.sleep(self._rest_s)))
         self._note("beside all", self._change_one_group())
         self._note("renewals", lab.during(self._renew))
-        if self._coordinators > 1:
+        if self._shards > 1:
+            self._die_and_return()
+        elif self._coordinators > 1:
             former = lab.leader
             lab.coordinators.remove(former)
             self._note("election", lab.during(lambda: self._elect(former)))
@@ -73,13 +79,13 @@ class Measurement:
         self._note("end", self._sizes())
 
     def _has_leader(self) -> bool:
-        return any(one.seen().is_leader for one in self._lab.coordinators)
+        return self._lab.are_led
 
     def _fill(self, first: int, last: int) -> None:
         for player in self._lab.players:
             player.order("fill", first, last)
         self._lab.wait_owned(last, last * self._members, DEADLINE_S)
-        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+        self._lab.wait_adopted(self._groups, DEADLINE_S)
 
     def _change_one_group(self) -> dict[str, float]:
         found = [self._lab.players[0].order("join", 0) for _ in range(self._joins)]
@@ -92,7 +98,37 @@ class Measurement:
         os.kill(former.program.pid, signal.SIGTERM)
         former.program.wait_end(DEADLINE_S)
         wait_until(self._has_leader, DEADLINE_S, "a leader")
-        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+        self._lab.wait_adopted(self._groups, DEADLINE_S)
+
+    def _die_and_return(self) -> None:
+        """Kill a coordinator; look what its groups and all others notice until others lead them; start it again."""
+        lab = self._lab
+        death = Death(lab, lab.coordinators.pop(), self._groups, self._joins)
+        self._note("before the death", self._shares())
+        self._note("death of a coordinator", lab.during(lambda: death.happen(DEADLINE_S)))
+        self._note("meanwhile", death.noticed)
+        self._note("after the death", self._shares())
+
+        def come_back() -> None:
+            number = int(death.coordinator.program.name.rpartition("-")[2])
+            lab.coordinators.append(start_coordinator(lab.cluster, lab.zookeeper, number, DEADLINE_S))
+            wait_shared(lab, DEADLINE_S)
+            lab.wait_adopted(self._groups, DEADLINE_S)
+
+        self._note("its return", lab.during(come_back))
+        self._note("adopted", self._sizes())
+
+    def _shares(self) -> dict[str, dict[str, int]]:
+        """Return how many shards and groups each coordinator leads, and its memory."""
+        found = [(one, one.seen()) for one in self._lab.running]
+        return {
+            one.program.name: {
+                "shards": seen.shards_led,
+                "groups": seen.groups,
+                "mb": round(memory_mb(one.program.pid)),
+            }
+            for one, seen in found
+        }
 
     def _renew(self) -> None:
         for player in self._lab.players:
@@ -106,7 +142,7 @@ class Measurement:
             player.order("restart")
         total = self._groups * self._members
         self._lab.wait_owned(self._groups, total, DEADLINE_S)
-        self._lab.wait_adopted(self._lab.leader, self._groups, DEADLINE_S)
+        self._lab.wait_adopted(self._groups, DEADLINE_S)
         self._note("commands of the restart", self._lab.look()["commands"] - commands)
 
     def _die(self) -> None:
@@ -119,7 +155,7 @@ class Measurement:
         def is_so() -> bool:
             gevent.sleep(DEATH_LOOK_S)  # for metrics, the coordinator counts in every group
             try:
-                return self._lab.leader.seen().members == members
+                return sum(one.seen().members for one in self._lab.running) == members
             except OSError:  # its loop was too busy to answer before its own limit for slow clients
                 return False
 
@@ -129,6 +165,11 @@ class Measurement:
         lab = self._lab
         return {
             "leader_mb": round(memory_mb(lab.leader.program.pid)),
+            **(
+                {"coordinators_mb": [round(memory_mb(one.program.pid)) for one in lab.running]}
+                if lab.shards > 1
+                else {}
+            ),
             "zookeeper_mb": round(memory_mb(lab.cluster.zookeeper_servers[0].pid)),
             "snapshot_mb": round(snapshot_mb(lab.cluster.directory), 1),
             **of_zookeeper(lab.cluster.zookeeper),
@@ -144,6 +185,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1_000, help="of all groups together")
     parser.add_argument("--players", type=int, default=2, help="processes that play the members")
     parser.add_argument("--coordinators", type=int, default=2, help="with 1, there is no election to measure")
+    parser.add_argument("--shards", type=int, default=1, help="of groups, shared by the coordinators")
     parser.add_argument("--joins", type=int, default=20, help="of one group, alone and beside all others")
     parser.add_argument("--rest", type=float, default=60.0, help="seconds at rest")
     parser.add_argument("--renewals", type=float, default=10.0, help="seconds of lease renewals")
@@ -157,6 +199,8 @@ def main() -> None:
         first, last, members, partitions, topics, timeout_ms = map(int, numbers)
         play(Cast(address, range(first, last), members, partitions, topics, timeout_ms))
         return
+    if arguments.shards > 1 and min(arguments.coordinators, arguments.players) < 2:
+        parser.error("shards need two coordinators and two players: one of the coordinators dies")
     topics = min(arguments.topics, arguments.groups)
     sizes = (arguments.members, arguments.partitions, topics, 1_000 * arguments.session_timeout)
     with (

@@ -102,15 +102,25 @@ class SwarmLab:
     coordinators: list[Coordinator]
     players: list[Player]
     partitions: int  # of a group
+    shards: int = 1  # of groups
 
     @property
     def leader(self) -> Coordinator:
-        """The coordinator that leads; raises LookupError if none does."""
-        running = [one for one in self.coordinators if one.program.is_running]
-        for one in running:
+        """The first coordinator that leads; raises LookupError if none does."""
+        for one in self.running:
             if one.seen().is_leader:
                 return one
         raise LookupError("no coordinator leads")
+
+    @property
+    def running(self) -> list[Coordinator]:
+        """The coordinators that run."""
+        return [one for one in self.coordinators if one.program.is_running]
+
+    @property
+    def are_led(self) -> bool:
+        """Whether each shard of groups has a leader."""
+        return sum(one.seen().shards_led for one in self.running) == self.shards
 
     def end_coordinators(self) -> None:
         """Kill those that still run."""
@@ -137,10 +147,10 @@ class SwarmLab:
         wait_until(is_so, deadline_s, f"{wanted} partitions owned by {members} members")
         return self.look()
 
-    def wait_adopted(self, coordinator: Coordinator, groups: int, deadline_s: float) -> None:
-        """Wait until ZooKeeper is quiet, and a coordinator has then read all groups and rests.
+    def wait_adopted(self, groups: int, deadline_s: float) -> None:
+        """Wait until ZooKeeper is quiet, and the leaders have then read all groups and rest.
 
-        For its metrics the coordinator counts in every group: they are asked for only then.
+        For its metrics a coordinator counts in every group: they are asked for only then.
         """
 
         def is_so() -> bool:
@@ -148,8 +158,9 @@ class SwarmLab:
             gevent.sleep(LOOK_S)
             if self._packets() - before > QUIET_PACKETS:
                 return False
-            found = coordinator.seen()
-            return found.is_leader and found.groups == groups and found.is_quiet
+            found = [one.seen() for one in self.running]
+            are_led = sum(one.shards_led for one in found) == self.shards
+            return are_led and sum(one.groups for one in found) == groups and all(one.is_quiet for one in found)
 
         wait_until(is_so, deadline_s, f"{groups} groups adopted")
 
@@ -157,9 +168,14 @@ class SwarmLab:
         return of_zookeeper(self.cluster.zookeeper)["zk_packets_received"]
 
     def used(self) -> dict[str, float]:
-        """Return the processor time of each kind of process so far, and the number of transactions."""
+        """Return the processor time of each kind of process so far, of each coordinator with several shards.
+
+        Also the number of transactions.
+        """
+        coordinators = {one.program.name: cpu_s(one.program.pid) for one in self.running}
         return {
-            "coordinators": sum(cpu_s(one.program.pid) for one in self.coordinators if one.program.is_running),
+            "coordinators": sum(coordinators.values()),
+            **(coordinators if self.shards > 1 else {}),
             "zookeeper": cpu_s(self.cluster.zookeeper_servers[0].pid),
             "players": sum(cpu_s(player.pid) for player in self.players),
             "transactions": float(zookeeper.zxid(self.cluster.zookeeper) & 0xFFFFFFFF),
@@ -171,7 +187,7 @@ class SwarmLab:
         before = self.used()
         act()
         after = self.used()
-        used = {name: round(after[name] - before[name], 2) for name in before if name != "at"}
+        used = {name: round(after[name] - before.get(name, 0.0), 2) for name in after if name != "at"}
         return {"seconds": round(after["at"] - before["at"], 2), **used}
 
 

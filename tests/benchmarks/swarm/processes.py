@@ -37,7 +37,12 @@ class Seen:
     to_load: int
     members: int
     unowned: int
-    is_leader: bool
+    shards_led: int
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads some shard of groups."""
+        return self.shards_led > 0
 
     @property
     def groups(self) -> int:
@@ -56,10 +61,8 @@ def seen(port: int) -> Seen:
         lines = answer.read().decode().splitlines()
     values = dict(line.removeprefix(_PREFIX).rsplit(" ", 1) for line in lines if line.startswith(_PREFIX))
     states = {found[1].lower(): int(float(found[2])) for line in lines if (found := _STATE.search(line))}
-    whole = {name: int(float(values[name])) for name in ("groups_to_load", "members", "partitions_unowned", "leader")}
-    return Seen(
-        states, whole["groups_to_load"], whole["members"], whole["partitions_unowned"], is_leader=bool(whole["leader"])
-    )
+    names = ("groups_to_load", "members", "partitions_unowned", "shards_led")
+    return Seen(states, *(int(float(values[name])) for name in names))
 
 
 def of_zookeeper(address: str) -> dict[str, int]:

@@ -35,10 +35,10 @@ GROUP = '{group="g"}'
 HEALTHY = {
     f"{C}leader": "1x90",
     f"{C}ready": "1x90",
-    f'{C}shards{{instance="a"}}': "8x90",
-    f'{C}shards{{instance="b"}}': "8x90",
-    f'{C}shards_led{{instance="a"}}': "5x90",
-    f'{C}shards_led{{instance="b"}}': "3x90",
+    f'{C}shards{{pod="a"}}': "8x90",
+    f'{C}shards{{pod="b"}}': "8x90",
+    f'{C}shards_led{{pod="a"}}': "5x90",
+    f'{C}shards_led{{pod="b"}}': "3x90",
     f"{C}shards_damaged": "0x90",
     f"{C}partitions_unowned": "0x90",
     f'{C}group_state_age_seconds_max{{state="moving"}}': "2x90",
@@ -69,7 +69,7 @@ HEALTHY = {
 }
 FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fleet
     "NoCoordinatorLeads": {f"{C}leader": "0x90"},
-    "ShardWithoutLeader": {f'{C}shards_led{{instance="b"}}': "2x90"},
+    "ShardWithoutLeader": {f'{C}shards_led{{pod="b"}}': "2x90"},
     "ShardsDamaged": {f"{C}shards_damaged": "1x90"},
     "CoordinatorNotReady": {f"{C}ready": "0x90"},
     "PartitionsWithoutOwner": {f"{C}partitions_unowned": "3x90"},
