@@ -94,7 +94,7 @@ def _held_back_without_owner(cluster: Cluster) -> Iterator[str]:
 
 def _unregistered(cluster: Cluster) -> Iterator[str]:
     for group in GROUPS:
-        for consumer in cluster.ensemble.zk.children(paths.owners(group)):
+        for consumer in sorted(_of_ours(cluster, paths.owners(group))):
             if paths.ids(group, consumer) not in cluster.ensemble.zk.nodes:
                 yield f"group {group}: {consumer} is not registered"
 
@@ -121,10 +121,10 @@ def problems(cluster: Cluster) -> Iterator[str]:
 
 
 def read_shares(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
-    """Return the stored ownership; an unreadable record is omitted, and its consumer will be evicted."""
+    """Return the stored ownership; an unreadable record is empty, and its consumer will be evicted."""
     zk = cluster.ensemble.zk
     owned: dict[str, set[TopicPartition]] = {}
-    for name in zk.children(paths.owners(group)):
+    for name in sorted(_of_ours(cluster, paths.owners(group))):
         try:
             owned[name] = set(ownership.decode_owners(zk.nodes[paths.owners(group, name)].content).partitions)
         except NodeContentError:
@@ -202,7 +202,10 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         due = [timer for machine in process.machines for timer in machine.scheduler.due]
         timers = {str(name) for owner, name in due if owner in GROUPS}
         if cluster.strangers:  # below `offsets`, they count as topics that are absent: an hour is waited
+            # Nor can a node that has nodes below be deleted: an eviction is tried again, with growing pauses.
+            places = {path.rpartition("/")[2] for path in cluster.strangers}
             timers = {name for name in timers if "abandoned" not in name}
+            timers -= {str(("evict", name)) for name in places}
         if timers - STANDING_TIMERS:
             yield f"{process.name} still waits for {sorted(timers)}"
 
