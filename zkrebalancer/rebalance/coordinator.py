@@ -334,8 +334,9 @@ class Coordinator:
 
     def _group_watched(self, event: calls.Watched) -> None:
         name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
-        below = OWN_CHILDREN if event.children and not rest else tuple(rest)
-        if name in self.groups:
+        # No watch stands on a folder of consumers that was missing: it may be among the group's new children.
+        changed = (OWN_CHILDREN, ("ids",)) if event.children and not rest else (tuple(rest),)
+        for below in changed if name in self.groups else ():
             self.scheduler.run(name, self.groups[name].watched, below)
 
     def _topic_changed(self, group: str, kind: str, topic: str) -> None:

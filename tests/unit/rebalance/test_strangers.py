@@ -93,6 +93,17 @@ def test_a_folder_that_a_leader_makes_anew_proves_nothing_where_the_generation_i
     assert {name: len(owned) for name, owned in world.owned().items()} == {"a-1": 2, "b-1": 2}
 
 
+def test_a_consumer_in_a_folder_that_was_made_anew_is_found_at_once() -> None:
+    """In `Coordinator._group_watched`, list no consumers when the group's folders change: no watch stands on a missing one."""
+    world = world_with(GroupSettings())
+    write(world, Delete(paths.ids(GROUP)))
+    world.pass_time(1_000)
+    write(world, Create(paths.ids(GROUP)))
+    world.add_agent("a")
+    world.pass_time(2_000)
+    assert len(world.owned()["a-1"]) == 4
+
+
 def _refuse_one_sync(world: World, process: CoordinatorProcess) -> None:
     """Break its connection, and refuse the sync of the next one."""
     world.zk.disconnect(process.session)
