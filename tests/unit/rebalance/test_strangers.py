@@ -94,7 +94,7 @@ def test_a_folder_that_a_leader_makes_anew_proves_nothing_where_the_generation_i
 
 
 def test_a_consumer_in_a_folder_that_was_made_anew_is_found_at_once() -> None:
-    """In `Coordinator._group_watched`, list no consumers when the group's folders change: no watch stands on a missing one."""
+    """In `Coordinator._group_watched`, list no consumers when the group's folders change."""
     world = world_with(GroupSettings())
     write(world, Delete(paths.ids(GROUP)))
     world.pass_time(1_000)
