@@ -336,8 +336,9 @@ class Coordinator:
         name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
         # No watch stands on a folder of consumers that was missing: it may be among the group's new children.
         changed = (OWN_CHILDREN, ("ids",)) if event.children and not rest else (tuple(rest),)
-        for below in changed if name in self.groups else ():
-            self.scheduler.run(name, self.groups[name].watched, below)
+        for below in changed:
+            if name in self.groups:
+                self.scheduler.run(name, self.groups[name].watched, below)
 
     def _topic_changed(self, group: str, kind: str, topic: str) -> None:
         if group in self.groups:
