@@ -1,4 +1,4 @@
-"""`python -m tests.mutation_score`: puts small changes into the code, one at a time; the tests have to notice them.
+"""`python -m tests.mutation_score`: puts small changes into the code, one at a time; tests or mypy have to notice them.
 
     --package NAME  only this package; may be given several times
     --mutants N     how many mutants to draw, the same number of each package (default: 600)
@@ -33,8 +33,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.mutation_score.catalogue import PACKAGES, Mutant, mutants
-from tests.mutation_score.laboratory import Laboratory, Verdict, paths_for
+from tests.mutation_score.laboratory import SURVIVED, Laboratory, Verdict, paths_for
 from tests.mutation_score.report import Score, print_document, print_report
+from tests.mutation_score.typed import refused
 from tests.mutation_score.verdicts import Memory, fingerprint
 
 PYTEST_OPTIONS = ("-q", "--capture=no", "-p", "no:cacheprovider", "-o", "timeout=0", "-m", "not long")
@@ -119,7 +120,8 @@ def _judged(
     new = [mutant for mutant in wanted if mutant.key not in known]
     task = progress.add_task("mutants", total=len(wanted), completed=len(wanted) - len(new))
     with contextlib.closing(laboratory.judge(new)) as judging:
-        for mutant, verdict in judging:
+        for mutant, by_tests in judging:
+            verdict = (by_tests.outcome == SURVIVED and refused(mutant, memory.types)) or by_tests
             memory.keep(mutant, verdict)
             yield mutant.key, verdict
             progress.advance(task)

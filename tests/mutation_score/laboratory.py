@@ -44,7 +44,7 @@ SECONDS_FOR_ONE_MUTANT = {True: 6.0, False: 4.0}  # of the nearest tests, of wid
 GRACE_S, SLOWER = 2.0, 5.0  # of processor time: a test hangs if it takes this more than five times its usual time
 FILE_LIMIT_S = 300.0  # for all tests of one file, with coverage
 WAIT_LIMIT_S = 60.0  # or if it has waited so long; the machine may be busy
-KILLED, HUNG, SURVIVED, NO_MUTANT = "killed", "hung", "survived", "no mutant"
+KILLED, HUNG, REFUSED, SURVIVED, NO_MUTANT = "killed", "hung", "refused", "survived", "no mutant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Reach:
 class Verdict:
     """The outcome of a mutant.
 
-    `outcome` is one of the four words above; `by` is the test that failed or hung, the number of tests that did not,
-    or the reason why there is no mutant.
+    `outcome` is one of the five words above; `by` is the test that failed or hung, mypy's first error, the number of
+    tests that noticed nothing, or the reason why there is no mutant.
     """
 
     outcome: str

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutation_score.catalogue import Mutant
-from tests.mutation_score.laboratory import HUNG, KILLED, NO_MUTANT, SURVIVED, Verdict
+from tests.mutation_score.laboratory import HUNG, KILLED, NO_MUTANT, REFUSED, SURVIVED, Verdict
 from tests.mutation_score.verdicts import reason_for, reasons
 
 NOT_EXPLAINED = "no reason is known"
@@ -33,7 +33,7 @@ class Score:
 
     @property
     def survivors(self) -> list[tuple[Mutant, Verdict]]:
-        """The mutants that no test noticed, by place."""
+        """The mutants that neither a test nor mypy noticed, by place."""
         found = [(mutant, verdict) for mutant, verdict in self.counted if verdict.outcome == SURVIVED]
         return sorted(found, key=lambda one: (one[0].path, one[0].lines.start, one[0].number))
 
@@ -41,10 +41,11 @@ class Score:
         """Return how many mutants had each outcome."""
         return Counter(verdict.outcome for mutant, verdict in self.counted if package in {None, mutant.package})
 
-    def percent(self, package: str | None = None) -> float:
-        """Return the percentage of noticed mutants; 100 if there are none."""
+    def percent(self, package: str | None = None, *, by_tests: bool = False) -> float:
+        """Return the percentage of noticed mutants, of all or by tests alone; 100 if there are none."""
         outcomes = self.outcomes(package)
-        return 100 * (outcomes[KILLED] + outcomes[HUNG]) / (outcomes.total() or 1) if outcomes else 100.0
+        noticed = outcomes[KILLED] + outcomes[HUNG] + (0 if by_tests else outcomes[REFUSED])
+        return 100 * noticed / (outcomes.total() or 1) if outcomes else 100.0
 
     def mean_seconds(self) -> float:
         """Return the mean processor time of a mutant."""
@@ -60,7 +61,7 @@ def print_report(score: Score, floor: float) -> None:
         for line in mutant.diff:
             console.print(f"    {line}", markup=False, style="red" if line[0] == "-" else "green", soft_wrap=True)
         console.print(f"    {reason_for(mutant, known) or NOT_EXPLAINED}", markup=False, soft_wrap=True)
-    table = Table("package", "mutants", "tried", "killed", "hung", "survived", "noticed")
+    table = Table("package", "mutants", "tried", "killed", "hung", "by tests", "by mypy", "survived", "noticed")
     for package, size in score.sizes.items():
         table.add_row(package, *_cells(score, package, size))
     table.add_section()
@@ -77,8 +78,9 @@ def print_report(score: Score, floor: float) -> None:
 
 def _cells(score: Score, package: str | None, size: int) -> list[str]:
     outcomes = score.outcomes(package)
-    numbers = [size, outcomes.total(), outcomes[KILLED], outcomes[HUNG], outcomes[SURVIVED]]
-    return [*map(str, numbers), f"{score.percent(package):.1f} %"]
+    by_tests = f"{score.percent(package, by_tests=True):.1f} %"
+    numbers = [size, outcomes.total(), outcomes[KILLED], outcomes[HUNG], by_tests, outcomes[REFUSED]]
+    return [*map(str, [*numbers, outcomes[SURVIVED]]), f"{score.percent(package):.1f} %"]
 
 
 def print_document(score: Score, floor: float) -> None:
@@ -104,6 +106,7 @@ def print_document(score: Score, floor: float) -> None:
         "seed": score.seed,
         "floor_percent": floor,
         "noticed_percent": score.percent(),
+        "noticed_by_tests_percent": score.percent(by_tests=True),
         "drawn": score.drawn,
         "tried": len(score.tried),
         "processor_seconds_for_a_mutant": score.mean_seconds(),

@@ -31,6 +31,7 @@ from tests.mutation_score.laboratory import (
 )
 from tests.mutation_score.report import Score
 from tests.mutation_score.swapping import NoMutantError, imported_functions, swap
+from tests.mutation_score.typed import refused
 from tests.mutation_score.verdicts import Memory, Reason, reason_for, reasons
 from zkrebalancer.localcluster.processes import began
 from zkrebalancer.protocol.numbers import decimal
@@ -261,3 +262,15 @@ def test_every_reason_says_something() -> None:
 def test_each_package_has_tests_that_exist() -> None:
     assert NEAREST.keys() == WIDER.keys() == PACKAGES.keys()
     assert [path for path in paths_for(list(PACKAGES)) if not (ROOT / path).exists()] == []
+
+
+def test_what_mypy_refuses_is_noticed_but_not_by_tests(tmp_path: Path) -> None:
+    found = {mutant.diff[-1]: mutant for mutant in mutants_of_file("zkrebalancer/protocol/numbers.py", "decimal")}
+    untyped, other = found["+number = int(None)"], found["+return number if number < maximum else None"]
+    answer = refused(untyped, tmp_path)
+
+    assert answer is not None
+    assert answer.by.startswith('zkrebalancer/protocol/numbers.py:17: error: No overload variant of "int"')
+    assert refused(other, tmp_path) is None
+    score = Score(0, {"observe": 2}, 2, [(untyped, answer), (other, verdict(SURVIVED))])
+    assert (score.percent(), score.percent(by_tests=True)) == (50, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation_score.catalogue import ROOT, Mutant
-from tests.mutation_score.laboratory import HUNG, KILLED, Reach, Verdict
+from tests.mutation_score.laboratory import HUNG, KILLED, REFUSED, Reach, Verdict
 
 REASONS = Path(__file__).with_name("survivors.toml")
 
@@ -50,7 +50,7 @@ def _files(path: Path) -> list[Path]:
 class Memory:
     """A folder with the results of former runs.
 
-    A killed mutant is not tried again until its function changes; a survivor is tried
+    A mutant that was noticed is not tried again until its function changes; a survivor is tried
     again after any change of the tests or the code.
     """
 
@@ -58,6 +58,7 @@ class Memory:
         self._verdicts = folder / "verdicts.jsonl"
         self._reaches = folder / "reaches.jsonl"
         self._tests = tests
+        self.types = folder / "mypy"
         folder.mkdir(parents=True, exist_ok=True)
 
     def forget(self) -> None:
@@ -70,7 +71,7 @@ class Memory:
         for one in _whole_lines(self._verdicts):
             key, tests = one.pop("key"), one.pop("tests")
             verdict = Verdict(**one)
-            if tests == self._tests or verdict.outcome in {KILLED, HUNG}:
+            if tests == self._tests or verdict.outcome in {KILLED, HUNG, REFUSED}:
                 known[key] = verdict
         return known
 
