@@ -270,7 +270,7 @@ def test_what_mypy_refuses_is_noticed_but_not_by_tests(tmp_path: Path) -> None:
     answer = refused(untyped, tmp_path)
 
     assert answer is not None
-    assert answer.by.startswith('zkrebalancer/protocol/numbers.py:17: error: No overload variant of "int"')
+    assert 'error: No overload variant of "int"' in answer.by
     assert refused(other, tmp_path) is None
     score = Score(0, {"observe": 2}, 2, [(untyped, answer), (other, verdict(SURVIVED))])
     assert (score.percent(), score.percent(by_tests=True)) == (50, 0)
