@@ -35,6 +35,7 @@ from zkrebalancer.protocol.calls import (
     ZooKeeperEvent,
 )
 from zkrebalancer.runtime.zk import BlockingZk, ZkClient
+from zkrebalancer.runtime.zk_reads import MIN_READS
 
 CALLS = 1_500  # of each seed
 SEEDS = (1, 2)
@@ -49,13 +50,13 @@ NAMES = ("a", "b", "c")
 class Pair:
     """One session on both sides; it begins when the real one is connected."""
 
-    def __init__(self, hosts: str, session: Session) -> None:
+    def __init__(self, hosts: str, session: Session, *, reads_together: bool) -> None:
         self.session = session
         self.real_id = 0
         self.answers: dict[int, Reply] = {}
         self.watched: list[Watched] = []
         self._has_news = Flag()
-        self.client = ZkClient(hosts, SESSION_MS, self._take)
+        self.client = ZkClient(hosts, SESSION_MS, self._take, reads_together=reads_together)
         self.client.start()
         self.wait_until(lambda: self.real_id != 0)
 
@@ -81,8 +82,9 @@ class Pair:
 class Comparison:
     """Performs each call on both sides, and maps the ids of one to those of the other."""
 
-    def __init__(self, hosts: str, seed: int) -> None:
+    def __init__(self, hosts: str, seed: int, *, reads_together: bool) -> None:
         self.random = random.Random(seed)
+        self.reads_together = reads_together
         self.hosts = hosts
         self.model = ZkModel()
         self.pairs: list[Pair] = []
@@ -94,7 +96,7 @@ class Comparison:
             self.open()
 
     def open(self) -> None:
-        pair = Pair(self.hosts, self.model.open(SESSION_MS))
+        pair = Pair(self.hosts, self.model.open(SESSION_MS), reads_together=self.reads_together)
         self.session_ids[pair.session.session_id] = pair.real_id
         pair.session.inbox.clear()
         self.pairs.append(pair)
@@ -106,17 +108,21 @@ class Comparison:
 
     def perform(self, pair: Pair, call: Call) -> tuple[Reply, Reply]:
         """Return the model's answer and the real one."""
-        self.call_id += 1
-        pair.client.request(self.call_id, call)
-        pair.wait_until(lambda: self.call_id in pair.answers)
-        self.model.send(pair.session, self.call_id, call)
-        self.model.perform_next(pair.session)
-        event = next(
-            event
-            for event, _position in pair.session.inbox
-            if isinstance(event, Replied) and event.call_id == self.call_id
-        )
-        return event.reply, pair.answers.pop(self.call_id)
+        return self.perform_all(pair, [call])[0]
+
+    def perform_all(self, pair: Pair, many: list[Call]) -> list[tuple[Reply, Reply]]:
+        """Make calls at the same time; return the model's answers and the real ones."""
+        ids = range(self.call_id + 1, self.call_id + 1 + len(many))
+        self.call_id = ids[-1]
+        for call_id, call in zip(ids, many, strict=True):
+            pair.client.request(call_id, call)
+        pair.wait_until(lambda: pair.answers.keys() >= set(ids))
+        for call_id, call in zip(ids, many, strict=True):
+            self.model.send(pair.session, call_id, call)
+            self.model.perform_next(pair.session)
+        events = [event for event, _position in pair.session.inbox if isinstance(event, Replied)]
+        replies = {event.call_id: event.reply for event in events}
+        return [(replies[call_id], pair.answers.pop(call_id)) for call_id in ids]
 
     def translated(self, reply: Reply) -> Reply:
         """Return a model's answer with the real server's ids."""
@@ -175,10 +181,13 @@ class Comparison:
         if draw < 0.6:
             return Multi(tuple(self.operation() for _ in range(self.random.choice((1, 1, 2, 3, 4)))))
         if draw < 0.98:
-            kind = Get if draw < 0.8 else ListChildren
-            path = "/" if self.random.random() < 0.1 else self.existing()
-            return kind(path, watch=self.random.random() < 0.7)
+            return self.read()
         return Sync("/")
+
+    def read(self) -> Get | ListChildren:
+        kind = Get if self.random.random() < 0.5 else ListChildren
+        path = "/" if self.random.random() < 0.1 else self.existing()
+        return kind(path, watch=self.random.random() < 0.7)
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +198,10 @@ def hosts(agent_cluster: LocalCluster) -> str:
     return f"{agent_cluster.zookeeper}/truth"
 
 
+@pytest.mark.parametrize("reads_together", [False, True], ids=["reads alone", "reads together"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_model_answers_as_a_real_server_does(hosts: str, seed: int) -> None:
-    both = Comparison(hosts, seed)
+def test_the_model_answers_as_a_real_server_does(hosts: str, seed: int, reads_together: bool) -> None:
+    both = Comparison(hosts, seed, reads_together=reads_together)
     try:
         for number in range(CALLS):
             _one_call(both, f"seed {seed}, call {number}")
@@ -213,10 +223,12 @@ def _one_call(both: Comparison, where: str) -> None:
         both.end(pair)
         both.open()
         return
-    call = both.call()
-    model, real = both.perform(pair, call)
-    both.learn(model, real)
-    assert both.translated(model) == real, f"{where}: {call}"
+    many = [both.call()]
+    if both.reads_together and isinstance(many[0], Get | ListChildren):
+        many += [both.read() for _ in range(both.random.randrange(2 * MIN_READS))]
+    for call, (model, real) in zip(many, both.perform_all(pair, many), strict=True):
+        both.learn(model, real)
+        assert both.translated(model) == real, f"{where}: {call}"
 
 
 def _clear(both: Comparison) -> None:

@@ -1,7 +1,7 @@
 """The one kazoo wrapper: performs the calls of `protocol.calls` on a real ZooKeeper and returns events.
 
 Every event (replies, watches, session changes) goes to one callback, in order, on the gevent hub of the thread that
-started the client. Calls are pipelined, at most MAX_IN_FLIGHT at once.
+started the client. Calls are pipelined, at most MAX_IN_FLIGHT at once; reads may be made together (`zk_reads.py`).
 
 A call belongs to the session in which it was made. While the session is suspended or lost, calls fail at once, so none
 is replayed into a new session. kazoo drops all watches with the connection; after `Connected`, read again what you
@@ -43,6 +43,7 @@ from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_var
 from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
 from zkrebalancer.runtime.zk_login import Login
+from zkrebalancer.runtime.zk_reads import BulkReads, Watch
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 
 # kazoo wakes its connection with one byte per call, through a pair of sockets whose buffer takes 278 such bytes by
@@ -90,8 +91,12 @@ class ZkClient:
         on_event: Callable[[ZooKeeperEvent], None],
         security: ZooKeeperSecurity | None = None,
         on_refused: Callable[[str], object] = lambda _reason: None,
+        *,
+        reads_together: bool = False,
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
+
+        `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them.
 
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
         certificate, or has an acceptable one; unless it returns True, the first such reason is logged. The client tries
@@ -137,6 +142,12 @@ class ZkClient:
         keep_connecting(self._kazoo)
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
         self._kazoo.add_listener(self._session_changed)
+        self._reads = self._together()
+        self._reads_together = reads_together
+
+    def _together(self) -> BulkReads:
+        callbacks = self._content_changed, self._children_changed
+        return BulkReads(self._kazoo, self.request_limit, callbacks, self._reply, self._request_alone, self._report)
 
     def start(self) -> None:
         """Begin to connect; `Connected` follows as an event. Raises OSError if no descriptors are left."""
@@ -166,7 +177,7 @@ class ZkClient:
     @property
     def queued_count(self) -> int:
         """Return how many calls wait until fewer are in flight."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._reads)
 
     def request(self, call_id: int, call: Call | RightsCall) -> None:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
@@ -174,6 +185,15 @@ class ZkClient:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
+        elif self._reads_together and isinstance(call, calls.Get | calls.ListChildren):
+            self._reads.add(call_id, call)
+        else:
+            self._reads.send()
+            self._request_alone(call_id, call)
+
+    def _request_alone(self, call_id: int, call: Call | RightsCall) -> None:
+        if not self._usable:
+            self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif self._waiting or len(self._in_flight) >= MAX_IN_FLIGHT:
             self._waiting.append((call_id, call))
         else:
@@ -243,6 +263,7 @@ class ZkClient:
         self._usable = False
         if state != KazooState.CONNECTED:
             self._tell(state, calls.Lost() if state == KazooState.LOST else calls.Suspended())
+            self._reads.fail()
             if self._kazoo.client_state == KeeperState.AUTH_FAILED:
                 self._login_refused()
         elif self._rights is None:
@@ -295,12 +316,16 @@ class ZkClient:
             _log.warning("%s", text)
 
     def _content_changed(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:
-            self._on_event(calls.Watched(event.path, children=False))
+        if event.type != EventType.NONE and not self._reads.holds((event.path, False)):
+            self._report((event.path, False))
 
     def _children_changed(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:
-            self._on_event(calls.Watched(event.path, children=True))
+        if event.type != EventType.NONE and not self._reads.holds((event.path, True)):
+            self._report((event.path, True))
+
+    def _report(self, watch: Watch) -> None:
+        path, is_of_children = watch
+        self._on_event(calls.Watched(path, children=is_of_children))
 
 
 class BlockingZk:

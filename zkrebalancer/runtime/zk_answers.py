@@ -41,7 +41,7 @@ class Answer(Protocol):
 def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
     """Convert kazoo's result to a reply; raises errors that are not ZooKeeper's."""
     if result.exception is not None:
-        return Refused(_refusal(result.exception))
+        return Refused(refusal_of(result.exception))
     value = result.get()
     if isinstance(call, calls.Get):
         content, stat = value  # None: without any, as clients in Java make nodes, and Kafka `/consumers`
@@ -59,7 +59,7 @@ def _read_results(value: list[Any]) -> Reply:
     """Return the outcome of a transaction."""
     for index, entry in enumerate(value):
         if isinstance(entry, Exception) and not isinstance(entry, _ROLLED_BACK):
-            return Refused(_refusal(entry), index)
+            return Refused(refusal_of(entry), index)
     return calls.Done(tuple(_operation_result(entry) for entry in value))
 
 
@@ -69,7 +69,8 @@ def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo 
     return entry.version if hasattr(entry, "version") else None
 
 
-def _refusal(error: BaseException) -> Refusal:
+def refusal_of(error: BaseException) -> Refusal:
+    """Return what an error of kazoo means; raises errors that are not ZooKeeper's."""
     for kind, refusal in _REFUSALS:
         if isinstance(error, kind):
             return refusal

@@ -1,4 +1,5 @@
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 class KazooState:
     CONNECTED: str
@@ -15,6 +16,11 @@ class EventType:
     CHANGED: str
     CHILD: str
     NONE: str
+
+class Callback(NamedTuple):
+    type: str
+    func: Callable[..., object]
+    args: tuple[Any, ...]
 
 class WatchedEvent(NamedTuple):
     type: str

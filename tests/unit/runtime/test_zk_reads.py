@@ -1,0 +1,272 @@
+"""Reads that are sent together, beside a server that does what a real one does only rarely."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from gevent.queue import Queue
+from gevent.server import StreamServer
+from gevent.socket import socket
+
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.protocol.calls import (
+    Connected,
+    Content,
+    Get,
+    Refusal,
+    Refused,
+    Replied,
+    Stat,
+    Watched,
+    ZooKeeperEvent,
+)
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
+from zkrebalancer.runtime import zk_reads
+from zkrebalancer.runtime.zk import ZkClient
+from zkrebalancer.runtime.zk_reads import MIN_READS
+
+TIMEOUT_MS = 30_000
+PING, EVENT = -2, -1
+GET, SET_WATCHES, MULTI_READ = 4, 101, 22
+NO_NODE, UNIMPLEMENTED = -101, -6
+CHANGED, DELETED = 3, 2
+STAT = struct.pack(">qqqqiiiqiiq", *range(11))
+READS = [Get(f"/n{number}", watch=True) for number in range(MIN_READS)]
+CONTENT = Content(b"x", Stat(4, 0, 1, 7, 2))
+
+Answers = Callable[[int, int], list[bytes]]  # the kind of a request and its number -> what the server sends
+
+
+def answer(number: int, body: bytes = b"", error: int = 0) -> bytes:
+    return struct.pack(">iqi", number, 1, error) + body
+
+
+def changed(path: str, kind: int = CHANGED) -> bytes:
+    return struct.pack(">iqi", EVENT, -1, 0) + struct.pack(f">iii{len(path)}s", kind, 3, len(path), path.encode())
+
+
+def contents(count: int = MIN_READS) -> bytes:
+    one = struct.pack(">iBi", GET, 0, 0) + struct.pack(">i1s", 1, b"x") + STAT
+    return count * one + struct.pack(">iBi", -1, 1, -1)
+
+
+def nothing(count: int = MIN_READS) -> bytes:
+    return count * struct.pack(">iBii", -1, 0, NO_NODE, NO_NODE) + struct.pack(">iBi", -1, 1, -1)
+
+
+class Server:
+    """Speaks ZooKeeper's protocol; `answers` decides what follows a request. Keeps the kinds of all requests."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self.kinds: list[int] = []
+        self._server = StreamServer(("127.0.0.1", 0), self._serve)
+        self._server.start()
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.stop(timeout=0)
+
+    def _serve(self, connection: socket, _address: object) -> None:
+        stream = connection.makefile("rwb")
+        self._frame(stream)
+        self._send(stream, struct.pack(">iiqi16sb", 0, TIMEOUT_MS, 77, 16, b"", 0))
+        while frame := self._frame(stream):
+            number, kind = struct.unpack_from(">ii", frame)
+            if number == PING:
+                continue
+            self.kinds.append(kind)
+            sent = self._answers(kind, number)
+            if not sent:
+                connection.close()
+                return
+            for one in sent:
+                self._send(stream, one)
+
+    @staticmethod
+    def _frame(stream: object) -> bytes:
+        length = stream.read(4)  # type: ignore[attr-defined]
+        return stream.read(struct.unpack(">i", length)[0]) if length else b""  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _send(stream: object, frame: bytes) -> None:
+        stream.write(struct.pack(">i", len(frame)) + frame)  # type: ignore[attr-defined]
+        stream.flush()  # type: ignore[attr-defined]
+
+
+class Client:
+    """A client that reads together, and its events."""
+
+    def __init__(self, address: str) -> None:
+        self.events: Queue[ZooKeeperEvent] = Queue()
+        self.zk = ZkClient(address, TIMEOUT_MS, self.events.put, ZooKeeperSecurity(), reads_together=True)
+        self.zk.start()
+        assert isinstance(self.next(), Connected)
+
+    def next(self) -> ZooKeeperEvent:
+        return self.events.get(timeout=WITHIN_S)
+
+    def read(self) -> None:
+        for number, read in enumerate(READS):
+            self.zk.request(number, read)
+
+    def replies(self, count: int = MIN_READS) -> list[ZooKeeperEvent]:
+        return [self.next() for _ in range(count)]
+
+
+@contextmanager
+def connected(answers: Answers) -> Iterator[tuple[Server, Client]]:
+    server = Server(answers)
+    client = Client(server.address)
+    try:
+        yield server, client
+    finally:
+        client.zk.close()
+        server.close()
+
+
+ALL_READ: list[ZooKeeperEvent] = [Replied(number, CONTENT) for number in range(MIN_READS)]
+
+
+def test_a_change_between_the_watch_and_the_read_is_reported_after_the_reply() -> None:
+    """In `BulkReads._deliver`, do not report."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == SET_WATCHES:
+            return [answer(number), changed("/n1")]
+        return [answer(number, contents())]
+
+    with connected(answers) as (server, client):
+        client.read()
+        assert client.replies(MIN_READS + 1) == [*ALL_READ[:2], Watched("/n1", children=False), *ALL_READ[2:]]
+        assert server.kinds == [SET_WATCHES, MULTI_READ]
+
+
+def test_a_watch_lasts_when_a_former_one_fires_before_it_is_set() -> None:
+    """In `BulkReads._send_some`, register only when the request is sent."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == SET_WATCHES:
+            return [changed("/n1"), answer(number)]
+        return [answer(number, contents()), changed("/n1")]
+
+    with connected(answers) as (_server, client):
+        client.read()
+        found = client.replies(MIN_READS + 2)
+        assert found[-1] == Watched("/n1", children=False)
+        assert found.count(found[-1]) == 2
+
+
+def test_a_node_that_is_created_after_its_watch_was_refused_is_reported() -> None:
+    """In `BulkReads._send_some`, register only when the watches are set: the core would never look again."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == SET_WATCHES:
+            return [changed("/n3", DELETED), answer(number)]
+        return [answer(number, contents())]
+
+    with connected(answers) as (_server, client):
+        client.read()
+        assert client.replies(MIN_READS + 1) == [*ALL_READ, Watched("/n3", children=False)]
+
+
+def test_a_missing_node_is_not_reported() -> None:
+    """In `BulkReads._deliver`, report whatever was held: the core reads it again, for ever."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == SET_WATCHES:
+            return [*(changed(read.path, DELETED) for read in READS), answer(number)]
+        if kind == MULTI_READ:
+            return [answer(number, nothing())]
+        return [answer(number, b"x" + STAT)]
+
+    with connected(answers) as (_server, client):
+        client.read()
+        refused = Refused(Refusal.NO_NODE)
+        assert client.replies() == [Replied(number, refused) for number in range(MIN_READS)]
+        client.read()  # nothing else was reported meanwhile
+        assert client.replies() == [Replied(number, refused) for number in range(MIN_READS)]
+
+
+def test_a_server_that_does_not_know_the_request_is_asked_for_one_node_after_the_other() -> None:
+    """In `BulkReads._answered`, refuse the reads."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == GET:
+            return [answer(number, struct.pack(">i1s", 1, b"x") + STAT)]
+        return [answer(number, error=UNIMPLEMENTED if kind == MULTI_READ else 0)]
+
+    with connected(answers) as (server, client):
+        for _ in range(2):
+            client.read()
+            assert client.replies() == ALL_READ
+        assert server.kinds == [SET_WATCHES, MULTI_READ, *[GET] * (2 * MIN_READS)]
+
+
+def test_reads_on_a_connection_that_breaks_are_lost() -> None:
+    """In `BulkReads._deliver`, answer none."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number)] if kind == SET_WATCHES else []
+
+    with connected(answers) as (_server, client):
+        client.read()
+        found = [event for event in client.replies(MIN_READS + 1) if isinstance(event, Replied)]
+        assert found == [Replied(number, Refused(Refusal.CONNECTION_LOST)) for number in range(MIN_READS)]
+
+
+def test_reads_that_wait_are_lost_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ZkClient._session_changed`, let them wait for the next connection."""
+    monkeypatch.setattr(zk_reads, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(zk_reads, "MAX_READS", 1)
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number)] if kind == SET_WATCHES else []
+
+    with connected(answers) as (server, client):
+        client.read()
+        found = [event for event in client.replies(MIN_READS + 1) if isinstance(event, Replied)]
+        assert {event.reply for event in found} == {Refused(Refusal.CONNECTION_LOST)}
+        assert server.kinds == [SET_WATCHES, MULTI_READ]
+
+
+def test_a_few_reads_are_made_alone() -> None:
+    def answers(_kind: int, number: int) -> list[bytes]:
+        return [answer(number, struct.pack(">i1s", 1, b"x") + STAT)]
+
+    with connected(answers) as (server, client):
+        client.zk.request(1, READS[0])
+        assert client.next() == Replied(1, CONTENT)
+        assert server.kinds == [GET]
+
+
+def test_a_request_is_no_larger_than_servers_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `BulkReads._take`, count no bytes."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number, contents(2) if kind == MULTI_READ else b"")]
+
+    with connected(answers) as (server, client):
+        monkeypatch.setattr(client.zk._reads, "_limit", RequestLimit(2 * (len("/n0") + zk_reads.READ_BYTES)))
+        client.read()
+        assert client.replies() == ALL_READ
+        assert server.kinds == [SET_WATCHES, MULTI_READ] * (MIN_READS // 2)
+
+
+def test_fewer_large_nodes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `BulkReads._answered`, do not note how large they are."""
+    monkeypatch.setattr(zk_reads, "MAX_ANSWER_BYTES", 1)
+    counts = iter([MIN_READS, *[1] * MIN_READS])
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number, contents(next(counts)) if kind == MULTI_READ else b"")]
+
+    with connected(answers) as (server, client):
+        for _ in range(2):
+            client.read()
+            assert client.replies() == ALL_READ
+        assert server.kinds == [SET_WATCHES, MULTI_READ] * (1 + MIN_READS)

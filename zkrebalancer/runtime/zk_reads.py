@@ -1,0 +1,311 @@
+"""Reads that are made at the same time, as few requests: one sets all their watches, one reads all the nodes.
+
+kazoo has neither request. `setWatches`, with which clients in Java set their watches again after a reconnect, sets
+ordinary watches on any number of nodes; `multiRead`, of ZooKeeper 3.6, reads any number. A server handles both in the
+order in which one session sends them, so every watch is set before its node is read, as by a read with a watch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from kazoo.client import KazooClient
+from kazoo.exceptions import EXCEPTIONS, UnimplementedError
+from kazoo.protocol.states import Callback
+
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply, Stat
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.runtime.zk_answers import refusal_of
+
+MIN_READS = 4  # fewer are made one by one
+MAX_READS = 200  # in one request; more make no read cheaper
+MAX_REQUESTS = 4  # of many reads, at the same time
+MAX_ANSWER_BYTES = 1 << 20  # of a request, if nodes are as large as the largest ones of the last answers
+READ_BYTES = 16  # of a read in a request, besides its path
+SHRINK = 0.9  # of the size that nodes are expected to have, with every answer
+
+GET, LIST = 4, 8  # ZooKeeper's numbers of these reads
+UNTIL_NOW = (1 << 63) - 1  # an id above those of all transactions: only later changes are reported
+
+_INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
+_HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
+_STAT = struct.Struct("!qqqqiiiqiiq")
+
+NO_NODE = Refused(Refusal.NO_NODE)
+
+Read = Get | ListChildren
+Watch = tuple[str, bool]  # path, and whether of its children
+
+
+@dataclass(frozen=True, slots=True)
+class SetWatches:
+    """A request in kazoo's form: set watches; the server reports nodes that are missing as deleted at once."""
+
+    of_content: Sequence[str]
+    of_children: Sequence[str]
+    type = 101
+
+    def serialize(self) -> bytes:
+        """Return the request's body."""
+        lists = (self.of_content, (), self.of_children)
+        return _LONG.pack(UNTIL_NOW) + b"".join(
+            _INT.pack(len(paths)) + b"".join(_string(path) for path in paths) for paths in lists
+        )
+
+    @classmethod
+    def deserialize(cls, _answer: bytes, _offset: int) -> bool:
+        """Return that it is done: the answer is empty."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MultiRead:
+    """A request in kazoo's form: read nodes; the answer has one reply for each, in order."""
+
+    reads: Sequence[tuple[int, str]]  # GET or LIST, and the path
+    type = 22
+
+    def serialize(self) -> bytes:
+        """Return the request's body."""
+        parts = [_HEADER.pack(kind, 0, -1) + _string(path) + b"\0" for kind, path in self.reads]
+        return b"".join(parts) + _HEADER.pack(-1, 1, -1)
+
+    @classmethod
+    def deserialize(cls, answer: bytes, offset: int) -> tuple[list[Reply], int]:
+        """Return the replies, and the size of the largest."""
+        replies: list[Reply] = []
+        largest = 0
+        while True:
+            kind, is_last, _error = _HEADER.unpack_from(answer, offset)
+            begin = offset = offset + _HEADER.size
+            if is_last:
+                return replies, largest
+            if kind == GET:
+                content, offset = _bytes(answer, offset)
+                # The ids of the transactions that created and changed it, two times, three versions, the session.
+                czxid, mzxid, created_ms, _, version, _, _, owner, _, _, _ = _STAT.unpack_from(answer, offset)
+                offset += _STAT.size
+                replies.append(Content(content, Stat(version, czxid, mzxid, owner, created_ms)))
+            elif kind == LIST:
+                names, offset = _names(answer, offset)
+                replies.append(Children(names))
+            else:
+                (error,) = _INT.unpack_from(answer, offset)
+                offset += _INT.size
+                replies.append(Refused(refusal_of(EXCEPTIONS[error]())))
+            largest = max(largest, offset - begin)
+
+
+class BulkReads:
+    """Collects the reads of one turn of the hub, and sends them together.
+
+    One-shot watches are kazoo's: its callbacks are registered when the request is sent and, as an event of a former
+    watch may have removed them meanwhile, when the server has set the watches. An event of a node that is being read is
+    reported after its reply, as if the read had set the watch; it is dropped if the node is missing.
+    """
+
+    def __init__(
+        self,
+        kazoo: KazooClient,
+        limit: RequestLimit,
+        callbacks: tuple[Callable[..., None], Callable[..., None]],
+        reply: Callable[[int, Reply], None],
+        read_alone: Callable[[int, Read], None],
+        report: Callable[[Watch], None],
+    ) -> None:
+        """Collect nothing yet.
+
+        `callbacks`: kazoo's for changes of content and of children; `read_alone(call_id, read)` makes one read, by
+        kazoo; `report(watch)` reports an event.
+        """
+        self._kazoo: Any = kazoo
+        self._limit = limit
+        self._callbacks = callbacks
+        self._reply, self._read_alone, self._report = reply, read_alone, report
+        self._waiting: deque[tuple[int, Read]] = deque()
+        self._under_way = 0
+        self._is_planned = False  # whether the next turn of the hub sends what waits
+        self._is_unknown = False  # to the server
+        self._node_bytes = 0.0  # that a reply may have
+        self._being_set: Counter[Watch] = Counter()
+        self._held: set[Watch] = set()
+
+    def __len__(self) -> int:
+        """Return how many reads wait."""
+        return len(self._waiting)
+
+    def add(self, call_id: int, read: Read) -> None:
+        """Make a read together with others, or alone."""
+        if self._is_unknown:
+            self._read_alone(call_id, read)
+            return
+        self._waiting.append((call_id, read))
+        if not self._is_planned:
+            self._is_planned = True
+            gevent.get_hub().loop.run_callback(self._planned)
+
+    def _planned(self) -> None:
+        self._is_planned = False
+        self.send()
+
+    def send(self) -> None:
+        """Send what waits, up to MAX_REQUESTS requests at once."""
+        if self._is_unknown or (len(self._waiting) < MIN_READS and not self._under_way):
+            while self._waiting:
+                self._read_alone(*self._waiting.popleft())
+        while self._waiting and self._under_way < MAX_REQUESTS:
+            self._send_some()
+
+    def fail(self) -> None:
+        """Answer what waits: the connection is lost."""
+        while self._waiting:
+            self._reply(self._waiting.popleft()[0], Refused(Refusal.CONNECTION_LOST))
+
+    def holds(self, watch: Watch) -> bool:
+        """Whether an event has to wait for the reply to the read that sets the watch."""
+        if watch in self._being_set:
+            self._held.add(watch)
+            return True
+        return False
+
+    def _take(self) -> list[tuple[int, Read]]:
+        """Return as many reads as one request may have."""
+        most = MAX_READS if not self._node_bytes else min(MAX_READS, int(MAX_ANSWER_BYTES / self._node_bytes) + 1)
+        taken: list[tuple[int, Read]] = []
+        room = self._limit.max_bytes
+        while self._waiting and len(taken) < most:
+            room -= len(self._path(self._waiting[0][1]).encode()) + READ_BYTES
+            if room < 0 and taken:
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def _path(self, read: Read) -> str:
+        """Return the path that the server knows."""
+        chroot: str = self._kazoo.chroot
+        return chroot + read.path if chroot and read.path != "/" else chroot or read.path
+
+    def _send_some(self) -> None:
+        many = self._take()
+        self._under_way += 1
+        lists: tuple[list[str], list[str]] = ([], [])
+        for _, read in many:
+            if read.watch:
+                lists[isinstance(read, ListChildren)].append(self._path(read))
+        watches = [(read.path, isinstance(read, ListChildren)) for _, read in many if read.watch]
+        self._being_set.update(watches)
+        if watches:
+            self._register(lists)
+            self._kazoo._call(SetWatches(*lists), _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
+        kinds = [(LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many]
+        answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
+        self._kazoo._call(MultiRead(kinds), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
+
+    def _register(self, lists: tuple[list[str], list[str]]) -> None:
+        for watchers, callback, paths in zip(self._watchers(), self._callbacks, lists, strict=True):
+            for path in paths:
+                watchers[path].add(callback)
+
+    def _watchers(self) -> tuple[dict[str, set[Any]], dict[str, set[Any]]]:
+        """Return kazoo's callbacks by path, of content and of children; it has new dictionaries on each connection."""
+        return self._kazoo._data_watchers, self._kazoo._child_watchers  # noqa: SLF001  # as below
+
+    def _answered(
+        self, many: list[tuple[int, Read]], watches: list[Watch], found: tuple[list[Reply], int] | Exception
+    ) -> None:
+        self._under_way -= 1
+        for watch in watches:
+            self._being_set[watch] -= 1
+            if not self._being_set[watch]:
+                del self._being_set[watch]
+        if isinstance(found, UnimplementedError):
+            self._is_unknown = True
+            for call_id, read in many:
+                self._held.discard((read.path, isinstance(read, ListChildren)))
+                self._read_alone(call_id, read)
+        elif isinstance(found, Exception):
+            refused = Refused(refusal_of(found))
+            self._deliver(many, [refused] * len(many))
+        else:
+            replies, largest = found
+            self._node_bytes = max(SHRINK * self._node_bytes, largest)
+            self._deliver(many, replies)
+        self.send()
+
+    def _deliver(self, many: list[tuple[int, Read]], replies: Sequence[Reply]) -> None:
+        for (call_id, read), reply in zip(many, replies, strict=True):
+            self._reply(call_id, reply)
+            if read.watch and (watch := (read.path, isinstance(read, ListChildren))) not in self._being_set:
+                is_held = watch in self._held
+                self._held.discard(watch)
+                if reply == NO_NODE:
+                    self._forget(read)
+                elif is_held and not isinstance(reply, Refused):
+                    self._report(watch)
+
+    def _forget(self, read: Read) -> None:
+        """Forget the callback for a missing node: otherwise the next report that it is missing would call it."""
+        kind, path = isinstance(read, ListChildren), self._path(read)
+        watchers = self._watchers()[kind]
+        if path in watchers:
+            watchers[path].discard(self._callbacks[kind])
+            if not watchers[path]:
+                del watchers[path]
+
+
+class _WatchesSet:
+    """Waits, in place of kazoo's result, for the server to set watches. kazoo calls it between two answers."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+
+    def set(self, _value: object) -> None:
+        self._done()
+
+    def set_exception(self, _error: Exception) -> None:
+        """Do nothing: the reads that follow on the same connection fail, too."""
+
+
+class _Answer:
+    """Takes the place of kazoo's result; hands it on in the order of watch events, which kazoo's own would overtake."""
+
+    def __init__(self, handler: Any, done: Callable[[Any], None]) -> None:  # noqa: ANN401  # kazoo's handler
+        self._handler, self._done = handler, done
+        self._is_set = False
+
+    def set(self, value: object) -> None:
+        if not self._is_set:  # kazoo may report a call that failed twice
+            self._is_set = True
+            self._handler.dispatch_callback(Callback("completion", self._done, (value,)))
+
+    def set_exception(self, error: Exception) -> None:
+        self.set(error)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT.pack(len(encoded)) + encoded
+
+
+def _bytes(answer: bytes, offset: int) -> tuple[bytes, int]:
+    """Return the bytes there, none for a node that was made without any, and where the next field begins."""
+    (length,) = _INT.unpack_from(answer, offset)
+    begin = offset + _INT.size
+    end = begin + max(length, 0)
+    return answer[begin:end], end
+
+
+def _names(answer: bytes, offset: int) -> tuple[tuple[str, ...], int]:
+    (count,) = _INT.unpack_from(answer, offset)
+    offset += _INT.size
+    names = []
+    for _ in range(count):
+        name, offset = _bytes(answer, offset)
+        names.append(name.decode())
+    return tuple(sorted(names)), offset
