@@ -7,14 +7,21 @@ from collections.abc import Collection
 from tests.support.secured_model import OPERATOR, require_allowed
 from tests.support.world import World
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Reply
+from zkrebalancer.protocol.errors import RequestTooLargeError
 from zkrebalancer.protocol.refusals import require_expected
-from zkrebalancer.protocol.requests import DEFAULT_LIMIT
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 MAX_CALLS = 100
 
 
 class KilledError(BaseException):
     """The process was killed: none of its further calls has an effect."""
+
+
+def require_fitting(call: Call, limit: RequestLimit) -> None:
+    """Refuse a transaction that is too large, as `BlockingZk` does."""
+    if isinstance(call, Multi) and not limit.fits(call.operations):
+        raise RequestTooLargeError(f"a transaction of more than {limit.max_bytes} bytes is not sent")
 
 
 class Client:
@@ -34,6 +41,7 @@ class Client:
         if self.left < 0 or (self.left == 0 and self.is_last_lost):
             raise KilledError
         require_allowed(call, self.principal)
+        require_fitting(call, self.request_limit)
         reply = self.world.zk.perform(call)
         self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
         if self.left == 0:

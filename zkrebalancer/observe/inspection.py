@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
 from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths, shards
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, Topic
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.history import History
@@ -52,6 +52,7 @@ class GroupReport:
     members: list[MemberReport]
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     unreadable_offsets: set[TopicPartition] = field(default_factory=set)
+    former_topics: set[str] = field(default_factory=set)  # created anew since the offsets of them were stored
     problems: Problems = field(default_factory=Problems)
 
     @property
@@ -236,14 +237,41 @@ def read_history(zk: BlockingZk, name: str) -> History:
 
 
 def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
-    """Add the stored offsets to a report; raises ZooKeeperRefusedError."""
+    """Add the stored offsets to a report, without those that belong to former topics; raises ZooKeeperRefusedError."""
     topics = _names(zk.perform(ListChildren(paths.offsets(report.name)), ABSENT))
-    for partition, content in offset_nodes(zk, report.name, topics):
+    report.former_topics = former_topics(zk, report.name, topics)
+    for topic in sorted(report.former_topics):
+        report.problems.add("stored offsets", f"those of {topic} belong to a former topic: the leader will delete them")
+    present = [topic for topic in topics if topic not in report.former_topics]
+    for partition, content in offset_nodes(zk, report.name, present):
         try:
             report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
         except NodeContentError as error:
             report.problems.add("stored offsets", str(error))
             report.unreadable_offsets.add(partition)
+
+
+def former_topics(zk: BlockingZk, group: str, topics: Collection[str]) -> set[str]:
+    """Return those of the topics that were created anew since the group's offsets of them were stored.
+
+    The coordinator's rule decides. A topic with invalid contents is not among them. Raises ZooKeeperRefusedError.
+    """
+    names = sorted(topics)
+    places = [path for name in names for path in (paths.topic(name), paths.offsets(group, name))]
+    replies = zk.perform_all([Get(path) for path in places], ABSENT)
+    records = zk.perform_all([Get(paths.incarnations(group, name)) for name in names], ABSENT)
+    known: dict[str, Topic] = {}
+    view = GroupView(group, known)
+    for name, topic, mark, record in zip(names, replies[::2], replies[1::2], records, strict=True):
+        with contextlib.suppress(NodeContentError):
+            if isinstance(topic, Content):
+                known[name] = cluster_nodes.decode_topic(topic.content, topic.stat.created_zxid)
+        for reply, stored in ((mark, view.incarnations), (record, view.recorded_incarnations)):
+            if isinstance(reply, Content):
+                with contextlib.suppress(NodeContentError):  # then the other one decides
+                    stored[name] = ""
+                    stored[name] = cluster_nodes.decode_mark(reply.content)
+    return {name for name in names if view.is_stale(name)}
 
 
 def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, bytes]]:

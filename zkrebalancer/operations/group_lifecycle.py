@@ -3,9 +3,9 @@
 One transaction deletes all nodes of a group, so that it is either whole or gone. A consumer that registers meanwhile
 makes the transaction fail, because a node with children cannot be deleted; so does every other change.
 
-Only a group with very many stored offsets needs more than one transaction. Its offsets are deleted first, while starts
-are paused, so that no consumer that registers meanwhile starts at some of them. A deletion that is killed then leaves a
-group that has lost some of its offsets, and can be repeated.
+Only a group with very many nodes needs more than one transaction. Its offsets are deleted first, then all others but
+its folders, while starts are paused, so that no consumer that registers meanwhile starts at some of them. A deletion
+that is killed then leaves a group that has lost some of its offsets, and can be repeated.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def delete_group(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
     if len(deletes) <= MAX_NODES_AT_ONCE and zk.request_limit.fits(deletes):
         _delete_at_once(zk, group, deletes)
         return
-    _delete_offsets(zk, group, nodes.offsets)
+    _delete_below(zk, group, nodes)
     try:
         left = read_nodes(zk, group).every
         _delete_at_once(zk, group, [*(Delete(path) for path in left), *naming])
@@ -155,11 +155,14 @@ def _delete_at_once(zk: BlockingZk, group: str, deletes: Sequence[Operation]) ->
         raise GroupChangedError(f"group {group} changed meanwhile and is not deleted; try again")
 
 
-def _delete_offsets(zk: BlockingZk, group: str, offsets: Sequence[str]) -> None:
-    """Delete stored offsets, in several transactions."""
+def _delete_below(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
+    """Delete stored offsets, then what else is below the folders of the group, in several transactions."""
     # Without the right to delete the group, this is refused, before any offset is deleted.
     zk.perform(Multi((Delete(paths.group(group)),)), {Refusal.NOT_EMPTY})
-    waiting: list[Operation] = [Delete(path) for path in offsets]
+    offsets = frozenset(nodes.offsets)
+    depth_of_folders = paths.group(group).count("/") + 1
+    others = [path for path in nodes.every if path.count("/") > depth_of_folders and path not in offsets]
+    waiting: list[Operation] = [Delete(path) for path in (*nodes.offsets, *others)]
     with starts_paused(zk, group, "began to delete the group") as pause:
         while waiting:
             pause.write(zk, waiting)

@@ -17,7 +17,7 @@ from zkrebalancer.operations.starts_pause import MAX_WRITES_PER_TRANSACTION, ref
 from zkrebalancer.operations.topic_offsets import (
     UnknownTopicError,
     offset_writes,
-    read_topic,
+    read_topics,
     refuse_former_topics,
 )
 from zkrebalancer.protocol import paths
@@ -55,10 +55,12 @@ def in_zookeeper(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
     Raises:
         UnknownGroupError: there is no such group.
         UnreadableOffsetsError: a node there is no offset.
+        OffsetsRefusedError: offsets belong to a former topic: in another store, they would count for the present one.
         ZooKeeperRefusedError: a node may not be read.
 
     """
     report = _read(zk, group)
+    refuse_former_topics(group, report.former_topics)
     if report.unreadable_offsets:
         topic, number = min(report.unreadable_offsets)
         raise UnreadableOffsetsError(
@@ -82,7 +84,7 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
         ZooKeeperRefusedError: a node may not be read.
 
     """
-    root = f"{paths.CONSUMERS}/{paths.validate_name('group', group)}/offsets"
+    root = f"{paths.old_group(group)}/offsets"
     nodes = [(topic, name) for topic in names_below(zk, root) for name in names_below(zk, f"{root}/{topic}")]
     read = zk.perform_all([Get(f"{root}/{topic}/{name}") for topic, name in nodes], ABSENT)
     found: dict[TopicPartition, int] = {}
@@ -97,7 +99,7 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
 
 def refuse_old_consumers(zk: BlockingZk, group: str) -> None:
     """Raise OldOffsetsError if the group has consumers of Kafka 0.8's kind, ZooKeeperRefusedError if hidden."""
-    if old := names_below(zk, f"{paths.CONSUMERS}/{paths.validate_name('group', group)}/ids"):
+    if old := names_below(zk, f"{paths.old_group(group)}/ids"):
         raise OldOffsetsError(f"group {group} has old consumers ({', '.join(old[:MAX_NAMES_SHOWN])}); stop them first")
 
 
@@ -132,7 +134,7 @@ def import_offsets(
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
-    known = {topic: read_topic(zk, topic) for topic in sorted({topic for topic, _number in offsets})}
+    known = read_topics(zk, (topic for topic, _number in offsets))
     _require_partitions(offsets, known)
     try:
         before = _read(zk, group).offsets
@@ -142,7 +144,7 @@ def import_offsets(
         create_group(zk, group, None)
         before = {}
     refuse_consumers(zk, group)
-    refuse_former_topics(zk, group, known)
+    refuse_former_topics(group, inspection.former_topics(zk, group, known))
     if dry_run:
         return _changes(before, offsets)
     with starts_paused(zk, group, "imported offsets") as pause:
@@ -193,7 +195,7 @@ def import_into_old_consumers(
     refuse_old_consumers(zk, group)
     if dry_run:
         return changes
-    root = f"{paths.CONSUMERS}/{group}"
+    root = paths.old_group(group)
     topics = sorted({topic for topic, _number in offsets})
     create_missing(zk, paths.CONSUMERS, root, f"{root}/offsets", *(f"{root}/offsets/{topic}" for topic in topics))
     places = {tp: f"{root}/offsets/{tp[0]}/{tp[1]}" for tp in changes}

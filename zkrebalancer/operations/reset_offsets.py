@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.lives import begin_lives
-from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
+from zkrebalancer.operations.starts_pause import Pause, refuse_consumers, starts_paused
+from zkrebalancer.operations.topic_offsets import refuse_former_topics
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Operation, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
@@ -49,7 +50,7 @@ def reset_offsets(
 
     Raises:
         UnknownGroupError: there is no such group.
-        OffsetsRefusedError: the group has consumers, or changed during the reset.
+        OffsetsRefusedError: the group has consumers, changed during the reset, or has offsets of a former topic.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
         KafkaOffsetsError: Kafka does not answer or rejects the offsets; those in ZooKeeper may be written already.
 
@@ -59,7 +60,7 @@ def reset_offsets(
     if dry_run:
         return _changes(zk, report, new_offsets, kafka)
     with starts_paused(zk, group, "reset offsets") as pause:
-        changes = _changes(zk, report, new_offsets, kafka)
+        changes = _changes(zk, report, new_offsets, kafka, pause)
         writes = _writes(group, changes, report.unreadable_offsets)
         pause.write(zk, writes)  # at least once, because offsets in Kafka are written only after the pause was renewed
         while writes:
@@ -77,10 +78,19 @@ def _changes(
     report: inspection.GroupReport,
     new_offsets: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
     kafka: StoredInKafka | None,
+    pause: Pause | None = None,
 ) -> dict[TopicPartition, Change]:
+    """Return the changes; renew the pause between readings, each of which may take long."""
     inspection.read_offsets(zk, report)
+    refuse_former_topics(report.name, report.former_topics)
+    if pause is not None:
+        pause.renew(zk)
     in_zookeeper, in_kafka = report.offsets, {} if kafka is None else kafka.read()
+    if pause is not None:
+        pause.renew(zk)
     wanted = new_offsets(sorted(in_zookeeper.keys() | in_kafka.keys() | report.unreadable_offsets))
+    if pause is not None:
+        pause.renew(zk)
     return {tp: Change(in_zookeeper.get(tp), in_kafka.get(tp), wanted[tp]) for tp in sorted(wanted)}
 
 

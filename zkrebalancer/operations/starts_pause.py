@@ -28,13 +28,15 @@ from zkrebalancer.protocol.calls import (
     ListChildren,
     Multi,
     Operation,
+    Refusal,
     SetContent,
 )
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_WRITES_PER_TRANSACTION = 500
+RENEW_AFTER_S = 10.0  # without a write, so that several slow readings do not exceed the coordinator's limit together
 CLEANUP_TIMEOUT_S = 1.0
 CLEANUP_INTERVAL_S = 0.05
 
@@ -52,9 +54,15 @@ class Pause:
     change: LastChange  # what the pause is for
     version: int = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
+    _written_s: float = field(default=0.0, init=False)  # when it was renewed last
 
     def __post_init__(self) -> None:
         self.version = self.node.stat.version
+
+    def renew(self, zk: BlockingZk) -> None:
+        """Renew the pause after a reading that may have taken long; raises as `write`."""
+        if time.monotonic() - self._written_s >= RENEW_AFTER_S:
+            self.write(zk)
 
     def write(self, zk: BlockingZk, waiting: list[Operation] | None = None) -> None:
         """Renew the pause, and perform with it as many of the operations as fit, taking them from the list.
@@ -69,10 +77,12 @@ class Pause:
         content = last_change.noted(paused, self.change, self.version)
         renewal = SetContent(paths.group(self.group), content, self.version)
         fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], (renewal,))
-        if not isinstance(zk.perform(Multi((renewal, *waiting[:fitting])), CHANGED), Done):
+        reply = zk.perform(Multi((renewal, *waiting[:fitting])), {*CHANGED, Refusal.NOT_EMPTY})
+        if not isinstance(reply, Done):
             raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")
         del waiting[:fitting]
         self.version += 1
+        self._written_s = time.monotonic()
 
 
 @contextmanager
@@ -82,11 +92,12 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
     `what`: what is done meanwhile, for the group's last change.
 
     Raises:
-        OffsetsRefusedError: it has some, or its settings changed.
+        OffsetsRefusedError: it has some, its settings changed, or coordinators could not read the pause in them.
         ZooKeeperRefusedError: a node of the group may not be read or written.
 
     """
     pause = Pause(group, _read_settings(zk, group), audit.change(what))
+    _refuse_invalid_settings(pause)
     try:
         pause.write(zk)
         refuse_consumers(zk, group)
@@ -125,9 +136,24 @@ def _read_settings(zk: BlockingZk, group: str) -> Content:
     return node
 
 
+def _is_in_force(pause: Pause, node: Content) -> bool:
+    try:
+        return settings.is_paused_by(node.content, f"{pause.name}/")
+    except NodeContentError:
+        return False  # somebody has replaced the settings
+
+
+def _refuse_invalid_settings(pause: Pause) -> None:
+    try:
+        settings.decode(pause.node.content)
+    except NodeContentError as error:
+        path = paths.group(pause.group)
+        raise OffsetsRefusedError(f"{path}: {error}; coordinators ignore a pause there: correct it first") from None
+
+
 def _resume(zk: BlockingZk, pause: Pause) -> None:
     """End the pause, if it is still this one; if the settings change at that moment, the coordinator does it later."""
-    node = _read_settings(zk, pause.group)
-    if settings.is_paused_by(node.content, f"{pause.name}/"):
+    node = zk.perform(Get(paths.group(pause.group)), ABSENT)
+    if isinstance(node, Content) and _is_in_force(pause, node):
         content = last_change.noted(settings.resumed(node.content), pause.change, node.stat.version)
         zk.perform(Multi((SetContent(paths.group(pause.group), content, node.stat.version),)), CHANGED)

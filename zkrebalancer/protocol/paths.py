@@ -20,6 +20,11 @@ SECURITY = "/consumers/security"
 SHARDS = "/consumers/shards"
 SHARD_HOSTS = "/consumers/shards/hosts"
 
+OWN = frozenset(
+    path.removeprefix(CONSUMERS + "/")
+    for path in (COORDINATOR, COORDINATOR_EPOCH, COORDINATOR_OBSTACLES, GROUPS, SERVED, GATEWAYS, SECURITY, SHARDS)
+)  # names below `/consumers` that are no groups of Kafka's old consumers
+
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
 REGION_CHILDREN = ("members", "requests", "contributions", "merged", "initial")
@@ -59,6 +64,13 @@ def topic(name: str) -> str:
 def group(name: str) -> str:
     """The settings node of a group."""
     return f"{GROUPS}/{name}"
+
+
+def old_group(name: str) -> str:
+    """The node of a group of Kafka 0.8's consumers; raises InvalidNameError, also for the name of a node of ours."""
+    if name in OWN:
+        raise InvalidNameError(f"group name {name!r}: {CONSUMERS}/{name} is no group of Kafka's old consumers")
+    return f"{CONSUMERS}/{validate_name('group', name)}"
 
 
 def shard(number: int) -> str:

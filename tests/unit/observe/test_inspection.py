@@ -108,7 +108,7 @@ def test_offsets_of_many_partitions_are_read_in_rounds(monkeypatch: pytest.Monke
     inspection.read_offsets(cast("BlockingZk", client), report)
 
     assert report.offsets == stored
-    assert asked == [2, 2, 2, 1]  # the two topics, then five partitions
+    assert asked == [4, 2, 2, 2, 2, 1]  # which topics these are, their partitions, then five offsets
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from tests.support.client import require_fitting
 from tests.support.secured_model import OPERATOR, require_allowed
 from tests.support.zk_model import ZkModel
 from zkrebalancer.protocol.calls import Call, Create, Done, Multi, Refusal, Reply, SetContent
@@ -29,6 +30,7 @@ class ModelClient:
             act, self.meanwhile = self.meanwhile, None
             act()
         require_allowed(call, self.principal)
+        require_fitting(call, self.request_limit)
         reply = self.model.perform(call)
         require_expected(call, reply, expected)
         return reply

@@ -230,7 +230,7 @@ class Met(Client):
 @pytest.mark.usefixtures("small_transactions")
 @pytest.mark.parametrize("offsets_left", range(PARTITIONS))
 def test_a_consumer_that_registers_meanwhile_starts_when_all_offsets_are_deleted(offsets_left: int) -> None:
-    """In `_delete_offsets`, do not pause starts."""
+    """In `_delete_below`, do not pause starts."""
     world = with_offsets()
     with pytest.raises(GroupInUseError, match=r"has consumers \(a-1\); .* its stored offsets are deleted"):
         delete(Met(world, offsets_left))
@@ -251,7 +251,7 @@ def test_a_consumer_that_registers_before_the_first_offset_is_deleted_keeps_all(
 
 @pytest.mark.usefixtures("small_transactions")
 def test_without_the_right_to_delete_the_group_no_offset_is_deleted() -> None:
-    """In `_delete_offsets`, do not try to delete the group first. Operators may delete offsets, but not groups."""
+    """In `_delete_below`, do not try to delete the group first. Operators may delete offsets, but not groups."""
     world = with_offsets()
     world.zk.identity = str
     world.zk.denied.add(("0", paths.GROUPS, Right.DELETE))
@@ -275,3 +275,16 @@ def test_a_request_is_never_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     delete_group(as_zk(client), GROUP, nodes)
     assert paths.group(GROUP) not in client.model.nodes
     assert all(client.request_limit.fits(operations) for operations in client.model.transactions[before:])
+
+
+def test_a_group_with_more_topics_than_one_transaction_can_delete_is_deleted() -> None:
+    """In `_delete_below`, delete only offsets: they are lost, and the group can never be deleted."""
+    client = ModelClient()
+    create_group(as_zk(client), GROUP, None)
+    for number in range(40):
+        topic = f"topic-{number}"
+        client.create(paths.offsets(GROUP, topic, 0), b"5")
+        client.create(paths.incarnations(GROUP, topic))
+    client.request_limit = type(client.request_limit)(3_000)  # the folders alone need 1,100
+    delete(client)
+    assert paths.group(GROUP) not in client.model.nodes

@@ -22,11 +22,13 @@ from zkrebalancer.operations.move_offsets import (
     import_offsets,
     in_zookeeper,
     of_old_consumers,
+    refuse_old_consumers,
 )
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.operations.topic_offsets import UnknownTopicError
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Refusal, Reply, SetContent
+from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -149,6 +151,20 @@ def test_the_tree_of_old_consumers_is_read_and_what_is_no_offset_is_named() -> N
 def old_offset(world: World, number: int) -> bytes | None:
     node = world.zk.perform(Get(f"{paths.CONSUMERS}/{GROUP}/offsets/t/{number}"))
     return node.content if isinstance(node, Content) else None
+
+
+@pytest.mark.parametrize("name", sorted(paths.OWN))
+def test_a_node_of_ours_is_no_group_of_old_consumers(name: str) -> None:
+    """In `paths.old_group`, allow any name: with a node below that of the leader, no coordinator can lead any more."""
+    world = without_group()
+    world.kill_coordinator(world.leader())
+    before = dict(world.zk.nodes)
+    for call in (of_old_consumers, refuse_old_consumers):
+        with pytest.raises(InvalidNameError, match=f"/consumers/{name} is no group"):
+            call(client_of(world), name)
+    with pytest.raises(InvalidNameError, match=f"/consumers/{name} is no group"):
+        import_into_old_consumers(client_of(world), name, OFFSETS, dry_run=False)
+    assert world.zk.nodes == before
 
 
 def test_old_consumers_get_offsets_back_and_keep_others() -> None:

@@ -1,0 +1,122 @@
+"""A pause of starts that lasts long, or that coordinators cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import cast
+
+import pytest
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.move_offsets import import_offsets
+from zkrebalancer.operations.reset_offsets import reset_offsets
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError, starts_paused
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime.zk import BlockingZk
+
+SLOW_MS = 40_000  # less than the coordinator's limit; two of them are more
+
+
+@pytest.mark.parametrize("content", [b'{"version":2}', b'{"version":1,"mode":"nonsense"}', b"no JSON"])
+def test_no_pause_begins_where_coordinators_could_not_read_it(content: bytes) -> None:
+    """They keep the former settings. In `starts_paused`, do not look: a member starts in the middle of the block."""
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    world.configure(content)
+    zk = cast("BlockingZk", ModelClient(world.zk))
+    before = dict(world.zk.nodes)
+    with (
+        pytest.raises(OffsetsRefusedError, match=r"^/consumers/groups/g: .*correct it first$"),
+        starts_paused(zk, GROUP, "reset offsets"),
+    ):
+        pytest.fail("the block ran")
+    assert world.zk.nodes == before
+
+
+@pytest.mark.parametrize("content", [None, b"no JSON"])
+def test_the_end_of_a_pause_hides_no_error(content: bytes | None) -> None:
+    """In `_resume`, raise what the settings say: nobody learns why the operation ended."""
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    zk = cast("BlockingZk", ModelClient(world.zk))
+    with pytest.raises(ZeroDivisionError):
+        _fail_in_a_pause(zk, world, content)
+
+
+def _fail_in_a_pause(zk: BlockingZk, world: World, content: bytes | None) -> None:
+    with starts_paused(zk, GROUP, "reset offsets"):
+        if content is not None:
+            world.configure(content)
+        else:
+            for path in [path for path in world.zk.nodes if (path + "/").startswith(paths.group(GROUP) + "/")]:
+                del world.zk.nodes[path]
+        raise ZeroDivisionError
+
+
+class SlowKafka:
+    """Answers after 40 s."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.written = world, dict[TopicPartition, int]()
+
+    def read(self) -> dict[TopicPartition, int]:
+        self.world.pass_time(SLOW_MS)
+        return {("t", 0): 5}
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.written = dict(offsets)
+
+
+def test_a_pause_is_renewed_between_slow_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `reset_offsets._changes`, do not renew it: the reset always fails, however often it is repeated."""
+    monkeypatch.setattr(starts_pause, "RENEW_AFTER_S", 0.0)
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    kafka = SlowKafka(world)
+
+    def slow(asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        world.pass_time(SLOW_MS)
+        return dict.fromkeys(asked, 9)
+
+    reset_offsets(
+        cast("BlockingZk", ModelClient(world.zk)), GROUP, slow, dry_run=False, kafka=cast("StoredInKafka", kafka)
+    )
+    assert kafka.written == {("t", 0): 9}
+
+
+class Waiting(ModelClient):
+    """Counts how often it waits for ZooKeeper."""
+
+    waits = 0
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        self.waits += 1
+        return super().perform(call, expected)
+
+    def perform_all(self, calls: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+        replies = [super(Waiting, self).perform(call, expected) for call in calls]
+        self.waits += 1
+        return replies
+
+
+def _waits(topics: int) -> int:
+    world = world_with(partitions=2)
+    for number in range(topics):
+        world.set_topic(f"t{number}", 1, f"id-{number}")
+    client = Waiting(world.zk)
+    client.create(paths.offsets(GROUP, "t0"))
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t0", 0), b"1"),)))
+    before = client.waits
+    import_offsets(cast("BlockingZk", client), GROUP, {(f"t{number}", 0): 7 for number in range(topics)}, dry_run=False)
+    return client.waits - before
+
+
+def test_the_round_trips_of_an_import_do_not_grow_with_its_topics() -> None:
+    """Over a slow link, they would take longer than a pause may last."""
+    assert _waits(topics=2) == _waits(topics=20)
