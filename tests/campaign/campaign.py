@@ -24,8 +24,8 @@ from tests.campaign.records import CampaignRecord, FaultRecord, Outcome, RoundRe
 from tests.campaign.schedule import KINDS, Fault, rounds
 from tests.campaign.verdict import allow_open_files
 from tests.campaign.watching import Watcher
+from tests.support.warm import COMMANDS, WarmPrograms, ending_starter
 from zkrebalancer.experiments.versions import read_versions
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.observe.checker import Verdict, check
 from zkrebalancer.observe.reading import NoEventsError
@@ -36,6 +36,12 @@ SESSION_TIMEOUT_MS = 3_000
 TICK_MS = 200
 TICK_S = 0.1
 ZOOKEEPER_PROPERTIES = {"preAllocSize": "8", "snapCount": "20000"}  # kilobytes, so that a full disk is noticed at once
+
+
+class Cluster(WarmPrograms):
+    """A cluster whose processes are forks, but for those with an environment of their own."""
+
+    warm = (*COMMANDS, "tests.campaign.proxy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,8 @@ class Campaign:
         """
         allow_open_files()
         self.progress.line("ZooKeeper and Kafka start")
-        cluster = LocalCluster(zookeepers=3, chroot=CHROOT, tick_ms=TICK_MS, zookeeper_properties=ZOOKEEPER_PROPERTIES)
-        with cluster:
+        cluster = Cluster(zookeepers=3, chroot=CHROOT, tick_ms=TICK_MS, zookeeper_properties=ZOOKEEPER_PROPERTIES)
+        with ending_starter(), cluster:
             directory = cluster.directory
             events = self.settings.events or directory / "events"
             versions = read_versions(cluster)
@@ -185,7 +191,7 @@ class Campaign:
         return [kind for kind in self.settings.kinds if kind not in self.left_out]
 
     @contextmanager
-    def _small_disk(self, cluster: LocalCluster) -> Iterator[SmallDisk | None]:
+    def _small_disk(self, cluster: Cluster) -> Iterator[SmallDisk | None]:
         """Put one ZooKeeper server onto a small disk if possible; print which faults are skipped."""
         disk = None
         server = cluster.zookeeper_servers[0]

@@ -24,7 +24,7 @@ from tests.exactly_once.members import Members
 from tests.exactly_once.own_state import OwnStates, read_order
 from tests.exactly_once.results import Results
 from tests.support import postgres
-from tests.support.warm import COMMANDS, WarmCluster, close_starter
+from tests.support.warm import COMMANDS, WarmCluster, ending_starter
 from zkrebalancer.coordinator import failpoints
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.localcluster.errors import LocalClusterError
@@ -253,24 +253,22 @@ def _restart(server: Program) -> bool:
 @contextmanager
 def new_world(sink: str, seed: int, session_timeout_ms: int, groups: tuple[str, ...]) -> Iterator[World]:
     """Start the servers; nothing of them is left at the end."""
-    with Cluster(chroot="/exactly-once", tick_ms=200, kafka_properties=KAFKA_PROPERTIES) as cluster:
-        try:
-            with (
-                Lab(cluster, cluster.directory / "events", session_timeout_ms) as lab,
-                _database(cluster, sink) as database,
-            ):
-                database.create()
-                copies = cluster.directory / "copies"
-                copies.mkdir()
-                results: dict[str, Results] = {
-                    DATABASE: database,
-                    COPIES: OwnStates(lab.zk, copies),
-                    KAFKA: KafkaResults(cluster.bootstrap, TOPIC, MOST_PARTITIONS),
-                }
-                own_states = [group for group in groups if GROUPS[group].results == COPIES]
-                yield World(cluster, lab, results, own_states, random.Random(f"{seed}-servers"))
-        finally:
-            close_starter()
+    with (
+        ending_starter(),
+        Cluster(chroot="/exactly-once", tick_ms=200, kafka_properties=KAFKA_PROPERTIES) as cluster,
+        Lab(cluster, cluster.directory / "events", session_timeout_ms) as lab,
+        _database(cluster, sink) as database,
+    ):
+        database.create()
+        copies = cluster.directory / "copies"
+        copies.mkdir()
+        results: dict[str, Results] = {
+            DATABASE: database,
+            COPIES: OwnStates(lab.zk, copies),
+            KAFKA: KafkaResults(cluster.bootstrap, TOPIC, MOST_PARTITIONS),
+        }
+        own_states = [group for group in groups if GROUPS[group].results == COPIES]
+        yield World(cluster, lab, results, own_states, random.Random(f"{seed}-servers"))
 
 
 @contextmanager

@@ -32,7 +32,6 @@ class Brokers:
         self.logs: dict[tuple[str, int], Log] = {}
         self.stopped_us: int | None = None  # end of the producers
         self.down_until_us = 0
-        self.on_change: list[Callable[[], None]] = []
         self.offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}  # group, partition -> offset, text
         self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # called when a commit arrives
 

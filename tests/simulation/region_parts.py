@@ -36,10 +36,6 @@ Effects = dict[TopicPartition, list[int]]  # offsets of the records that a state
 Copies = dict[tuple[str, int], Effects]  # (member, checkpoint) -> the state that it has stored
 
 
-class CrashedError(Exception):
-    """The process died within a call of its application."""
-
-
 def read_order(content: bytes) -> Order | None:
     """Return an order, None for foreign bytes, as a member's session does."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import gevent
@@ -33,7 +31,7 @@ FLAGS = [
 ]
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key of a reference to an element
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"  # a test beside this one has made or removed a network of containers
-ENTER, TAB, ESCAPE = "\ue007", "\ue004", "\ue00c"
+ENTER, TAB = "\ue007", "\ue004"
 
 
 def require_browser() -> None:
@@ -97,11 +95,6 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._devtools("Emulation.setDeviceMetricsOverride", size)
         self._devtools("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-
-    def save_picture(self, file: Path) -> None:
-        """Write the whole page as a PNG."""
-        picture = self._devtools("Page.captureScreenshot", {"captureBeyondViewport": True})
-        file.write_bytes(base64.b64decode(picture["data"]))
 
     def complaints(self) -> list[str]:
         """Return what the browser has logged since the last call: errors of programs, what the policy forbids."""

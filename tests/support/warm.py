@@ -18,8 +18,8 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -124,6 +124,15 @@ def close_starter() -> None:
     if starter.cache_info().currsize:
         starter().close()
         starter.cache_clear()
+
+
+@contextmanager
+def ending_starter() -> Iterator[None]:
+    """End the starter after the block, if there is one."""
+    try:
+        yield
+    finally:
+        close_starter()
 
 
 class WarmProcess:

@@ -103,10 +103,10 @@ class GroupRequests:
     def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
         """Refuse clients of a group that has members at the brokers: newcomers retry, members give up all partitions.
 
-        Newcomers also retry while the brokers do not say whether it has. Members get the error with a heartbeat. A
-        classic member that has to join again does so first. If a heartbeat or a commit said before that it is unknown,
-        its client would forget its id while it joins, and be refused as a newcomer for ever, with its partitions still
-        assigned. A cooperative client would read on.
+        Newcomers also retry while the brokers do not answer whether the group has members there. Members get the error
+        with a heartbeat, but a classic member that has to join again joins first. If it got the error before, with a
+        heartbeat or a commit, its client would drop its member id and join as a newcomer, which is refused for ever.
+        Meanwhile it would keep its partitions; a cooperative client would even go on reading them.
         """
         match request:
             case (

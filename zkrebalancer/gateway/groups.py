@@ -126,8 +126,8 @@ class Groups:
     def _hold(self, received: Received, bucket: int) -> None:
         """Handle a request once its bucket is served, and after HOLD_S in any case.
 
-        Clients repeat what is refused without a rest. Thousands of them would keep this process so busy that it could
-        not renew its lease, and they would be refused for ever.
+        Clients repeat a refused request without a pause. Thousands of them would keep this process so busy that it
+        could not renew its lease, and would have to refuse them for ever.
         """
         held = self._held.setdefault(bucket, [])
         held.append(received)

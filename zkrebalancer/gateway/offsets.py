@@ -172,9 +172,9 @@ class UpstreamOffsets:
     def _ask_patiently(self, group: str, name: str, fields: Fields, allowed: Check | None, give_up_us: int) -> Outcome:
         """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.
 
-        `allowed`: the group's fence when the request was allowed. While requests of a group wait one behind the other,
-        so do the heartbeats of their clients. Therefore the time counts from when a request arrived: once one has
-        failed, all that are older than PATIENCE_S fail with it, and do not wait for the brokers one after the other.
+        `allowed`: the group's fence when the request was allowed. The requests of a group wait in line, and a client
+        that waits for its answer sends no heartbeat. So PATIENCE_S counts from the arrival of each request: once one
+        has failed, those behind it that are older than PATIENCE_S fail at once, without asking the brokers in turn.
         """
         while clock.steady_us() <= give_up_us or group in self._coordinators:
             answer: Outcome

@@ -264,7 +264,7 @@ class Departures:
         if member is None:
             return
         self.evict_broken(member)
-        if member.state is not MemberState.EVICTING:  # whoever wanted it meanwhile has to find out whether it is due
+        if member.state is not MemberState.EVICTING:  # what requested it meanwhile has to check whether it is still due
             self._report(facts.EvictionCalledOff(member))
             self._report(facts.OwnersInDoubt(consumer))
 
@@ -359,7 +359,7 @@ class Departures:
         self._scheduler.write([Delete(paths.evicted(self._view.group, consumer))], self._record_removed, consumer)
 
     def _record_removed(self, reply: Reply, consumer: str) -> None:
-        """Free what it held. A record that cannot be removed, as a foreign node is below it, holds nothing any more."""
+        """Free what it held, even if its record stays because a foreign node is below it."""
         self._view.evicted.pop(consumer, None)
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             path = paths.evicted(self._view.group, consumer)

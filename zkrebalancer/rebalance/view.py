@@ -44,7 +44,6 @@ class Member:
     consumer: str
     registration: Registration | None = None  # None: it could not be read
     owners: OwnersRecord | None = None  # None: it could not be read, so all that was given counts as held
-    owners_version: int = -1
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
     refused: set[str] = field(default_factory=set)  # paths of what ZooKeeper refuses to show: record, channel, commands
@@ -79,7 +78,6 @@ class Member:
 
     def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
         """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given."""
-        self.owners_version = reply.stat.version
         self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
         try:
             record = ownership.decode_owners(reply.content, bound, self.given)

@@ -14,7 +14,6 @@ from zkrebalancer.region.limits import DEFAULT_RESET_MS, MAX_MEMBERS, MAX_NAMES,
 VERSION = 1
 RECOVERIES = ("group", "forced")
 CHECKPOINT, RESET = "checkpoint", "reset"
-TO_CHECKPOINT, TO_INITIAL = "checkpoint", "initial"
 ROUND_KINDS = (CHECKPOINT, RESET)
 REQUEST_KINDS = ("checkpoint", "reset", "reset-initial", "leave")
 UNKNOWN = -1  # a held partition without a position: no record of it was returned yet
