@@ -1,0 +1,1 @@
+"""What the tests expect in full, one file each."""
