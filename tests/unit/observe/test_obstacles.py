@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from zkrebalancer.observe.obstacles import find_obstacles
+from zkrebalancer.observe.obstacles import MAX_SHOWN, find_obstacles
 from zkrebalancer.observe.rebalances import RebalanceLog
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import NodeContentError
@@ -87,3 +88,31 @@ def test_a_plan_whose_request_was_not_seen_has_an_unknown_cause() -> None:
     counts = {"member_count": 1, "partition_count": 2, "moved_count": 0}
     log.planned({"group": "g", "generation": 1, "cause_id": "c", "mode": "eager", "mono_us": 1, **counts})
     assert [each.cause for each in log.rebalances] == ["unknown"]
+
+
+def test_a_member_that_claims_too_much() -> None:
+    member = Member("a-1", Registration("static", {"t": 1}, "0", "a", "h", 6_000), OwnersRecord(1, None, {}))
+    member.false_claims = frozenset({("t", 0), ("t", 1)})
+    view = replace(GroupView("g", {}, GroupSettings()), members={"a-1": member})
+    (found,) = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    assert (found.kind, found.member) == ("false-claim", "a-1")
+
+
+@pytest.mark.parametrize(("count", "more"), [(MAX_SHOWN, []), (MAX_SHOWN + 2, [2])])
+def test_so_many_of_a_kind_are_shown_and_the_others_are_counted(count: int, more: list[int]) -> None:
+    view = replace(GroupView("g", {}, GroupSettings()), evicted={f"c-{number}": None for number in range(count)})
+    found = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    assert [each.more for each in found if each.more] == more
+    assert len(found) == MAX_SHOWN + len(more)
+
+
+def test_times_are_of_utc_wherever_the_operator_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    record = EvictionRecord(1, {}, evicted_at_ms=0, lease_ms=2_000)
+    (found,) = find_obstacles(
+        replace(GroupView("g", {}, GroupSettings()), evicted={"b-1": record}), is_led=True, published=[], unpublished=0
+    )
+    monkeypatch.undo()
+    time.tzset()
+    assert found.text.endswith("until about 1970-01-01T00:00:02+00:00")

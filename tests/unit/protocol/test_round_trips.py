@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +74,22 @@ def test_a_start_adds_and_a_stop_removes(owned: dict[TopicPartition, int], apply
 def test_empty_settings_are_all_defaults() -> None:
     assert settings.decode(b"") == GroupSettings()
     assert settings.decode(b'{"version":1,"a key of later":[1]}') == GroupSettings()
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "merged"),
+    [
+        ("id-1 czxid-2", "czxid-2 id-1", "czxid-2 id-1"),  # it has them all: nothing is written
+        ("czxid-2", "id-1 czxid-2", "id-1 czxid-2"),
+        ("id-1 czxid-2", "czxid-1", "id-1 czxid-2 czxid-1"),
+        ("czxid-3", "", "czxid-3"),
+    ],
+)
+def test_names_of_a_topic_are_kept_together(now: str, before: str, merged: str) -> None:
+    assert cluster_nodes.merged_names(now, before) == merged
+
+
+@pytest.mark.parametrize(("until_ms", "thaws"), [(0, False), (1, True)])
+def test_a_freeze_that_ends(until_ms: int, *, thaws: bool) -> None:
+    assert GroupSettings(frozen=True, frozen_until_ms=until_ms).thaws is thaws
+    assert not GroupSettings(frozen_until_ms=until_ms).thaws

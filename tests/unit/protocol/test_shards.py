@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of
 from zkrebalancer.protocol import shards
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.places import java_hash, place_of
 from zkrebalancer.protocol.shards import MAX_SHARDS, WHOLE, Number, Shard, ShardHost
 
 
@@ -45,3 +46,23 @@ def test_an_invalid_number_is_refused(content: bytes) -> None:
 def test_a_capacity_of_nothing_is_refused() -> None:
     with pytest.raises(NodeContentError, match="capacity"):
         shards.decode_host(b'{"version":1,"brokerid":1,"host":"h","capacity":0}')
+
+
+@pytest.mark.parametrize(
+    ("group", "java", "place"),
+    [
+        ("", 0, 0),
+        ("a", 97, 47),
+        ("hello", 99_162_322, 22),
+        ("polygenelubricants", -(1 << 31), 0),  # whose absolute value Java does not have
+        ("\U0001f600", 1_772_899, 49),  # two units of UTF-16
+    ],
+)
+def test_a_place_is_javas_hash_of_the_name(group: str, java: int, place: int) -> None:
+    assert (java_hash(group), place_of(group, BUCKETS)) == (java, place)
+
+
+def test_the_largest_number_of_shards_is_one() -> None:
+    assert shards.decode_number(shards.encode_number(Number(MAX_SHARDS))) == Number(MAX_SHARDS)
+    with pytest.raises(NodeContentError, match=f"^shards: shards must be 1 to {MAX_SHARDS}, not {MAX_SHARDS + 1}$"):
+        shards.decode_number(shards.encode_number(Number(MAX_SHARDS + 1)))
