@@ -114,7 +114,7 @@ class ServiceLevels(Collector):
             if burned.read_us or burned.known_s:
                 known.add_metric([group], burned.known_s)
                 late.add_metric([group], burned.late_s)
-            if burned.lag_s is not None:
+            if burned.lag_s is not None and self._limit(group, LAG_S) is not None:
                 lag.add_metric([group], burned.lag_s)
         yield from (pauses, long, known, late, lag)
 
@@ -124,7 +124,9 @@ class ServiceLevels(Collector):
 
     def _of(self, group: str) -> Burned | None:
         if group not in self._groups and len(self._groups) >= MAX_GROUPS:
-            return None
+            self._groups = {name: one for name, one in self._groups.items() if self._monitor.group(name) is not None}
+            if len(self._groups) >= MAX_GROUPS:
+                return None
         return self._groups.setdefault(group, Burned())
 
     def _limit(self, group: str, name: str) -> float | None:

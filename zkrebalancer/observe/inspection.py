@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
 from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths, shards
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, Topic
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, Topic
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.history import History
@@ -99,16 +99,17 @@ def read_shards(zk: BlockingZk) -> tuple[Shard, ...]:
 
 
 def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress | None]:
-    """Return the leader of each shard, None if there is none.
+    """Return the leader of each shard, None if there is none, also while a restore keeps coordinators from leading.
 
     Raises:
         NodeContentError, ZooKeeperRefusedError: a leader's node cannot be read.
 
     """
     replies = zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)
-    return [
+    found = [
         cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None for reply in replies
     ]
+    return [None if leader is None or leader.brokerid == NOBODY else leader for leader in found]
 
 
 def read_leader(zk: BlockingZk, group: str = "") -> CoordinatorAddress | None:
@@ -159,7 +160,20 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
         ZooKeeperRefusedError: it may not be read; what may not be read of one consumer is a problem in the report.
 
     """
-    reader = GroupReader(paths.validate_name("group", name), topics={})
+    reader = _read_group(zk, paths.validate_name("group", name), {})
+    if reader.needs_topics:
+        reader = _read_group(zk, name, read_topics(zk))
+    view = reader.view
+    members = [
+        MemberReport(member.consumer, member.registration, member.owners, len(reader.commands.get(member.consumer, ())))
+        for member in sorted(view.members.values(), key=lambda member: member.consumer)
+        if member.registered
+    ]
+    return GroupReport(name, view, members, problems=reader.problems)
+
+
+def _read_group(zk: BlockingZk, name: str, topics: Mapping[str, Topic]) -> GroupReader:
+    reader = GroupReader(name, topics)
     for stage in reader.stages():
         reads = [read() for read in stage()]
         replies = zk.perform_all([call for call, _handle in reads], frozenset(Refusal))
@@ -169,13 +183,19 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
         if not reader.exists:
             raise UnknownGroupError(f"there is no group {name}; `groups list` shows all groups")
     reader.finish()
-    view = reader.view
-    members = [
-        MemberReport(member.consumer, member.registration, member.owners, len(reader.commands.get(member.consumer, ())))
-        for member in sorted(view.members.values(), key=lambda member: member.consumer)
-        if member.registered
-    ]
-    return GroupReport(name, view, members, problems=reader.problems)
+    return reader
+
+
+def read_topics(zk: BlockingZk) -> dict[str, Topic]:
+    """Return all topics of the cluster, without invalid ones; raises ZooKeeperRefusedError."""
+    listed = zk.perform(ListChildren(paths.BROKER_TOPICS), ABSENT)
+    names = list(filter(paths.is_legal_topic, _names(listed)))
+    found: dict[str, Topic] = {}
+    for name, reply in zip(names, zk.perform_all([Get(paths.topic(name)) for name in names], ABSENT), strict=True):
+        if isinstance(reply, Content):
+            with contextlib.suppress(NodeContentError):
+                found[name] = cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

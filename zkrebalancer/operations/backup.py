@@ -40,14 +40,13 @@ from zkrebalancer.protocol.calls import (
     Refused,
     SetContent,
 )
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS = 200  # nodes that are read at once, with the lists of their children
 MAX_WRITES = 200
-NOBODY = -1  # the id of the restore in the leader's node; brokers have higher ones
 GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a backup and its loss
 _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")

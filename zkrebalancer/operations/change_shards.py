@@ -28,18 +28,21 @@ from zkrebalancer.protocol.calls import (
     SetContent,
     Sync,
 )
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.shards import MAX_SHARDS, WHOLE, Number, Shard
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_TRIES = 20  # an election between reading and writing fails a try
 BARRIER = f"{paths.COORDINATOR}/shards"  # its parent cannot be removed
-NOBODY = -1  # the broker id in the parent's content, for former releases that show it
 
 
 class ShardsChangingError(RebalancerError):
     """Elections or another change were always faster."""
+
+
+class NodeInTheWayError(RebalancerError):
+    """A leader's node has a node of another program below it, so it cannot be replaced."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ def change(zk: BlockingZk, count: int) -> int | None:
     Raises:
         NewerVersionError: a newer release has written `/consumers/shards`.
         ShardsChangingError: other writers were always faster; nothing is changed.
+        NodeInTheWayError: another program has a node below a leader's; nothing is changed.
         ZooKeeperRefusedError: a right is missing, or the former number needs more rights than this login has.
 
     """
@@ -88,9 +92,12 @@ def change(zk: BlockingZk, count: int) -> int | None:
         found = _read(zk, count)
         if found.is_whole(count):
             return count
-        reply = zk.perform(Multi(tuple(operations(found, count))), CHANGED | {Refusal.NOT_EMPTY})
+        transaction = Multi(tuple(operations(found, count)))
+        reply = zk.perform(transaction, CHANGED | {Refusal.NOT_EMPTY})
         if not isinstance(reply, Refused):
             return found.number.shards if found.possible is None else None
+        if reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
+            _refuse_foreign_nodes(zk, transaction.operations[reply.index].path)
     raise ShardsChangingError("coordinators were elected all the time; nothing is changed, try again")
 
 
@@ -124,6 +131,13 @@ def _decoded(zk: BlockingZk, node: Content) -> Found:
 
 def _one_of_several(number: int) -> Shard:
     return Shard(number, count=2)  # the paths are the same with any number
+
+
+def _refuse_foreign_nodes(zk: BlockingZk, path: str) -> None:
+    """Raise NodeInTheWayError if nodes below this one are not ours; otherwise, the next try may succeed."""
+    foreign = [name for name in names_below(zk, path) if f"{path}/{name}" != BARRIER]
+    if foreign:
+        raise NodeInTheWayError(f"{path}/{foreign[0]} is in the way: delete it first; nothing is changed")
 
 
 def operations(found: Found, count: int) -> Iterator[Operation]:

@@ -14,10 +14,9 @@ from zkrebalancer.assignment import STRATEGIES, WEIGHING, strategy
 from zkrebalancer.assignment.explanation import Explanation, explain
 from zkrebalancer.assignment.loads import lag_of
 from zkrebalancer.assignment.model import Problem
+from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import loads
-from zkrebalancer.operations.nodes import names_below, read_each
-from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
@@ -145,8 +144,6 @@ def _weighed(zk: BlockingZk, group: str, problem: Problem, kafka: Mapping[str, s
 
 def _read_topics(zk: BlockingZk) -> Subscriptions:
     subscriptions = Subscriptions()
-    nodes = {name: paths.topic(name) for name in names_below(zk, paths.BROKER_TOPICS) if paths.is_legal_topic(name)}
-    topics = read_each(zk, nodes, lambda node: cluster_nodes.decode_topic(node.content, node.stat.created_zxid))
-    for name, topic in topics.items():
+    for name, topic in inspection.read_topics(zk).items():
         subscriptions.set_topic(name, topic)
     return subscriptions

@@ -35,12 +35,16 @@ class Topic:
         object.__setattr__(self, "count", max(self.partitions, default=-1) + 1)
 
 
+NOBODY = -1
 UNREAD = Topic(frozenset(), "")
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """The leading coordinator: broker id, host, election epoch, HTTP address (None: no HTTP), epoch milliseconds."""
+    """The leading coordinator: broker id, host, election epoch, HTTP address (None: no HTTP), epoch milliseconds.
+
+    The broker id is NOBODY in a node that only keeps coordinators from leading, while there are shards or a restore.
+    """
 
     brokerid: int
     host: str
@@ -150,7 +154,7 @@ def decode_coordinator(content: bytes) -> CoordinatorAddress:
     document = fields.read_document(what, content)
     fields.require_version(what, document, VERSION)
     return CoordinatorAddress(
-        brokerid=fields.integer(what, document, "brokerid"),
+        brokerid=fields.integer(what, document, "brokerid", minimum=NOBODY),
         host=fields.text(what, document, "host"),
         epoch=fields.integer(what, document, "epoch"),
         http=fields.optional_text(what, document, "http"),

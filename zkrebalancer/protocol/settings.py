@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -120,11 +121,20 @@ def _levels(what: str, document: Mapping[str, Any], key: str) -> dict[str, float
     return found
 
 
+def _options(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = fields.mapping(what, document, key)
+    try:
+        json.dumps(found, allow_nan=False)
+    except ValueError:  # Python reads and writes NaN and Infinity, but other programs, such as browsers, do not
+        raise NodeContentError(f"{what}: {key} has a number that is not finite") from None
+    return found
+
+
 _READERS: dict[str, Callable[[str, Mapping[str, Any], str], object]] = {
     "strategy": fields.text,
     "mode": fields.text,
     "slo": _levels,
-    "options": fields.mapping,
+    "options": _options,
     "paused_by": fields.text,
     "frozen": _flag,
     "starts_paused": _flag,

@@ -59,6 +59,7 @@ class GroupReader:
         self._seen_generation = 0  # the highest in members' nodes
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
         self._refused: dict[str, set[str]] = {}  # consumer -> paths of its nodes that may not be read
+        self._bounds: list[Bound] = []  # of the nodes that a tool has read
         self._without_record: list[str] = []  # members whose `owners` was missing after `ids` was read
 
     def stages(self) -> list[Stage]:
@@ -348,9 +349,17 @@ class GroupReader:
         self.problems.add(path.split("/")[PLACE], f"{path} may not be read: {reply.refusal.value}")
         return True
 
-    def _bound(self) -> Bound | None:
-        """Return a bound for the coordinator, which must not be blocked; tools may not know the topics."""
-        return self.view.bound() if self._watch else None
+    def _bound(self) -> Bound:
+        """Return how many partitions one node may name, so that a short one costs little."""
+        bound = self.view.bound()
+        if not self._watch:
+            self._bounds.append(bound)
+        return bound
+
+    @property
+    def needs_topics(self) -> bool:
+        """Whether a node names more partitions than are believed of a tool that does not know the topics."""
+        return any(bound.absent < 0 for bound in self._bounds)
 
     def _note(self, place: str, problem: str | None) -> None:
         if problem is not None:

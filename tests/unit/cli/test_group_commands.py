@@ -393,3 +393,22 @@ def test_an_export_does_not_replace_another_one(commands: Commands, tmp_path: Pa
     assert file.read_text() == "kept"
     assert commands.run("offsets", "export", GROUP, "--out", str(file), "--yes").exit_code == 0
     assert file.read_text() == "topic,partition,offset\n"
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_an_export_that_is_interrupted_leaves_the_former_file(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_write_whole`, write the file itself: of an offset 4711, 47 may be left, which an import believes."""
+    file = tmp_path / "offsets.csv"
+    file.write_text("kept")
+
+    def interrupted(path: Path, text: str) -> None:
+        path.write_bytes(text[:-1].encode())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", interrupted)
+        assert commands.run("offsets", "export", GROUP, "--out", str(file), "--yes").exit_code != 0
+    assert file.read_text() == "kept"
+    assert [*tmp_path.iterdir()] == [file]

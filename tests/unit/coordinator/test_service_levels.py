@@ -14,7 +14,7 @@ from tests.support.page_site import shards_of
 from tests.support.world import GROUP
 from zkrebalancer.coordinator import lag_process, service_levels
 from zkrebalancer.coordinator.monitor import Monitor
-from zkrebalancer.coordinator.service_levels import ServiceLevels
+from zkrebalancer.coordinator.service_levels import Burned, ServiceLevels
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import group_lag
 from zkrebalancer.operations.group_lag import PartitionLag
@@ -60,6 +60,27 @@ def test_long_pauses_are_counted_beside_all_that_moved_something() -> None:
     assert shown(levels) == {"slo_pauses_total": 2, "slo_pauses_breached_total": 1}
     levels.note(Emit("leader_elected", None, None, None, {}), "")
     assert shown(levels) == zeros
+
+
+def test_groups_that_are_gone_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ServiceLevels._of`, drop none: after a thousand groups, no new one is ever measured."""
+    monkeypatch.setattr(service_levels, "MAX_GROUPS", 1)
+    levels = levels_of(pause_ms=500)
+    levels._groups["deleted"] = Burned()  # it had a level
+    levels.note(finished(GROUP, 1, 900_000), "member-joined")
+    assert levels._groups.keys() == {GROUP}
+
+
+def test_a_former_leader_shows_no_lag_that_it_no_longer_reads() -> None:
+    """In `ServiceLevels.collect`, show the last one: an alert on it never ends."""
+    world = world_with(GroupSettings(slo={"lag_s": 5}), "a")
+    leader = world.leader()
+    levels = ServiceLevels(Monitor(shards_of(leader.machine), Vitals(6_000, Notifier({}))))
+    read_at(levels, 1, {"lag_s": 60.0})
+    assert shown(levels)["group_lag_seconds"] == 60
+    world.zk.expire(leader.session)
+    world.pass_time(1_000)
+    assert "group_lag_seconds" not in shown(levels)
 
 
 def test_a_partition_that_is_not_known_counts_as_neither_kept_nor_burned(monkeypatch: pytest.MonkeyPatch) -> None:

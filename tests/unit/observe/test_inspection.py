@@ -14,7 +14,7 @@ from tests.support.zk_model import ZkModel
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, encode_coordinator
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
 from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.refusals import require_expected
@@ -174,3 +174,39 @@ def test_a_group_without_members_is_empty_and_commands_are_counted() -> None:
     moving = inspection.read_group(cast("BlockingZk", client), GROUP)
     assert (moving.state, [member.pending_commands for member in moving.members]) == ("moving", [1])
     assert inspection.read_group(cast("BlockingZk", with_groups("g")), "g").state == "empty"
+
+
+def _with_record(existing: int, claimed: int) -> Client:
+    """Return a group with one topic, and a record of 80 bytes that claims so many partitions of it."""
+    client, group = with_groups("g"), paths.group("g")
+    client.create("/brokers", paths.BROKER_TOPICS, f"{group}/ids", f"{group}/ids/c-1", f"{group}/owners")
+    numbers = ",".join(f'"{number}":[1]' for number in range(existing))
+    topic = Create(paths.topic("t"), b'{"partitions":{%b}}' % numbers.encode())
+    record = b'{"version":1,"generation":0,"command_id":null,"threads":{"0":{"t":[[0,%d]]}}}' % (claimed - 1)
+    assert isinstance(client.perform(Multi((topic, Create(paths.owners("g", "c-1"), record)))), Done)
+    return client
+
+
+def test_a_short_record_of_a_million_partitions_costs_tools_little() -> None:
+    """In `GroupReader._bound`, bound nothing for tools: a few such records end their sessions, whatever they do."""
+    report = inspection.read_group(cast("BlockingZk", _with_record(3, 1_000_000)), "g")
+    assert report.owned() == {}
+    assert "names partition 999999 of 3; at most 10000" in report.problems.lines()[-1]
+
+
+def test_a_record_of_many_partitions_that_exist_is_believed() -> None:
+    """In `read_group`, do not read the topics."""
+    assert len(inspection.read_group(cast("BlockingZk", _with_record(12_000, 12_000)), "g").owned()) == 12_000
+
+
+def test_topics_are_read_only_if_a_record_names_more_than_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "read_topics", lambda _zk: pytest.fail("it has read the topics"))
+    assert len(inspection.read_group(cast("BlockingZk", _with_record(1, 10_000)), "g").owned()) == 10_000
+
+
+def test_what_only_keeps_coordinators_from_leading_is_no_leader() -> None:
+    """A restore, for example. In `cluster_nodes.decode_coordinator`, allow no such id: every command ends with it."""
+    client = with_groups("g")
+    nobody = encode_coordinator(CoordinatorAddress(NOBODY, "h (restore)", 0, None, "0"))
+    assert isinstance(client.perform(Multi((Create(paths.COORDINATOR, nobody),))), Done)
+    assert inspection.read_leader(cast("BlockingZk", client)) is None

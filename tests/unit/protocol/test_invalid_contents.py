@@ -138,7 +138,10 @@ def test_counter(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ['"mode":"lazy"', '"frozen":1', '"rebalance_timeout_ms":9', '"rebalance_timeout_ms":true', '"strategy":null'],
+    [
+        *('"mode":"lazy"', '"frozen":1', '"rebalance_timeout_ms":9', '"rebalance_timeout_ms":true', '"strategy":null'),
+        *('"options":{"peak_cost":NaN}', '"options":{"pinned":{"t":[1e999]}}'),  # no page could show these
+    ],
 )
 def test_settings(change: str) -> None:
     with pytest.raises(NodeContentError, match="group settings"):

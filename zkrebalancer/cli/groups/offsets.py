@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -119,10 +120,24 @@ def export_offsets(
         click.echo(text, nl=False)
         return
     try:
-        out.write_text(text)
+        _write_whole(out, text)
     except OSError as error:
         raise OffsetFileError(f"{out}: {error.strerror}") from None
     click.echo(f"{len(offsets)} offsets are in {out}", err=True)
+
+
+def _write_whole(out: Path, text: str) -> None:
+    """Write a file that is never there in part: a number cut short would be imported as another one."""
+    if out.exists() and not out.is_file():
+        out.write_text(text)  # a pipe
+        return
+    target = out.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.write_text(text)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @group_offsets.command("import")
