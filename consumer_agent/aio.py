@@ -32,6 +32,7 @@ class AsyncConsumer(ConsumerBase):
     Methods that do not wait (`seek`, `pause`, `position` …) are called without `await`.
     """
 
+    _awaits_callbacks = True
     _loop: asyncio.AbstractEventLoop | None = None
     _turn_ends_s = 0.0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 
-from consumer_agent.config import ConsumerConfig, max_records_fault
+from consumer_agent.config import ConsumerConfig, max_records_fault, waits
 from consumer_agent.records import Record
 from consumer_agent.runtime.record_buffer import Finished
 from zkrebalancer.protocol import paths
@@ -13,6 +14,8 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS
 
 MAX_OFFSET = 2**63 - 1
+MAX_PARTITION = 2**31 - 1
+NO_COROUTINES = "may not be a coroutine function, which nothing would await: use AsyncConsumer"
 MAX_TIMEOUT_S = 1e9  # thirty years; longer waits overflow some clocks
 
 
@@ -49,19 +52,31 @@ def check_max_records(max_records: object) -> None:
         raise ConfigurationError(f"poll: max_records {fault}")
 
 
-def check_callbacks(method: str, callbacks: Mapping[str, object]) -> None:
-    """Require callables, or None."""
+def check_callbacks(method: str, callbacks: Mapping[str, object], *, may_wait: bool) -> None:
+    """Require callables, or None; coroutine functions only if they `may_wait`."""
     for name, callback in callbacks.items():
         if callback is not None and not isinstance(callback, Callable):  # type: ignore[arg-type]  # it is a protocol
             raise ConfigurationError(f"{method}: {name} must be callable, not {callback!r:.80}")
+        if not may_wait and waits(callback):
+            raise ConfigurationError(f"{method}: {name} {NO_COROUTINES}")
 
 
 def check_run(handler: object, threads: object) -> None:
     """Require a callable and a number of threads."""
     if not isinstance(handler, Callable):  # type: ignore[arg-type]  # it is a protocol
         raise ConfigurationError(f"run: handler must be callable, not {handler!r:.80}")
+    if waits(handler):
+        raise ConfigurationError(f"run: handler {NO_COROUTINES}")
     if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
         raise ConfigurationError(f"run: threads must be 1 to {MAX_THREADS}, not {threads!r:.80}")
+
+
+def require_answer(answer: object) -> None:
+    """Require that a function of the application has run: calling a coroutine function only returns a coroutine."""
+    if inspect.iscoroutine(answer):
+        name = answer.__qualname__
+        answer.close()  # Python would warn that nothing has awaited it
+        raise ConfigurationError(f"{name} {NO_COROUTINES}")
 
 
 def checked_partitions(method: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
@@ -73,6 +88,8 @@ def checked_partitions(method: str, partitions: Iterable[TopicPartition]) -> set
         is_pair = isinstance(pair, tuple) and len(pair) == 2
         if not is_pair or not isinstance(pair[0], str) or type(pair[1]) is not int:
             raise ConfigurationError(f"{method}: a partition must be (topic, partition), not {pair!r:.80}")
+        if not (0 <= pair[1] <= MAX_PARTITION and paths.is_legal_topic(pair[0])):
+            raise ConfigurationError(f"{method}: Kafka allows no partition {pair!r:.80}")
         checked.add((pair[0], pair[1]))
     return checked
 

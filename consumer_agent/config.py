@@ -324,9 +324,13 @@ def _function(value: object) -> str | None:
     return None if callable(value) else f"must be a function, not {value!r:.80}"
 
 
+def waits(function: object) -> bool:
+    """Whether this is a coroutine function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
 def _deserializer(value: object) -> str | None:
-    is_waiting = inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None))  # noqa: B004
-    return "may not be a coroutine function" if is_waiting else _function(value)
+    return "may not be a coroutine function" if waits(value) else _function(value)
 
 
 def _kafka_config(value: object) -> str | None:

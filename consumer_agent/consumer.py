@@ -274,7 +274,9 @@ class Consumer(ConsumerBase):
             case Wait(changes, deadline_s):
                 left_s = None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())
                 self._frontend.shared.changed.wait_for_change(changes, left_s)
-            case Callback(call) | Block(call):
+            case Callback(call):
+                arguments.require_answer(call())
+            case Block(call):
                 call()
 
     def _run_notice(self, notice: Notice) -> None:

@@ -24,6 +24,7 @@ class ConsumerBase:
 
     _begins_paused: ClassVar = False  # its partitions: see `consumer_agent.spark`
     _in_region: ClassVar = False
+    _awaits_callbacks: ClassVar = False
 
     def __init__(self, config: ConsumerConfig | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         """Check the configuration; nothing is connected before the first poll.
@@ -83,7 +84,8 @@ class ConsumerBase:
         """
         wanted = configuration.subscription(topics, pattern, pattern_type)
         callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
-        arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        named = {f"on_{tell.value}": callback for tell, callback in callbacks.items()}
+        arguments.check_callbacks("subscribe", named, may_wait=self._awaits_callbacks)
         self._subscribe(wanted, callbacks)
 
     def assignment(self) -> list[TopicPartition]:
@@ -178,7 +180,7 @@ class ConsumerBase:
             TooManyCommitsError: 10,000 commits are waiting; nothing was changed.
 
         """
-        arguments.check_callbacks("commit_async", {"on_commit": on_commit})
+        arguments.check_callbacks("commit_async", {"on_commit": on_commit}, may_wait=self._awaits_callbacks)
         self._frontend.begin_commit(what, _log_failed_commit if on_commit is None else on_commit)
 
 

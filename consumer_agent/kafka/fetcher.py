@@ -365,6 +365,7 @@ class Fetcher:
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     self._stalls.unassigned([partition])  # no stall is looked for until its next record
+                self._stalls.failed(partition)
                 self._complaints.note_partition(message, error)
         return records
 

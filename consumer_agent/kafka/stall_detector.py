@@ -36,6 +36,10 @@ class StallDetector:
         self._next[partition] = next_offset
         self._heard.add(partition)
 
+    def failed(self, partition: TopicPartition) -> None:
+        """Note that Kafka's client reports an error of a partition: it fetches it, though nothing may ever come."""
+        self._heard.add(partition)
+
     def ended(self, partition: TopicPartition, end: int) -> range:
         """Note that the end is reached; return the offsets before it that have no record, such as markers."""
         without_records = range(self._next.get(partition, end), end)

@@ -35,15 +35,25 @@ class Topics:
     def connect(self, topics: Collection[str]) -> None:
         """Describe these topics (empty: all) and connect to their leaders, at most MAX_WARMED_BROKERS.
 
+        What takes longer than the time for the first answer is left to `describe_added`.
+
         Raises:
             KafkaException: no broker has answered.
 
         """
         deadline_s, leaders = time.monotonic() + CONNECT_TIMEOUT_S, dict[int, TopicPartition]()
         for topic in topics or (None,):
-            for name, metadata in self._describe(topic, deadline_s).items():
+            if time.monotonic() >= deadline_s:
+                break
+            try:
+                described = self._describe(topic, deadline_s)
+            except KafkaException:
+                if not self._counts:
+                    raise
+                break
+            for name, metadata in described.items():
                 if metadata.error is not None and topic is not None:
-                    _log.warning("topic %s does not exist at %s yet", name, self._bootstrap)
+                    _log.warning("topic %s at %s: %s; still trying", name, self._bootstrap, metadata.error.str())
                 for number, partition in metadata.partitions.items():
                     if partition.leader >= 0:
                         leaders.setdefault(partition.leader, TopicPartition(name, number, OFFSET_END))
@@ -57,6 +67,8 @@ class Topics:
         """Describe the topics of partitions that librdkafka does not know, so that it fetches them at once."""
         deadline_s = time.monotonic() + DESCRIBE_TIMEOUT_S
         for topic in sorted({topic for topic, number in partitions if number >= self._counts.get(topic, 0)}):
+            if time.monotonic() >= deadline_s:
+                break
             try:
                 self._describe(topic, deadline_s)
             except KafkaException as error:

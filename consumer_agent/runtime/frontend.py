@@ -11,7 +11,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from consumer_agent.kafka.offset_queries import OffsetQueries
 
 Callback = Callable[[list[TopicPartition]], object]
-within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that a callback starts
 
 CommitCallback = Callable[[CommitFailedError | None], object]
 Committable = Record | Mapping[TopicPartition, int] | None  # what to commit; None: everything returned
@@ -399,7 +397,7 @@ class Frontend(Usage):
         """
         if not self.is_own_process:
             return False
-        if self.in_callback and within_callback.get():
+        if self.is_in_own_callback:
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")

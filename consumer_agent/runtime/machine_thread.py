@@ -65,6 +65,7 @@ class MachineThread:
         self._shared = shared
         self._fetcher = fetcher
         self._telemetry = telemetry
+        self._event_log = telemetry.event_log
         self._store = store  # where offsets are kept in Kafka
         self._look = look  # for offsets and members of Kafka's own protocol, before partitions begin
         self._events: deque[Event] = deque()
@@ -136,6 +137,9 @@ class MachineThread:
             if self._store is not None:
                 self._store.close()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
+            is_left_alone = self.is_dropped or self._shared.breakdown is not None
+            if is_left_alone and self._event_log is not None:
+                self._event_log.close()  # the application may never close the consumer
             with self._wake_lock.lock:
                 self._is_over = True
                 self._wake.close()

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 from consumer_agent import arguments
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch, Record
-from consumer_agent.runtime.frontend import Committable, Frontend, within_callback
+from consumer_agent.runtime.frontend import Committable, Frontend
 from consumer_agent.runtime.moving import stay_at
 from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.record_buffer import Run
+from consumer_agent.runtime.usage import within_callback
 from zkrebalancer.protocol.fields import TopicPartition
 
 

@@ -26,6 +26,11 @@ class Telemetry:
         self._group = group
         self.member = ""  # whose reads and seeks are written
 
+    @property
+    def event_log(self) -> EventLog | None:
+        """Where it writes."""
+        return self._log
+
     def write_to(self, event_log: EventLog) -> None:
         """Write to this file from now on."""
         self._log = event_log

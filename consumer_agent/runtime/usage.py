@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from consumer_agent.errors import ConsumerStateError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from consumer_agent.kafka.watchdog import WatchedFetcher
     from consumer_agent.runtime.engine import Engine
     from consumer_agent.runtime.machine_thread import MachineThread
+
+within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that a callback starts
 
 
 class Usage:
@@ -49,6 +52,11 @@ class Usage:
         return self._poller() is self._who() and not self.is_iterated
 
     @property
+    def is_in_own_callback(self) -> bool:
+        """Whether the caller is the callback that runs now, or was started by it."""
+        return self.in_callback and within_callback.get()
+
+    @property
     def machine_thread(self) -> MachineThread | None:
         """The machine thread, from the first poll on."""
         return None if self._engine is None else self._engine.machine_thread
@@ -58,7 +66,7 @@ class Usage:
         return None if self._engine is None else self._engine.fetcher
 
     def _require_commits(self, method: str) -> MachineThread:
-        if self.machine_thread is None or (self.is_closed and not self.in_callback):
+        if self.machine_thread is None or (self.is_closed and not self.is_in_own_callback):
             raise ConsumerStateError(f"{method} is possible between the first poll and close")
         if self.runner not in {None, threading.get_ident()}:
             text = "may not be called from within a handler; a batch is stored once its handler has returned"
@@ -92,7 +100,7 @@ class Usage:
         A call that runs is the caller's own; another one waits.
         """
         waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
-        if (self._in_poll or waits) and not self.in_callback:
+        if (self._in_poll or waits) and not self.is_in_own_callback:
             name = "poll" if self._in_poll else "call"
             raise ConsumerStateError(
                 f"{method}: another {name} is under way; only one thread at a time may use a consumer"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from consumer_agent import arguments
 from consumer_agent.records import Batch
 from consumer_agent.runtime.frontend import Frontend
 from consumer_agent.runtime.notices import Notice
@@ -93,7 +94,7 @@ class Workers:
             try:
                 batch, ends = self._decoded(runs)
                 if batch:
-                    self._handler(batch)
+                    arguments.require_answer(self._handler(batch))
                 shared.finish_below(ends)
             finally:
                 with shared.changed.lock:
@@ -115,7 +116,7 @@ class Workers:
                 result: Decoded = end.value
                 return result
             if isinstance(step, Callback):
-                step.call()
+                arguments.require_answer(step.call())
 
     def _wait_for_records(self, number: int) -> list[Run]:
         """Wait for records of a thread's partitions; return none at the end."""

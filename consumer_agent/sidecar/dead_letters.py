@@ -26,6 +26,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 WRITE_TIMEOUT_MS = 60_000
 VANISHED_TIMEOUT_MS = 5_000  # how long the topic, which existed at the start, may be unknown to Kafka's client
 CLOSE_TIMEOUT_S = 2.0  # the records of letters that are unconfirmed by then are not finished
+MAX_TRIES = 10  # to write a whole line; each failed one ends a part of another agent's
 MAX_LETTER_BYTES = 1_000_000_000  # the most that Kafka's client allows: the broker decides
 HEADER_PREFIX = "dead_letter."
 Place = tuple[TopicPartition, int]
@@ -98,7 +99,7 @@ class LetterFile(DeadLetters):
             raise ConfigurationError(f"dead_letter: {path} cannot be written: {error.strerror}") from None
 
     def write(self, letter: Letter) -> None:
-        """Append a line, in one call so that several agents may share the file, and sync it."""
+        """Append a line and sync it. Several agents may share the file, also while its disk is full."""
         document = {
             "record": record_document(letter.record),
             "group": self._group,
@@ -108,13 +109,20 @@ class LetterFile(DeadLetters):
         }
         line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         try:
-            if os.write(self._file, line) != len(line):
-                raise DeadLetterError(f"{self._path}: a dead letter was written only in part")
+            if not any(self._append(line) for _ in range(MAX_TRIES)):
+                raise DeadLetterError(f"{self._path}: other programs write parts of lines all the time")
             os.fsync(self._file)
         except OSError as error:
             raise DeadLetterError(f"{self._path}: a dead letter cannot be written: {error.strerror}") from None
         record = letter.record
         self._written.append(((record.topic, record.partition), record.offset))
+
+    def _append(self, line: bytes) -> bool:
+        """Append in one call; return whether the line is whole: it may be glued to a part of another agent's line."""
+        if os.write(self._file, line) != len(line):
+            raise DeadLetterError(f"{self._path}: a dead letter was written only in part")
+        begin = os.lseek(self._file, 0, os.SEEK_CUR) - len(line)  # where the kernel has appended it
+        return begin == 0 or os.pread(self._file, 1, begin - 1) == b"\n"
 
     def close(self) -> None:
         """Close the file."""

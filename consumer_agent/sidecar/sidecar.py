@@ -234,7 +234,8 @@ class Sidecar:
     def _assign(self, partitions: list[TopicPartition]) -> None:
         """Begin after the finished records, because a cancelled revoke has dropped the others."""
         finished, position = self._consumer.finished(), self._consumer.position()
-        again = {tp: finished[tp] for tp in partitions if tp in finished and finished[tp] != position[tp]}
+        known = finished.keys() & position.keys() & set(partitions)  # one may be lost between the two calls
+        again = {tp: finished[tp] for tp in known if finished[tp] != position[tp]}
         if again:
             self._consumer.seek(again)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from consumer_agent import ConfigurationError, Consumer, ConsumerStateError
+from consumer_agent import AsyncConsumer, ConfigurationError, Consumer, ConsumerStateError
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.spark import PlanningConsumer
 from tests.support.deadlines import WITHIN_S
@@ -101,6 +101,43 @@ def test_a_callback_is_callable(name: str) -> None:
     callbacks: dict[str, Any] = {name: "print"}
     with pytest.raises(ConfigurationError, match=rf"^subscribe: {name} must be callable, not 'print'"):
         new_consumer().subscribe(["orders"], **callbacks)
+
+
+async def waiting(*_: object) -> None: ...
+
+
+class Waiting:
+    async def __call__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [waiting, partial(waiting, 1), Waiting()])
+def test_what_nothing_would_await_is_refused(function: Any) -> None:
+    """It would not run at all: `run` would count every record as finished."""
+    consumer = new_consumer()
+    consumer.subscribe(["orders"])
+    calls: dict[str, Callable[[], object]] = {
+        "subscribe: on_revoke": lambda: consumer.subscribe(["orders"], on_revoke=function),
+        "commit_async: on_commit": lambda: consumer.commit_async(None, function),
+        "run: handler": lambda: consumer.run(function),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ConfigurationError, match=f"^{name} may not be a coroutine function"):
+            call()
+    settings: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
+    AsyncConsumer(**settings).subscribe(["orders"], on_revoke=function)
+
+
+@pytest.mark.parametrize("partition", [("orders", -1), ("orders", 2**31), ("", 0), ("a\0", 0), ("\ud800", 0)])
+def test_kafkas_client_gets_only_partitions_that_there_may_be(partition: tuple[str, int]) -> None:
+    consumer = new_consumer()
+    calls: dict[str, Callable[[], object]] = {
+        "beginning_offsets": lambda: consumer.beginning_offsets([partition]),
+        "offsets_for_times": lambda: consumer.offsets_for_times({partition: 1}),
+        "seek": lambda: consumer.seek({partition: 1}),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ConfigurationError, match=f"^{name}: Kafka allows no partition "):
+            call()
 
 
 @pytest.mark.parametrize(

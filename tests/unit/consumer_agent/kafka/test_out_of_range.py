@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
-from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.kafka.fetcher import LOOK_INTERVAL_MS, Fetcher
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
@@ -172,3 +173,20 @@ def _acquired(lock: threading.Lock) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def test_a_partition_whose_fetches_fail_is_not_taken_for_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that cannot be unpacked stays where it is: no other client would do better, nor any other consumer."""
+    setting = Setting(EARLIEST)
+    error = Message(topic="t", partition=0, error=KafkaError(KafkaError._BAD_COMPRESSION))
+    now_ms, answers = 0, itertools.cycle([error, None])
+    monkeypatch.setattr(setting.shared, "now_ms", lambda: now_ms)
+    monkeypatch.setattr(setting.client, "poll", lambda _timeout_s: next(answers))
+    for _ in range(30):
+        now_ms += LOOK_INTERVAL_MS // 4
+        setting.round()
+        assert not setting.fetcher.stuck
+    monkeypatch.setattr(setting.client, "poll", lambda _timeout_s: None)  # it has forgotten the partition after all
+    while not setting.fetcher.stuck:
+        now_ms += LOOK_INTERVAL_MS
+        setting.round()

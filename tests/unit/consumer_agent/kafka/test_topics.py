@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_agent.kafka.topics import Topics
@@ -16,12 +17,14 @@ class Client:
         self.counts = counts
         self.away: set[str] = set()
         self.described: list[str] = []
+        self.error: KafkaError | None = None
 
     def list_topics(self, topic: str, **_: float) -> mock.Mock:
         self.described.append(topic)
         if topic in self.away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        described = mock.Mock(partitions=dict.fromkeys(range(self.counts[topic])))
+        partitions = dict.fromkeys(range(self.counts[topic]), mock.Mock(leader=-1))
+        described = mock.Mock(partitions=partitions, error=self.error)
         return mock.Mock(topics={topic: described})
 
 
@@ -45,3 +48,38 @@ def test_a_topic_that_is_not_described_costs_the_others_nothing_and_is_described
     client.away.clear()
     topics.describe_added([("orders", 0), ("payments", 0)])
     assert client.described == ["orders", "payments", "orders"]
+
+
+def test_more_topics_than_can_be_described_in_time_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest is described when its partitions are assigned; but if none was, no broker has answered."""
+    names = [f"t{number}" for number in range(5)]
+    client = Client(**dict.fromkeys(names, 1))
+    monkeypatch.setattr("consumer_agent.kafka.topics.time.monotonic", lambda: float(len(client.described)))
+    monkeypatch.setattr("consumer_agent.kafka.topics.CONNECT_TIMEOUT_S", 2.5)
+    Topics(client, "b:1", lambda: None).connect(names)  # type: ignore[arg-type]
+    assert client.described == names[:3]
+    client.away.add("t1")
+    client.described.clear()
+    Topics(client, "b:1", lambda: None).connect(names)  # type: ignore[arg-type]
+    assert client.described == names[:2]
+    with pytest.raises(KafkaException):
+        Topics(client, "b:1", lambda: None).connect(["t1", "t0"])  # type: ignore[arg-type]
+    assert not caplog.records
+
+
+def test_why_a_topic_is_not_described_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(t=0)
+    client.error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    Topics(client, "b:1", lambda: None).connect(["t"])  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == [
+        "topic t at b:1: Broker: Topic authorization failed; still trying"
+    ]
+
+
+def test_many_topics_of_one_change_are_not_described_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(**{f"t{number}": 1 for number in range(5)})
+    monkeypatch.setattr("consumer_agent.kafka.topics.time.monotonic", lambda: 0.04 * len(client.described))
+    Topics(client, "b:1", lambda: None).describe_added([(name, 0) for name in client.counts])  # type: ignore[arg-type]
+    assert client.described == ["t0", "t1", "t2"]

@@ -20,6 +20,7 @@ from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import ROOMY
+from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 
 DEADLINE_S = WITHIN_S
@@ -196,6 +197,30 @@ def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(in_cycle: bool) ->
         assert machine_thread._is_over
         machine_thread._fetcher.current.join(DEADLINE_S)
         assert not machine_thread._fetcher.current._thread.is_alive
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_consumer_that_is_dropped_closes_its_file_of_events(tmp_path: Path, is_broken: bool) -> None:
+    """Its writing thread would last as long as the process."""
+    with (
+        mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"),
+        warnings.catch_warnings(action="ignore"),
+        mock.patch("consumer_agent.runtime.engine.EventLog.close", autospec=True, side_effect=EventLog.close) as closed,
+    ):
+        consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", events_directory=tmp_path)
+        consumer.subscribe(["orders"])
+        consumer.poll(0.0)
+        machine_thread = consumer._frontend.machine_thread
+        assert machine_thread is not None
+        if is_broken:
+            consumer._frontend.shared.break_down(KafkaUnavailableError("failed 21 times"))
+            machine_thread.send(Tick())
+            machine_thread.join(DEADLINE_S)
+        del consumer
+        gc.collect()
+        machine_thread.send(Tick())
+        machine_thread.join(DEADLINE_S)
+        closed.assert_called_once()
 
 
 def test_a_consumer_that_is_closed_does_not_warn() -> None:

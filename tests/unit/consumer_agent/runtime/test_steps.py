@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from unittest import mock
 
 import pytest
 
+from consumer_agent import ConfigurationError, Consumer, ConsumerStateError
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.notices import Notice, Tell
+from consumer_agent.runtime.record_buffer import Run
+from consumer_agent.runtime.workers import Workers
+from tests.unit.consumer_agent.messages import messages
 
 
 @pytest.mark.parametrize("tell", [Tell.ASSIGNED, Tell.REVOKE, Tell.LOST])
@@ -23,3 +28,42 @@ def test_a_callback_that_raises_is_over(tell: Tell) -> None:
         generator.throw(ZeroDivisionError())
     frontend.called_back.assert_called_once_with(notice)
     assert not frontend.in_callback
+
+
+def test_while_a_callback_runs_only_that_may_commit() -> None:
+    """The answer to its commit would go to that of another thread, and it would wait for it in vain."""
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+        consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g")
+        consumer.subscribe(["orders"])
+        consumer.poll(0.0)
+        frontend = consumer._frontend
+        running = steps.run_notice(frontend, Notice(Tell.EVENT, set(), call=lambda: None))
+        frontend.enter(running)
+        context = copy_context()
+        context.run(next, running)
+        for call in (consumer.commit, consumer.committed, consumer.commit_async):
+            with pytest.raises(ConsumerStateError, match="another call is under way"):
+                call()
+        context.run(consumer.commit_async)
+        with pytest.raises(StopIteration):
+            context.run(next, running)
+        frontend.undo(running)
+        consumer.close(0.1)
+
+
+def test_records_of_a_handler_that_has_not_run_are_not_finished() -> None:
+    """A lambda hides that it calls a coroutine function."""
+
+    async def handle() -> None: ...
+
+    run = Run("t", 0, 1, messages(("t", 0), [5]))
+    frontend = mock.Mock(decoder=None)
+    frontend.shared.changed.lock = frontend.shared.lock = mock.MagicMock()
+    workers = Workers(frontend, lambda _batch: handle(), 1, mock.Mock())
+    workers._in_hand[0] = {("t", 0)}
+    with (
+        mock.patch.object(workers, "_wait_for_records", side_effect=[[run], []]),
+        pytest.raises(ConfigurationError, match="handle may not be a coroutine function"),
+    ):
+        workers._work(0)
+    frontend.shared.finish_below.assert_not_called()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.records import Record
-from consumer_agent.sidecar.dead_letters import LetterFile, LetterTopic, open_dead_letters
+from consumer_agent.sidecar.dead_letters import DeadLetterError, LetterFile, LetterTopic, open_dead_letters
 from consumer_agent.sidecar.ledger import Letter
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -57,3 +59,22 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
     with pytest.raises(ConfigurationError, match=f"^dead_letter: {tmp_path} cannot be written: Is a directory"):
         open_dead_letters(f"file:{tmp_path}", config)
+
+
+def test_a_letter_is_whole_though_another_agent_has_written_half_of_its_own(tmp_path: Path) -> None:
+    """Agents may share the file. The disk was full for one, and then has room for another."""
+    path = tmp_path / "dead.jsonl"
+    one, other = LetterFile(path, "g"), LetterFile(path, "g")
+    write = os.write
+    with (
+        mock.patch("os.write", side_effect=lambda file, line: write(file, line[:20])),
+        pytest.raises(DeadLetterError, match="only in part"),
+    ):
+        one.write(LETTER)
+    for _ in range(2):
+        other.write(LETTER)
+    assert other.written() == [(("t", 0), 3)] * 2
+    one.close()
+    other.close()
+    _torn, *whole = path.read_text().splitlines()
+    assert [json.loads(line)["record"]["offset"] for line in whole] == [3, 3]

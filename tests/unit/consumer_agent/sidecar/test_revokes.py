@@ -22,3 +22,13 @@ def test_a_late_answer_to_an_earlier_notice_does_not_release_a_partition() -> No
     for answered, left in (({A}, {A, B}), ({B}, {A}), ({A}, set())):
         sidecar._handle(Revoked(frozenset(answered)), 0)
         assert sidecar._revoking == left
+
+
+def test_partitions_that_are_lost_while_they_are_assigned_are_left_out() -> None:
+    """The consumer's own thread may lose them at any time, also between two calls."""
+    consumer = mock.Mock()
+    consumer.finished.return_value = {A: 3, B: 3}
+    consumer.position.return_value = {B: 5}
+    sidecar = Sidecar(SidecarSettings(command="true"), consumer, None, lambda: 0, RunCounts(), lambda: None)
+    sidecar._assign([A, B])
+    consumer.seek.assert_called_once_with({B: 3})
