@@ -35,6 +35,10 @@ class Addresses:
         """Return the port of a broker's slot."""
         return self.port + 1 + slot
 
+    def broker_at(self, slot: int) -> int | None:
+        """Return the broker that has a slot now."""
+        return next((broker_id for broker_id, its in self.slots.items() if its == slot), None)
+
     def broker(self, node_id: int) -> Node | None:
         """Return a broker as clients see it; None if it has no slot."""
         slot = self.slots.get(node_id)

@@ -17,14 +17,17 @@ from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topi
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
+from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
+from zkrebalancer.runtime import clock
 
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 # How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
 LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
+OFFSETS_SLICE = 100  # groups without members whose offsets are looked for at once
 COMMITS: dict[str, type[requests.OffsetCommitRequest | requests.TxnOffsetCommitRequest]] = {
     "OffsetCommit": requests.OffsetCommitRequest,
     "TxnOffsetCommit": requests.TxnOffsetCommitRequest,
@@ -79,6 +82,10 @@ class GroupRequests:
             answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
         elif name in BY_MACHINE:
             answer = self._ask_machine(name, header, fields, client_host)
+            if name == "DescribeGroups":
+                self._look_for_offsets(
+                    [one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value]
+                )
         else:
             answer = self._others[name](header, fields, client_host)
         return codec.encode(f"{name}Response", header.version, answer)
@@ -134,6 +141,24 @@ class GroupRequests:
         self._groups.receive(request, header.version, client, when_answered)
 
     # ---- offsets
+
+    def _look_for_offsets(self, groups: list[Fields]) -> None:
+        """Describe groups without members that have stored offsets as Kafka does: they are empty, not dead."""
+        until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
+        for at in range(0, len(groups), OFFSETS_SLICE):
+            asked: list[tuple[Fields, AsyncResult[Outcome]]] = []
+            for group in groups[at : at + OFFSETS_SLICE]:
+                outcome: AsyncResult[Outcome] = AsyncResult()
+                all_of_it = {"group_id": group["group_id"], "topics": None}
+                request = {**all_of_it, "groups": [all_of_it], "require_stable": False}
+                self._offsets.send(group["group_id"], "OffsetFetch", request, outcome.set)
+                asked.append((group, outcome))
+            for group, outcome in asked:
+                try:
+                    found = outcome.get(timeout=max(0, until_us - clock.steady_us()) / 1e6)
+                except gevent.Timeout:
+                    found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                group.update(_with_offsets(found))
 
     def _send_if_allowed(self, check: requests.OneGroup, header: Header, fields: Fields, client_host: str) -> Outcome:
         """Send a request to the brokers if the machine allows it; requests keep the order of the decisions.
@@ -237,6 +262,18 @@ class GroupRequests:
             return found
         code: int = found["results"][0]["error_code"] if found and found["results"] else error
         return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
+
+
+def _with_offsets(found: Outcome | None) -> Fields:
+    """Return what the answer about all offsets of a group changes in its description."""
+    if isinstance(found, ErrorCode) or not found:
+        return {"error_code": found or ErrorCode.UNKNOWN_SERVER_ERROR, "group_state": "", "error_message": None}
+    one: Fields = found["groups"][0] if found["groups"] else found
+    error = one["error_code"]
+    if error == ErrorCode.GROUP_ID_NOT_FOUND or not (error or one["topics"]):
+        return {}
+    state = "" if error else ClassicState.EMPTY.value
+    return {"error_code": error, "group_state": state, "error_message": None}
 
 
 def _versions(name: str) -> Versions:

@@ -1,7 +1,7 @@
 """The slots of brokers and the numbers of gateways: one node that all gateways share. Pure.
 
-Ports and node ids do not change: a slot never goes to another broker, and a number goes to another address only if all
-numbers are used and its gateway is gone.
+Ports and node ids do not change: a slot or number goes to another broker or gateway only if all are used, and its owner
+is gone.
 """
 
 from __future__ import annotations
@@ -37,11 +37,18 @@ class Layout:
     brokers: Mapping[int, int] = field(default_factory=dict)
     gateways: Mapping[str, int] = field(default_factory=dict)
 
-    def with_brokers(self, ids: Iterable[int]) -> Layout:
-        """Return a layout in which each broker has a slot; brokers beyond MAX_SLOTS have none."""
+    def with_brokers(self, ids: Collection[int]) -> Layout:
+        """Return a layout in which each broker that is alive has a slot; of those, brokers beyond MAX_SLOTS have none.
+
+        A broker that is gone keeps its slot until another one needs it.
+        """
         brokers = dict(self.brokers)
+        gone = sorted((slot, broker_id) for broker_id, slot in brokers.items() if broker_id not in ids)
         for broker_id in sorted(set(ids) - set(brokers)):
             slot = _first_free(brokers.values(), MAX_SLOTS)
+            if slot is None and gone:
+                slot, former = gone.pop(0)
+                del brokers[former]
             if slot is not None:
                 brokers[broker_id] = slot
         return Layout(brokers, self.gateways)

@@ -7,7 +7,7 @@ two processes announce one address, one displaces the other, which stops.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from zkrebalancer.gateway.addresses import Addresses
 from zkrebalancer.gateway.layout import (
@@ -57,6 +57,7 @@ class Membership:
         self._layout = Layout()
         self._gateways: dict[int, tuple[str, int]] = {}
         self._joined_session = 0
+        self._without_slot: set[int] = set()  # brokers
         self.number: int | None = None
 
     def addresses(self) -> Addresses:
@@ -91,13 +92,14 @@ class Membership:
         self._announce(number)
         self.number, self._joined_session = number, session_id
 
-    def add_brokers(self, ids: Iterable[int]) -> None:
-        """Give slots to brokers without one; raises as `refresh` does."""
-        wanted = set(ids) - set(self._layout.brokers)
-        if wanted:
-            layout = self._change_layout(lambda layout: layout.with_brokers(wanted))
-            for missing in sorted(wanted - set(layout.brokers)):
-                _log.error("broker %d gets no port: all slots are taken", missing)
+    def add_brokers(self, ids: Collection[int]) -> None:
+        """Give slots to brokers without one, of all that are alive; raises as `refresh` does."""
+        if set(ids) - set(self._layout.brokers):
+            layout = self._change_layout(lambda layout: layout.with_brokers(ids))
+            without = set(ids) - set(layout.brokers)
+            for missing in sorted(without - self._without_slot):
+                _log.error("broker %d gets no port: all slots are taken by brokers that are alive", missing)
+            self._without_slot = without
 
     def _create_roots(self) -> None:
         for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):

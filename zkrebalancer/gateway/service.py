@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,8 @@ class Gateway:
             self._offsets = ZooKeeperOffsets(self._session, self.metrics, self._groups.fence, counts)
         self._requests = GroupRequests(self._groups, self._offsets, self.metrics)
         self._ports: dict[int, StreamServer] = {}  # slot -> its server
+        self._closed_slots: set[int] = set()  # whose port cannot be opened
+        self._learn_again_us = 0  # not before that, a broker without port is looked after
         self._connections = Pool(MAX_CONNECTIONS)
         self._complaints = Complaints()
         self._joined = Event()  # set once this gateway is listed in ZooKeeper
@@ -238,14 +240,21 @@ class Gateway:
         """Note the brokers' own addresses, open their ports, and return all addresses as clients see them."""
         self._joined.wait(max(0, self._join_until_ms - now_ms()) / 1_000)
         self._links.brokers.update({one.node_id: (one.host, one.port) for one in brokers})
-        if any(one.node_id not in self._membership.addresses().slots for one in brokers):
+        ids = {one.node_id for one in brokers}
+        if self._has_portless(ids) and clock.steady_us() >= self._learn_again_us:
             with self._learning:
                 try:
-                    self._membership.add_brokers(one.node_id for one in brokers)
+                    self._membership.add_brokers(ids)
                 except (ZooKeeperUnavailableError, NodeContentError) as error:
                     _log.warning("a new broker gets no port yet: %s", error)
                 self._open_ports()
+            if self._has_portless(ids):  # every client asks for metadata
+                self._learn_again_us = clock.steady_us() + int(RETRY_S * 1e6)
         return self.addresses()
+
+    def _has_portless(self, ids: Iterable[int]) -> bool:
+        slots = self._membership.addresses().slots
+        return any(slots.get(broker_id) not in self._ports for broker_id in ids)
 
     def _open_ports(self) -> None:
         """Open the port of every broker that has a slot."""
@@ -253,10 +262,12 @@ class Gateway:
         for broker_id, slot in known.slots.items():
             if slot not in self._ports:
                 try:
-                    address = (self._config.listen[0], known.broker_port(slot))
-                    self._ports[slot] = self._listening(address, broker_id)
+                    self._ports[slot] = self._listening((self._config.listen[0], known.broker_port(slot)), slot)
+                    self._closed_slots.discard(slot)
                 except ConfigurationError as error:
-                    _log.error("broker %d cannot be reached through this gateway: %s", broker_id, error)
+                    if slot not in self._closed_slots:  # logged once
+                        _log.error("broker %d cannot be reached through this gateway: %s", broker_id, error)
+                    self._closed_slots.add(slot)
 
     def addresses(self) -> Addresses:
         """Return the addresses of the brokers whose port is open, and of the live gateways."""
@@ -279,13 +290,16 @@ class Gateway:
 
     # ---- connections
 
-    def _listening(self, address: Address, broker_id: int | None) -> StreamServer:
+    def _listening(self, address: Address, slot: int | None) -> StreamServer:
+        """Serve the port of a broker's slot, or that of the gateway itself."""
+
         def serve(client: socket, where: tuple[str, int]) -> None:
             self.metrics.connections += 1
+            broker_id = None if slot is None else self._membership.addresses().broker_at(slot)
             try:
                 prepare(client)
                 secured = client if self._config.tls is None else self._secured(client, self._config.tls, where[0])
-                if secured is not None:
+                if secured is not None and (slot is None or broker_id is not None):
                     Connection(secured, where[0], broker_id, self).run()
             finally:
                 self.metrics.connections -= 1

@@ -9,7 +9,7 @@ import gevent
 import pytest
 
 from tests.support.deadlines import WITHIN_S
-from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.group_requests import OFFSETS_SLICE, GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
@@ -18,6 +18,8 @@ from zkrebalancer.gateway.offset_answers import refused_topics
 from zkrebalancer.group_protocol.answers import (
     Answer,
     ConsumerGroupHeartbeatAnswer,
+    DescribedGroup,
+    DescribeGroupsAnswer,
     HeartbeatAnswer,
     JoinGroupAnswer,
     LeaveGroupAnswer,
@@ -179,6 +181,49 @@ def test_offsets_of_a_group_that_has_none_are_deleted(outcome: dict[str, Any] | 
     assert (error, errors, asked) == (ErrorCode.NONE, expected, ["u"])
     unknown = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
     assert deleted(["u"], unknown, outcome)[0] is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+OFFSETS = [{"name": "t", "partitions": []}]
+NO_OFFSETS: dict[str, Any] = {"error_code": 0, "topics": [], "groups": []}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "state"),
+    [
+        (NO_OFFSETS, ErrorCode.GROUP_ID_NOT_FOUND, "Dead"),
+        ({**NO_OFFSETS, "topics": OFFSETS}, ErrorCode.NONE, "Empty"),
+        ({**NO_OFFSETS, "groups": [{"error_code": 0, "topics": OFFSETS}]}, ErrorCode.NONE, "Empty"),
+        ({**NO_OFFSETS, "groups": [{"error_code": 69, "topics": []}]}, ErrorCode.GROUP_ID_NOT_FOUND, "Dead"),
+        ({**NO_OFFSETS, "error_code": 15}, ErrorCode.COORDINATOR_NOT_AVAILABLE, ""),
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR, ""),
+        (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""),
+    ],
+)
+def test_a_group_that_has_only_offsets_is_empty(
+    monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | ErrorCode | None, error: ErrorCode, state: str
+) -> None:
+    """None: there is no answer; then nobody says that it is dead, either."""
+    monkeypatch.setattr("zkrebalancer.gateway.group_requests.LONGEST_HOLD_S", 0.01)
+    names = [f"g{number}" for number in range(OFFSETS_SLICE + 1)]
+    dead = (DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, name, "Dead", error_message="?") for name in names)
+    decision = DescribeGroupsAnswer((*dead, DescribedGroup(ErrorCode.NONE, "s", "Stable")))
+    asked: list[str] = []
+
+    def send(group: str, name: str, _fields: Any, when_answered: Any) -> None:
+        asked.append(group)
+        if outcome is not None:
+            when_answered(outcome)
+
+    play = SimpleNamespace(
+        receive=lambda _request, _version, _client, when_answered: when_answered(decision), is_settled=True
+    )
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics())
+    content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "s"]})
+    found = one.answer(Header(KEYS["DescribeGroups"], 6, 1, "c"), content, "h", 0, is_coordinator=True)
+    groups = codec.decode("DescribeGroupsResponse", 6, found)["groups"]
+    assert {(group["error_code"], group["group_state"]) for group in groups[:-1]} == {(int(error), state)}
+    assert groups[-1]["group_state"] == "Stable"
+    assert asked == names
 
 
 class Counted(dict[str, Any]):

@@ -18,7 +18,17 @@ def test_a_broker_keeps_its_slot_while_others_come_and_go() -> None:
 
 def test_a_broker_beyond_the_last_slot_has_none() -> None:
     full = Layout().with_brokers(range(MAX_SLOTS))
-    assert full.with_brokers([500]) == full
+    assert full.with_brokers([*range(MAX_SLOTS), 500]) == full
+
+
+def test_slots_of_brokers_that_are_gone_are_given_again_once_all_are_taken() -> None:
+    """Brokers that are replaced get new ids: a cluster would run out of slots within some years."""
+    full = Layout().with_brokers(range(MAX_SLOTS))
+    alive = [number for number in range(MAX_SLOTS) if number not in {7, 3}]
+    grown = full.with_brokers([*alive, 500, 501, 502])
+    assert {one: slot for one, slot in grown.brokers.items() if one >= 500} == {500: 3, 501: 7}
+    assert grown.brokers.keys() == {*alive, 500, 501}
+    assert {one: grown.brokers[one] for one in alive} == {one: full.brokers[one] for one in alive}
 
 
 def test_a_gateway_that_comes_back_has_its_number() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import gevent
 import pytest
 
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway import service
+from zkrebalancer.gateway.addresses import MAX_SLOTS, Node
 from zkrebalancer.gateway.service import Gateway, GatewayConfig
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.protocol.errors import ConfigurationError
 
 WAIT_S = WITHIN_S
 
@@ -55,3 +59,40 @@ def test_the_gateway_of_a_bucket_is_looked_up_once_for_all_its_groups(
     groups = [f"g{number}" for number in range(1_000)]
     assert {place and place.node_id for _error, place in gateway.coordinators(groups).values()} == {1_000_000}
     assert sorted(looked_up) == list(range(BUCKETS))
+
+
+def test_a_broker_without_a_port_is_looked_after_at_intervals_and_named_once(
+    monkeypatch: pytest.MonkeyPatch, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each client's question for metadata comes here; and what occupies a port may go away."""
+    gateway._keep_up()
+    now_us, tries = 0, list[int]()
+
+    def listening(_address: object, slot: int) -> object:
+        tries.append(slot)
+        if now_us < 5_000_000:
+            raise ConfigurationError("the port is in use")
+        return object()
+
+    monkeypatch.setattr(service.clock, "steady_us", lambda: now_us)
+    monkeypatch.setattr(gateway, "_listening", listening)
+    brokers = [Node(1, "b", 1), Node(2, "b", 2)]
+    for _ in range(10):
+        for _ in range(20):
+            addresses = gateway.learn(brokers)
+        now_us += 1_000_000
+    assert (len(tries), addresses.slots) == (12, {1: 0, 2: 1})
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+def test_a_port_leads_to_the_broker_that_has_its_slot_now(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
+    gateway._keep_up()
+    served: list[int | None] = []
+    monkeypatch.setattr(service, "Connection", lambda *given: mock.Mock(run=lambda: served.append(given[2])))
+    monkeypatch.setattr(service, "StreamServer", lambda _address, serve, **_: mock.Mock(serve=serve))
+    monkeypatch.setattr(service, "prepare", lambda _client: None)
+    gateway.learn([Node(number, "b", 1) for number in range(MAX_SLOTS)])
+    gateway.learn([Node(number, "b", 1) for number in range(1, MAX_SLOTS + 1)])
+    gateway._ports[0].serve(mock.Mock(), ("client", 1))
+    gateway._ports[1].serve(mock.Mock(), ("client", 1))
+    assert served == [MAX_SLOTS, 1]
