@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 import gevent
@@ -74,7 +75,7 @@ def test_a_broker_without_a_port_is_looked_after_at_intervals_and_named_once(
             raise ConfigurationError("the port is in use")
         return object()
 
-    monkeypatch.setattr(service.clock, "steady_us", lambda: now_us)
+    monkeypatch.setattr("zkrebalancer.gateway.service.clock.steady_us", lambda: now_us)
     monkeypatch.setattr(gateway, "_listening", listening)
     brokers = [Node(1, "b", 1), Node(2, "b", 2)]
     for _ in range(10):
@@ -88,11 +89,12 @@ def test_a_broker_without_a_port_is_looked_after_at_intervals_and_named_once(
 def test_a_port_leads_to_the_broker_that_has_its_slot_now(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
     gateway._keep_up()
     served: list[int | None] = []
+    accept: list[Callable[..., None]] = []  # by slot
     monkeypatch.setattr(service, "Connection", lambda *given: mock.Mock(run=lambda: served.append(given[2])))
-    monkeypatch.setattr(service, "StreamServer", lambda _address, serve, **_: mock.Mock(serve=serve))
+    monkeypatch.setattr(service, "StreamServer", lambda _address, serve, **_: accept.append(serve) or mock.Mock())
     monkeypatch.setattr(service, "prepare", lambda _client: None)
     gateway.learn([Node(number, "b", 1) for number in range(MAX_SLOTS)])
     gateway.learn([Node(number, "b", 1) for number in range(1, MAX_SLOTS + 1)])
-    gateway._ports[0].serve(mock.Mock(), ("client", 1))
-    gateway._ports[1].serve(mock.Mock(), ("client", 1))
+    for slot in (0, 1):
+        accept[slot](mock.Mock(), ("client", 1))
     assert served == [MAX_SLOTS, 1]
