@@ -91,7 +91,12 @@ def test_a_port_leads_to_the_broker_that_has_its_slot_now(monkeypatch: pytest.Mo
     served: list[int | None] = []
     accept: list[Callable[..., None]] = []  # by slot
     monkeypatch.setattr(service, "Connection", lambda *given: mock.Mock(run=lambda: served.append(given[2])))
-    monkeypatch.setattr(service, "StreamServer", lambda _address, serve, **_: accept.append(serve) or mock.Mock())
+
+    def listening(_address: object, serve: Callable[..., None], **_: object) -> mock.Mock:
+        accept.append(serve)
+        return mock.Mock()
+
+    monkeypatch.setattr(service, "StreamServer", listening)
     monkeypatch.setattr(service, "prepare", lambda _client: None)
     gateway.learn([Node(number, "b", 1) for number in range(MAX_SLOTS)])
     gateway.learn([Node(number, "b", 1) for number in range(1, MAX_SLOTS + 1)])
