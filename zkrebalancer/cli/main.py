@@ -5,6 +5,7 @@ An expected error becomes one line on stderr and an exit code; only a bug shows 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import signal
 import sys
@@ -33,6 +34,7 @@ COMMANDS = {
     "shards": "Show and change the shards of groups.",
     "topics": "Create, fill and mirror topics.",
 }
+OTHER_NAMES = {"gateway": "group-coordinator"}  # what people may call a command
 
 
 class LazyCommands(click.Group):
@@ -51,6 +53,17 @@ class LazyCommands(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"zkrebalancer.cli.{name}.{name} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but suggest a command for a wrong name: click would only know commands that are imported."""
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing:
+            close = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, COMMANDS, 1)
+            if close:
+                ctx.fail(f"No such command {name!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the names without importing the commands, which would take a second."""

@@ -78,6 +78,8 @@ def test_every_listed_command_exists(name: str) -> None:
     ("arguments", "complaint"),
     [
         (["no-such-command"], "Error: No such command 'no-such-command'."),
+        (["group"], "Error: No such command 'group'. Did you mean 'groups'?"),
+        (["gateway"], "Error: No such command 'gateway'. Did you mean 'group-coordinator'?"),
         (["--no-such-option"], "Error: No such option"),
         (["coordinator"], "Error: Missing option '--zookeeper'"),
     ],
