@@ -16,6 +16,10 @@
  *
  * With FALSE_CLAIMS a consumer may also write into its own record what it was not given (rule 21), and emit it. Nobody can
  * prevent that, so such a partition does not count as owned or emitted, until a leader believes the claim.
+ *
+ * With SHARDS there are two shards of groups, each with a leader's node and an epoch of its own, and an operator may change
+ * their number: then the group belongs to the other shard. Both numbers have these two shards, as 2 and 3 shards have.
+ * The group is all that is modelled of its shard. Of the other one, only who leads it: it has no part in this group.
  */
 
 #ifndef FAULTS
@@ -50,8 +54,20 @@ typedef Nodes {
 #endif
 };
 Nodes zk[NAMES];
+#ifdef SHARDS
+byte leaders[2];			/* of each shard, the leader's node: whose it is, 0 if it is not there */
+bit versions[4];			/* of coordinator c in shard s, at 2c + s: whether the version that it knows is current */
+bit number;				/* /consumers/shards: the shard that the group belongs to */
+bit knows[2];				/* what each coordinator has read there last */
+#define LEADER leaders[knows[me]]
+#define CURRENT_OF(c, s) versions[2 * (c) + (s)]
+#define CURRENT_EPOCH CURRENT_OF(me, knows[me])
+#else
 byte leader;				/* /consumers/coordinator: whose it is, 0 if it is not there */
 bit current[2];				/* whether the version that a leader knows is still that of coordinator_epoch */
+#define LEADER leader
+#define CURRENT_EPOCH current[me]
+#endif
 
 /* What a consumer process does under a name; not stored anywhere. */
 byte emit[NAMES];			/* partitions of which it returns records, while its lease is valid */
@@ -161,6 +177,8 @@ inline check()
 #define SETTLED(n) (IT(n).known && IT(n).option == NOTHING && zk[n].channel && ROOM(n))	/* rule 5: not who is gone */
 #if defined(NO_EPOCH_CHECK) || defined(NO_ELECTION_MULTI) || defined(NO_ADOPTION) || defined(LOAD_BEFORE_EPOCH)
 #define ROOM(n) (zk[n].option == NOTHING)	/* look for worse than two commands in a channel */
+#elif defined(CHANGE_KEEPS_EPOCHS) || defined(ELECT_WITHOUT_NUMBER) || defined(KEEP_GROUP) || defined(FENCE_OF_ANY_SHARD)
+#define ROOM(n) (zk[n].option == NOTHING)
 #elif defined(NO_SYNC) || defined(FORGET_UNKNOWN_START) || defined(RETRY_CREATES_SECOND)
 #define ROOM(n) (zk[n].option == NOTHING)
 #else
@@ -169,10 +187,12 @@ inline check()
 
 /* Rule 4: every write of a leader checks the epoch. So a leader that is superseded and does not know it can only find
  * out: its writes fail, and what it would read first does not matter. */
-#ifdef NO_EPOCH_CHECK
+#if defined(NO_EPOCH_CHECK)
 #define FENCE true
+#elif defined(FENCE_OF_ANY_SHARD)	/* one fence for all shards that a coordinator leads */
+#define FENCE (CURRENT_OF(me, 0) || CURRENT_OF(me, 1))
 #else
-#define FENCE current[me]
+#define FENCE CURRENT_EPOCH
 #endif
 
 /* Held: in owners/C, in a start-fetcher, or in evicted/C. */
@@ -552,6 +572,22 @@ inline owners_read()
 	n = 0
 }
 
+#ifdef SHARDS
+#ifdef ELECT_WITHOUT_NUMBER
+#define KNOWS_NUMBER(c) true
+#else
+#define KNOWS_NUMBER(c) (knows[c] == number)	/* an election checks the version of /consumers/shards */
+#endif
+
+inline raise_epoch(c, s)		/* of a shard, with the creation of its leader's node */
+{
+	leaders[s] = c + 1; CURRENT_OF(c, s) = 1; CURRENT_OF(1 - c, s) = 0
+}
+
+#define LEARNS_NUMBER knows[me] != number -> \
+	knows[me] = number; printf("coordinator %d learns that the group belongs to shard %d\n", me, number)
+#endif
+
 proctype Coordinator(bit me)
 {
 	byte n, parts;
@@ -574,6 +610,12 @@ standby:
 		current[me] = 1;
 		printf("coordinator %d leads\n", me)
 	};
+#elif defined(SHARDS)
+	do
+	:: atomic { LEADER == 0 && KNOWS_NUMBER(me) ->
+		raise_epoch(me, knows[me]); printf("coordinator %d leads shard %d\n", me, knows[me]); break }
+	:: atomic { LEARNS_NUMBER }
+	od;
 #else
 	atomic { leader == 0 ->
 		leader = me + 1; current[me] = 1; current[1 - me] = 0; printf("coordinator %d leads\n", me) };
@@ -636,18 +678,39 @@ lead:	do
 	/* The periodic reconciliation: only it finds who came and went between two lists (rule 19). */
 	:: atomic { FENCE && ANY(OVERLOOKED) && !ANY(BUSY) -> goto load }
 
-	:: atomic { leader != me + 1 || !FENCE ->
+	:: atomic { LEADER != me + 1 || !FENCE ->
 		printf("coordinator %d learns that it is deposed\n", me);
 		if
-		:: leader == me + 1 -> leader = 0	/* its node is of another election than the epoch */
+		:: LEADER == me + 1 -> LEADER = 0	/* its node is of another election than the epoch */
 		:: else
 		fi;
-		forget_everything(); current[me] = 0; goto standby }
+		forget_everything(); CURRENT_EPOCH = 0; goto standby }
 
-	:: atomic { COORDINATOR_FAULT && leader == me + 1 ->
+	:: atomic { COORDINATOR_FAULT && LEADER == me + 1 ->
 		faults--;
 		printf("coordinator %d crashes\n", me);
-		leader = 0; forget_everything(); current[me] = 0; goto standby }
+		LEADER = 0; forget_everything(); CURRENT_EPOCH = 0;
+#ifdef SHARDS
+		CURRENT_OF(me, 1 - knows[me]) = 0;
+		if
+		:: leaders[1 - knows[me]] == me + 1 -> leaders[1 - knows[me]] = 0
+		:: else
+		fi;
+#endif
+		goto standby }
+
+#ifdef SHARDS
+	:: atomic { COORDINATOR_FAULT && LEADER == me + 1 && FENCE ->
+		faults--;
+		printf("coordinator %d hands shard %d over\n", me, knows[me]);
+		LEADER = 0; forget_everything(); CURRENT_EPOCH = 0; goto standby }
+	:: atomic { LEARNS_NUMBER; forget_everything(); goto standby }
+#endif
+#ifdef KEEP_GROUP			/* it is elected for its shard of the new number, and serves the same groups as before */
+	:: atomic { knows[me] != number && LEADER == 0 ->
+		raise_epoch(me, knows[me]);
+		printf("coordinator %d leads shard %d again, and goes on with the group\n", me, knows[me]) }
+#endif
 	od
 }
 
@@ -888,6 +951,10 @@ end:	do
 #define LEASE_RUNS_OUT(n) (!zk[n].owners && lease[n])
 #define REGISTERED(n) (zk[n].ids)
 
+#ifdef SHARDS
+#define LEADS_OTHER(c) (leaders[1 - number] == 0 && knows[c] == number)
+#endif
+
 proctype Surroundings()
 {
 	byte n;
@@ -907,8 +974,24 @@ end:	do
 	:: atomic { CONSUMER_FAULT && ANY(HAS_LEASE) ->
 		faults--;
 		PICK(HAS_LEASE); printf("consumer %d is cut off until its lease ends\n", n); lease[n] = 0; n = 0 }
+#ifdef SHARDS
+	:: atomic { COORDINATOR_FAULT && leaders[0] != 0 ->
+		faults--; printf("an operator deletes the node of shard 0's leader\n"); leaders[0] = 0 }
+	:: atomic { COORDINATOR_FAULT && leaders[1] != 0 ->
+		faults--; printf("an operator deletes the node of shard 1's leader\n"); leaders[1] = 0 }
+	:: atomic { COORDINATOR_FAULT ->	/* one transaction */
+		faults--;
+		number = 1 - number; leaders[0] = 0; leaders[1] = 0;
+#ifndef CHANGE_KEEPS_EPOCHS
+		versions[0] = 0; versions[1] = 0; versions[2] = 0; versions[3] = 0;
+#endif
+		printf("an operator changes the number of shards: the group belongs to shard %d\n", number) }
+	:: atomic { LEADS_OTHER(0) -> raise_epoch(0, 1 - number); printf("coordinator 0 leads shard %d\n", 1 - number) }
+	:: atomic { LEADS_OTHER(1) -> raise_epoch(1, 1 - number); printf("coordinator 1 leads shard %d\n", 1 - number) }
+#else
 	:: atomic { COORDINATOR_FAULT && leader != 0 ->
 		faults--; printf("an operator deletes the coordinator's node\n"); leader = 0 }
+#endif
 	:: atomic { CONSUMER_FAULT && ANY(REGISTERED) ->
 		faults--;
 		PICK(REGISTERED); printf("an operator removes the registration of consumer %d\n", n); zk[n].ids = 0; n = 0 }

@@ -33,9 +33,12 @@ PROPERTIES = (
     Check("safe, coordinator's faults", ("NO_CONSUMER_FAULTS",), 3, Search.SAFETY, is_quick=False),
     Check("safe, consumers' faults", ("NO_COORDINATOR_FAULTS",), 3, Search.SAFETY, is_quick=False),
     Check("safe, false claims", ("FALSE_CLAIMS",), 2, Search.SAFETY, is_quick=False),
+    Check("safe, shards", ("SHARDS",), 1, Search.SAFETY),
+    Check("safe, shards, more faults", ("SHARDS",), 2, Search.SAFETY, is_quick=False),
     Check("every run ends", (), 2, Search.TERMINATION, is_quick=False),
     Check("served, incremental", ("LIVENESS",), 1, Search.LIVENESS),
     Check("served, eager", ("LIVENESS", "EAGER"), 1, Search.LIVENESS),
+    Check("served, shards", ("LIVENESS", "SHARDS"), 1, Search.LIVENESS, is_quick=False),
     Check("served, more faults", ("LIVENESS",), 2, Search.LIVENESS, is_quick=False),
 )
 
@@ -72,4 +75,8 @@ REFUTATIONS = (
     _without("LOST_CHANGE"),
     _without("FAILOVER_BELIEVES_CLAIMS", 2, "FALSE_CLAIMS"),
     _without("RECORD_AFTER_COMMAND", 1, "FALSE_CLAIMS"),
+    _without("CHANGE_KEEPS_EPOCHS", 1, "SHARDS"),
+    _without("ELECT_WITHOUT_NUMBER", 1, "SHARDS"),
+    _without("KEEP_GROUP", 1, "SHARDS"),
+    _without("FENCE_OF_ANY_SHARD", 1, "SHARDS"),
 )

@@ -52,9 +52,10 @@ class Death:
         self.coordinator.program.kill()
         player.begin("join", its)
         found = [self.lab.players[0].order("join", of_others) for _ in range(self.joins)]
-        joined = player.answer()
-        wait_until(lambda: self.lab.are_led, deadline_s, "leaders of all shards")
+        with BlockingZk(self.lab.zookeeper) as zk:
+            wait_until(lambda: self._has_heirs(zk), deadline_s, "leaders of all shards")
         led_s = time.monotonic() - began_s
+        joined = player.answer()
         self.lab.wait_adopted(self.groups, deadline_s)
         times = [one["join_ms"] for one in found]
         self.noticed = {
@@ -66,12 +67,20 @@ class Death:
             "all groups read s": round(time.monotonic() - began_s, 1),
         }
 
+    @property
+    def _broker_id(self) -> int:
+        return int(self.coordinator.program.name.rpartition("-")[2])
+
+    def _has_heirs(self, zk: BlockingZk) -> bool:
+        leaders = inspection.read_leaders(zk, inspection.read_shards(zk))
+        return all(leader is not None and leader.brokerid != self._broker_id for leader in leaders)
+
     def _groups_by_leader(self) -> tuple[list[int], list[int]]:
         """Return the groups that it leads, and all others."""
-        number = int(self.coordinator.program.name.rpartition("-")[2])
         with BlockingZk(self.lab.zookeeper) as zk:
             shards = inspection.read_shards(zk)
             leaders = inspection.read_leaders(zk, shards)
-        mine = [shard for shard, leader in zip(shards, leaders, strict=True) if leader and leader.brokerid == number]
+        pairs = zip(shards, leaders, strict=True)
+        mine = [shard for shard, leader in pairs if leader is not None and leader.brokerid == self._broker_id]
         own = [n for n in range(self.groups) if any(shard.has(group_name(n)) for shard in mine)]
         return own, sorted(set(range(self.groups)) - set(own))
