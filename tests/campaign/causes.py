@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from tests.campaign import node_faults, process_faults, server_faults
+from tests.campaign import node_faults, process_faults, server_faults, shard_faults
 from tests.campaign.company import Company
 from tests.campaign.schedule import Fault
 
@@ -49,6 +49,8 @@ CAUSES: Mapping[str, Cause] = {
     "leave": process_faults.leave,
     "churn": process_faults.churn,
     "switch-mode": process_faults.switch_mode,
+    "set-shards": shard_faults.set_shards,
+    "damage-shards": shard_faults.damage_shards,
     "grow-topic": server_faults.grow_topic,
     "create-topic": server_faults.create_topic,
     "delete-topic": server_faults.delete_topic,

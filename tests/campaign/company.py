@@ -18,6 +18,7 @@ from tests.campaign.disk import SmallDisk
 from tests.campaign.links import ProxiedLab
 from tests.campaign.watching import Watcher
 from tests.integration.commands import catches
+from zkrebalancer.observe import inspection
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.runtime.zk import CONNECT_TIMEOUT_S
@@ -271,7 +272,7 @@ class Company:
         """Wait until every group is settled and has read everything produced so far; raises BrokenPromiseError."""
         ends = self.watcher.ends(self.topics)
         give_up_at = time.monotonic() + SETTLE_DEADLINE_S
-        while unsettled := [group.name for group in self.groups if not self._is_settled(group)]:
+        while unsettled := [*self._without_leader(), *(one.name for one in self.groups if not self._is_settled(one))]:
             self.require_running()
             if time.monotonic() > give_up_at:
                 raise BrokenPromiseError(f"not settled within {SETTLE_DEADLINE_S:g} s: {', '.join(unsettled)}")
@@ -332,6 +333,15 @@ class Company:
             return self.lab.is_settled(group.name, self.topics_of(group), frozenset(group.members))
         except (ZooKeeperUnavailableError, ZooKeeperRefusedError):
             return False  # its server is unavailable, or a right is withheld: try again
+
+    def _without_leader(self) -> list[str]:
+        """Return the shards of groups that nobody leads."""
+        try:
+            shards = inspection.read_shards(self.lab.zk)
+            leaders = inspection.read_leaders(self.lab.zk, shards)
+        except (ZooKeeperUnavailableError, ZooKeeperRefusedError):
+            return ["ZooKeeper"]
+        return [f"shard {n} (no leader)" for n, leader in enumerate(leaders) if leader is None]
 
     def _wait_read(self, ends: Mapping[tuple[str, int], int], what: str) -> None:
         for group in self.groups:

@@ -39,6 +39,7 @@ RIGHTS = tuple(
     }.items()
     for right in rights
 )
+SHARDS = ("1", "2", "3", "7")  # of groups; three coordinators share them
 GARBLED = ("settings", "generation", "registration")
 JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 
@@ -108,6 +109,8 @@ KINDS: Mapping[str, Kind] = {
     "leave": Kind("agent leaves", (0.0, 0.1), cards=2),
     "churn": Kind("agents of a group restarted one after the other", (1.5, 3.0), cards=3),
     "switch-mode": Kind("group's mode switched", (0.0, 0.1), frozenset({ZOOKEEPER})),
+    "set-shards": Kind("number of shards changed", (0.0, 0.1), frozenset({ZOOKEEPER}), details=SHARDS, cards=3),
+    "damage-shards": Kind("number of shards damaged, set again", (0.5, 2.5), frozenset({ZOOKEEPER}), details=SHARDS),
     "grow-topic": Kind("topic grows", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
     "create-topic": Kind("topic created", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
     "delete-topic": Kind("topic deleted", (0.0, 0.1), EVERYTHING, is_alone=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -49,15 +50,30 @@ def test_a_member_answers_a_command_and_leaves(shared_cluster: LocalCluster) -> 
             session.close()
 
 
-@pytest.mark.long
-def test_a_small_swarm_is_measured_to_its_end() -> None:
-    """Fails if a phase does not settle, such as with members that drop every second watch."""
-    command_line = [sys.executable, "-m", "tests.benchmarks.swarm", *SMALL, "--players", "2", "--session-timeout", "4"]
+def measured(*options: str) -> dict[str, Any]:
+    """Return the figures of a small swarm."""
+    command_line = [sys.executable, "-m", "tests.benchmarks.swarm", "--session-timeout", "4", *SMALL, *options]
     ran = subprocess.run(
         command_line, capture_output=True, text=True, env=child_environment(), timeout=RUN_DEADLINE_S, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.long
+def test_coordinators_of_a_swarm_share_its_groups() -> None:
+    found = measured("--groups", "30", "--shards", "6", "--coordinators", "3")
+    assert [one["shards"] for one in found["before the death"].values()] == [2, 2]
+    assert [one["shards"] for one in found["after the death"].values()] == [3, 3]
+    assert sum(one["groups"] for one in found["after the death"].values()) == 30
+    assert found["meanwhile"]["join of another group ms"] < found["meanwhile"]["join of one of them ms"]
+
+
+@pytest.mark.long
+def test_a_small_swarm_is_measured_to_its_end() -> None:
+    """Fails if a phase does not settle, such as with members that drop every second watch."""
+    found = measured()
     assert set(found) >= {"alone", "start of all", "rest", "beside all", "election", "restart of all", "death"}
     assert found["full"]["zk_ephemerals_count"] >= 6 * 2 * 2
     assert found["end"]["zk_ephemerals_count"] < found["full"]["zk_ephemerals_count"]

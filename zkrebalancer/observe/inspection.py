@@ -91,6 +91,8 @@ def read_shards(zk: BlockingZk) -> tuple[Shard, ...]:
     """Return the shards of groups; raises NodeContentError, ZooKeeperRefusedError if their number cannot be read."""
     reply = zk.perform(Get(paths.SHARDS), ABSENT)
     if not isinstance(reply, Content):
+        if isinstance(zk.perform(Get(shards.BARRIER), ABSENT), Content):
+            raise NodeContentError(shards.damaged(NodeContentError("it is missing")))
         return Number().all(-1)
     try:
         return shards.decode_number(reply.content).all(reply.stat.version)

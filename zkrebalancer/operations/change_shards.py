@@ -30,11 +30,10 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError, RebalancerError
-from zkrebalancer.protocol.shards import MAX_SHARDS, WHOLE, Number, Shard
+from zkrebalancer.protocol.shards import BARRIER, MAX_SHARDS, WHOLE, Number, Shard
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_TRIES = 20  # an election between reading and writing fails a try
-BARRIER = f"{paths.COORDINATOR}/shards"  # its parent cannot be removed
 
 
 class ShardsChangingError(RebalancerError):

@@ -15,6 +15,7 @@ from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError
 from zkrebalancer.protocol.places import place_of
 
 VERSION = 1
+BARRIER = f"{paths.COORDINATOR}/shards"  # exists while there are several shards: its parent cannot be removed
 MAX_SHARDS = 200
 MAX_CAPACITY = 1_000
 MAX_CACHED_GROUPS = 100_000

@@ -12,7 +12,7 @@ from tests.support.groups import world_with
 from tests.support.world import GROUP
 from tests.support.zk_model import ZkModel
 from zkrebalancer.observe import inspection
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, shards
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
 from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
@@ -54,9 +54,10 @@ def with_groups(*groups: str) -> Client:
     return client
 
 
-def test_a_damaged_number_of_shards_is_a_reason_and_hides_no_other() -> None:
+@pytest.mark.parametrize("nodes", [{paths.SHARDS: b"{"}, {paths.COORDINATOR: b"", shards.BARRIER: b""}])
+def test_a_damaged_or_missing_number_of_shards_is_a_reason(nodes: dict[str, bytes]) -> None:
     client = with_groups("g")
-    client.perform(Multi((Create(paths.SHARDS, b"{"),)))
+    client.perform(Multi(tuple(Create(path, content) for path, content in nodes.items())))
     zk = cast("BlockingZk", client)
     (found,) = inspection.read_obstacles(zk, inspection.read_group(zk, "g"))
     assert (found.kind, found.path) == ("shards", paths.SHARDS)

@@ -119,9 +119,9 @@ def test_setting_the_number_mends_what_keeps_former_releases_out() -> None:
     """Somebody has removed it, or the nodes of the shards. In `Found.is_whole`, compare only the number."""
     world = ShardWorld()
     world.prepare(2)
-    world.zk.perform(Multi((Delete(change_shards.BARRIER), Delete(paths.COORDINATOR))))
+    world.zk.perform(Multi((Delete(shards.BARRIER), Delete(paths.COORDINATOR))))
     assert world.set_shards(2) == 2
-    assert change_shards.BARRIER in world.zk.nodes
+    assert shards.BARRIER in world.zk.nodes
     for path in sorted((path for path in world.zk.nodes if path.startswith(paths.SHARDS)), reverse=True):
         world.zk.perform(Multi((Delete(path),)))
     world.add()
