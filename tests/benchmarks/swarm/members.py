@@ -142,6 +142,8 @@ class SessionOfMany:
         self._ask(listing, lambda reply: self._listed(reply, member))
 
     def _listed(self, reply: Reply, member: Member) -> None:
+        if not isinstance(reply, Children) and (member.group, member.name) in self.members:
+            self._count.faults.append(f"{member.group}/{member.name} was evicted: the machine is too busy")
         if not isinstance(reply, Children) or not reply.names:
             self._rest(member)
             return
