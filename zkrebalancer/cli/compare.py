@@ -50,14 +50,14 @@ def compare(
       zkrebalancer experiment compare experiments --out report
     """
     require("experiments")
-    from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
     find_runs(directories)  # fails before Spark starts
-    with session.spark_session(master, memory, settings) as spark, progress.shown(spark.sparkContext, "facts"):
+    with session.spark_job("facts", master, memory, settings) as spark:
         found = report.compare(spark, directories, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]

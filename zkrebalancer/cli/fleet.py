@@ -44,15 +44,12 @@ def fleet(
     """
     refuse_event_files(out)
     require("experiments")
-    from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import ingest, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.fleet import job, output, questions  # noqa: PLC0415
 
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with (
-        session.spark_session(master, memory, settings) as spark,
-        progress.shown(spark.sparkContext, "the fleet's events"),
-    ):
+    with session.spark_job("the fleet's events", master, memory, settings) as spark:
         tables = job.fleet(spark, source, str(out), seed)
     asked = questions.questions(tables)
     files = output.write(tables, asked, out)

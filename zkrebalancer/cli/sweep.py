@@ -53,15 +53,12 @@ def sweep(
       zkrebalancer pipeline sweep --out sweep --grid members=10,100 --grid skew=0,1
     """
     require("experiments")
-    from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.sweep import grid, job, output  # noqa: PLC0415
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    with (
-        session.spark_session(master, memory, settings) as spark,
-        progress.shown(spark.sparkContext, f"{len(cells)} cells"),
-    ):
+    with session.spark_job(f"{len(cells)} cells", master, memory, settings) as spark:
         result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
     output.write(result, out)
     told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}

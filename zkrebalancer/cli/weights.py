@@ -72,11 +72,11 @@ def weights(
     if zookeeper is not None and group is not None:
         with BlockingZk(zookeeper) as zk:
             require_group(zk, group)  # fails before Spark starts
-    from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import ingest, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
     ingest.require_event_files(source)
-    with session.spark_session(master, memory, settings) as spark, progress.shown(spark.sparkContext, "weights"):
+    with session.spark_job("weights", master, memory, settings) as spark:
         past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
         errors = model.back_test(past)
         chosen, learned = model.learn(past, errors)

@@ -71,14 +71,26 @@ def check(directory: Path) -> Verdict:
         NoEventsError: the folder contains no events.
 
     """
+    run, files = read(directory)
+    return run.verdict(files.torn_lines)
+
+
+def read(directory: Path, look: Callable[[Event], None] = lambda _event: None) -> tuple[Run, RunEvents]:
+    """Return the run of a folder after its last event, and its files; `look` gets each event, too.
+
+    Raises:
+        NoEventsError: the folder contains no events.
+
+    """
     problems = Problems()
     files = RunEvents(directory, problems)
     run = Run(problems, files)
     for event in files:
         run.apply(event)
+        look(event)
     if run.began_us is None:
         raise NoEventsError(f"the event files of {directory} are empty")
-    return run.verdict(files.torn_lines)
+    return run, files
 
 
 def judge(events: Iterable[Event]) -> Verdict:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from zkrebalancer.observe.checker import Run, Verdict
-from zkrebalancer.observe.reading import Event, NoEventsError, Problems
+from zkrebalancer.observe.checker import Verdict, read
+from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import Rebalance
-from zkrebalancer.observe.run_events import RunEvents
 
 NEEDS = {  # the kinds of events without which a figure is unknown
     "produced": ("produced", "fetcher_started"),
@@ -92,16 +91,8 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
         NoEventsError: the folder contains no events.
 
     """
-    problems = Problems()
-    files = RunEvents(directory, problems)
-    run, seen = Run(problems, files), _Seen()
-    for event in files:
-        run.apply(event)
-        seen.add(event)
-        if seen.kinds.total() % STEP_EVENTS == 0:
-            progress(seen.kinds.total())
-    if run.began_us is None:
-        raise NoEventsError(f"the event files of {directory} are empty")
+    seen = _Seen(progress)
+    run, files = read(directory, seen.add)
     owners_are_recorded = bool(seen.kinds["fetcher_started"])
     verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
     for rebalance in verdict.rebalances:
@@ -121,7 +112,8 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
 class _Seen:
     """What the checker does not keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress = progress
         self.kinds: Counter[str] = Counter()
         self.began_us: int | None = None
         self.ended_us: int | None = None
@@ -132,6 +124,8 @@ class _Seen:
     def add(self, event: Event) -> None:
         kind, at_us = event["kind"], event.get("ts_us")
         self.kinds[kind] += 1
+        if self.kinds.total() % STEP_EVENTS == 0:
+            self._progress(self.kinds.total())
         at_us = at_us if type(at_us) is int else None
         if at_us is not None:
             self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)

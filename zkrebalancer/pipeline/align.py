@@ -29,11 +29,16 @@ _PLACED = StructType([StructField(name, LongType()) for name in ("at_us", *BOUND
 Clocks = tuple[ClockNames, Alignment]
 
 
-def find_clocks(events: DataFrame) -> dict[str, Clocks]:
-    """Return how to read the clocks of each run that has several."""
-    clocks = events.where(F.col("mono_us").isNotNull()).groupBy("run", *_boot())
+def find_clocks(events: DataFrame, blocks: DataFrame) -> dict[str, Clocks]:
+    """Return how to read the clocks of each run that has several; `blocks` are those of the events."""
+    of_blocks = blocks.coalesce(1).groupBy("run").agg(F.flatten(F.collect_set("clocks")).alias("clocks"))
+    found = of_blocks.where(F.size(F.array_distinct("clocks")) > 1).select("run").collect()
+    if not found:
+        return {}
+    own = events.where(F.col("run").isin(*[row["run"] for row in found]) & F.col("mono_us").isNotNull())
+    clocks = own.groupBy("run", *_boot()).agg(F.min(_wall_us()).alias("ts_us")).orderBy("run", *_BOOT)
     of_runs: dict[str, ClockNames] = {}
-    for row in clocks.agg(F.min(_wall_us()).alias("ts_us")).orderBy("run", *_BOOT).toLocalIterator():
+    for row in clocks.toLocalIterator():
         names = of_runs.setdefault(row["run"], ClockNames())
         names.note({"host": row["host"], "boot": row["boot"], "ts_us": row["ts_us"], "mono_us": 0})
     return {run: (names, _align(events, run, names)) for run, names in of_runs.items() if names.count > 1}
@@ -70,16 +75,16 @@ def _boot() -> list[Column]:
 
 def aligned(events: DataFrame, clocks: Mapping[str, Clocks]) -> DataFrame:
     """Return the events of these runs at times of one clock, with BOUNDS, FOREVER_US without one."""
-    place = F.udf(partial(_place, clocks), _PLACED)
+    place = F.udf(partial(_place, clocks), _PLACED, useArrow=False)  # PySpark looks for hints that a partial lacks
     found = place("run", "host", "boot", "ts_us", "mono_us")
     moved = events.where(F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()).withColumn("placed", found)
     bounds = {name: F.col(f"placed.{name}") for name in BOUNDS}
     return moved.withColumns({"mono_us": F.col("placed.at_us"), **bounds}).drop("placed")
 
 
-def on_one_clock(events: DataFrame, keep: Callable[[str, DataFrame], DataFrame]) -> DataFrame:
+def on_one_clock(events: DataFrame, blocks: DataFrame, keep: Callable[[str, DataFrame], DataFrame]) -> DataFrame:
     """Return all events, those of runs with several clocks at times of one; `keep` stores a table and reads it back."""
-    clocks = find_clocks(events)
+    clocks = find_clocks(events, blocks)
     if not clocks:
         return events
     is_moved = F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()

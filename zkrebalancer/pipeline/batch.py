@@ -6,45 +6,56 @@ to fit into memory. The streaming pipeline calls the same `tables` after each mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline import align, ingest, progress
-from zkrebalancer.pipeline.facts import delays, deliveries, fates, of_partition
+from zkrebalancer.pipeline.facts import deliveries, fates, of_partition
 from zkrebalancer.pipeline.facts.by_run import tables_of_runs
 from zkrebalancer.pipeline.facts.coverage import delivery, tables_of_partitions
-from zkrebalancer.pipeline.facts.excuses import excuses
-from zkrebalancer.pipeline.facts.of_run import EXCUSED, SCHEMAS
-from zkrebalancer.pipeline.facts.runs import runs
-from zkrebalancer.pipeline.facts.steps import arrivals, windows
+from zkrebalancer.pipeline.facts.excuses import excused, last_commits
+from zkrebalancer.pipeline.facts.reduced import reduced
+from zkrebalancer.pipeline.facts.runs import RUNS, runs
+from zkrebalancer.pipeline.facts.steps import windows
+from zkrebalancer.pipeline.schema import REJECTED
+from zkrebalancer.pipeline.store import Folder, Store
 
 EVENTS = "events"
-RUNS = "runs"
 REJECTS = "rejects"
-Keep = Callable[[str, DataFrame], DataFrame]  # writes a table under a name, returns the table read back
+WINDOWS = "windows"
 
 
-def tables(events: DataFrame, keep: Keep) -> None:
-    """Build every table of `docs/reference/tables.md` from events as returned by `ingest.read_events`."""
-    events = align.on_one_clock(events, keep)
-    blocks = keep("blocks", ingest.blocks(events))
-    rejected = keep(REJECTS, ingest.rejects(events, blocks))
-    spans = keep("windows", windows(events))  # as a table, so that Spark knows whether it is small
-    with tables_of_runs(events, arrivals(events, spans)) as found:
-        small = {name: keep(name, found(name)) for name in SCHEMAS if name != EXCUSED}
-        excused = keep("excuses", excuses(events, found(EXCUSED)))
-    deletions, intervals, legs = small["eras"], small["intervals"], small["legs"]
+def tables(events: DataFrame, kinds: frozenset[str], store: Store) -> None:
+    """Build every table of `docs/reference/tables.md` from events as returned by `ingest.read_events`.
+
+    `kinds`: those that occur; what has none of them needs no job.
+    """
+    blocks = store.keep("blocks", ingest.blocks(events))
+    aligned = align.on_one_clock(events, blocks, store.keep)
+    if aligned is not events:
+        events, blocks = aligned, store.keep("blocks", ingest.blocks(aligned))
+    rejects = ingest.rejects(events, blocks)
+    has_rejects = REJECTED in kinds
+    rejected = store.keep(REJECTS, rejects) if has_rejects else store.keep_none(REJECTS, rejects.schema)
+    steps = windows(events)
+    # as a table, so that Spark knows whether it is small
+    spans = store.keep(WINDOWS, steps) if "step" in kinds else store.keep_none(WINDOWS, steps.schema)
+    seen = reduced(events, blocks, spans if "step" in kinds else None)
+    small = store.keep_all("events of runs", tables_of_runs(events, seen))
+    intervals, legs = small["intervals"], small["legs"]
+    deletions = small["eras"] if "topic_deleted" in kinds else None
     held = deliveries.deliveries_by_leg(events, legs, deletions)
-    stretches = keep("stretches", deliveries.stretches(held))
-    with tables_of_partitions(events, intervals, legs, stretches, deletions) as found:
-        shares, suspects = (keep(name, found(name)) for name in of_partition.SCHEMAS)
-    doubtful = keep("doubtful", deliveries.doubtful(suspects, held))
-    with delivery(shares, doubtful, excused, legs, stretches) as found:
-        delivered = keep(fates.DELIVERY, found(fates.DELIVERY))
-    keep(RUNS, runs(events, blocks, delivered, small["overlaps"], rejected))
-    keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
-    keep("delay_curve", delays.delay_curve(events, blocks))
+    stretches = store.keep("stretches", deliveries.stretches(held))
+    covered = store.keep_all("offsets", tables_of_partitions(events, intervals, legs, stretches, deletions))
+    crashed = excused(intervals)
+    doubtful = deliveries.doubtful(covered[of_partition.SUSPECTS], held)
+    commits = last_commits(events, crashed)
+    fate = delivery(covered[of_partition.SEGMENTS], doubtful, crashed, commits, legs, stretches)
+    delivered = store.keep_all("deliveries", fate)[fates.DELIVERY]
+    rejected_lines = rejected if has_rejects else None
+    store.keep_all("runs", runs(events, blocks, delivered, small["overlaps"], rejected_lines))
 
 
 def run(spark: SparkSession, source: str, out: str) -> None:
@@ -61,16 +72,10 @@ def write_tables(spark: SparkSession, lines: DataFrame, out: str) -> dict[str, D
     """Write all tables of event lines below `out`; return them, `events` included, as read back."""
     progress.step(spark.sparkContext, f"table {EVENTS}")
     ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
-    written = {EVENTS: ingest.read_events(spark, f"{out}/{EVENTS}")}
-
-    def keep(name: str, table: DataFrame) -> DataFrame:
-        progress.step(spark.sparkContext, f"table {name}")
-        table.write.mode("overwrite").parquet(f"{out}/{name}")
-        written[name] = ingest.read_table(spark, f"{out}/{name}", schema=table.schema)
-        return written[name]
-
-    tables(written[EVENTS], keep)
-    return written
+    events = ingest.read_events(spark, f"{out}/{EVENTS}")
+    store = Folder(spark, Path(out))
+    tables(events, ingest.stored_kinds(Path(out, EVENTS)), store)
+    return {EVENTS: events, **store.written}
 
 
 def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.types import StructType
 
+from zkrebalancer.observe.hosts import REBOOTED_US
 from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline.schema import (
     BOUNDS,
@@ -122,11 +123,17 @@ def _literal(folder: str) -> str:
     return folder if "://" in folder else re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", folder)
 
 
-def blocks(events: DataFrame) -> DataFrame:
-    """Return (run, file, block, row, lines, events, kinds, began_us, ended_us) of each block.
+def stored_kinds(*folders: Path) -> frozenset[str]:
+    """Return the kinds of the events that `write_events` wrote: one folder for each."""
+    return frozenset(path.name.partition("=")[2] for folder in folders for path in folder.glob("kind=*"))
 
-    `row` is its first row, `kinds` are the kinds of its events.
+
+def blocks(events: DataFrame) -> DataFrame:
+    """Return (run, file, block, row, lines, events, kinds, began_us, ended_us, clocks) of each block.
+
+    `row` is its first row, `kinds` are the kinds of its events, and `clocks` tells the boots of hosts apart.
     """
+    clock = F.struct("host", "boot", F.floor((F.col("ts_us") - F.col("mono_us")) / REBOOTED_US).alias("nearby"))
     return events.groupBy("run", "file", "block").agg(
         F.min("row").alias("row"),
         F.count("*").alias("lines"),
@@ -134,6 +141,7 @@ def blocks(events: DataFrame) -> DataFrame:
         F.collect_set("kind").alias("kinds"),
         F.min("mono_us").alias("began_us"),
         F.max("mono_us").alias("ended_us"),
+        F.collect_set(F.when(F.col("mono_us").isNotNull(), clock)).alias("clocks"),
     )
 
 

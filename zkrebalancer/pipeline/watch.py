@@ -21,10 +21,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from zkrebalancer.localcluster.locks import locked
-from zkrebalancer.pipeline import batch, ingest, progress
+from zkrebalancer.pipeline import batch, ingest, progress, store
 from zkrebalancer.pipeline.commits import Commits
+from zkrebalancer.pipeline.facts.one_pass import File, Pass
 from zkrebalancer.pipeline.schema import STORED
 from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
@@ -34,6 +36,8 @@ CHECKPOINT = "checkpoint"
 LOCK = ".lock"
 REPEATED_WITHIN = "10 minutes"
 _ID_DIGITS = 16
+_NO_RUN = "run_id=none"
+_PASSES = "passes"  # where tasks write what is moved to the tables
 _PREFIX = "batch="  # parts of the events
 MERGED = 16  # parts
 
@@ -121,7 +125,8 @@ def update(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tu
         before = _merged(spark, commits, parts.get(batch.EVENTS, {}), number)
         parts[batch.EVENTS] = {**before, _part(number, number): added}
         stored = ingest.read_events(spark, *commits.paths(parts[batch.EVENTS]), base=str(commits.path(batch.EVENTS)))
-        batch.tables(stored.where(F.col("run").isin(runs)), _Tables(spark, commits, parts, runs).keep)
+        kinds = ingest.stored_kinds(*map(Path, commits.paths(parts[batch.EVENTS])))
+        batch.tables(stored.where(F.col("run").isin(runs)), kinds, _Tables(spark, commits, parts, runs))
         commits.commit(parts)
     return sum(row["count"] for row in counts), len(runs)
 
@@ -171,21 +176,49 @@ class _Tables:
         self, spark: SparkSession, commits: Commits, parts: dict[str, dict[str, str]], runs: list[str]
     ) -> None:
         self._spark, self._commits, self._parts = spark, commits, parts
-        self._ids = [hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS] for run in runs]
+        self._ids = [_id(run) for run in runs]
 
     def keep(self, name: str, table: DataFrame) -> DataFrame:
-        """Write the rows of these runs; return them read back."""
+        """Let Spark write the rows of these runs; return them read back."""
         progress.step(self._spark.sparkContext, f"table {name}")
-        folder, parts = self._commits.new_folder(name), self._parts.setdefault(name, {})
-        path = self._commits.path(folder)
+        folder = self._commits.new_folder(name)
         run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
-        table.withColumn("run_id", run_id).write.partitionBy("run_id").parquet(str(path))
-        if not parts:  # an empty file gives the table its columns
-            table.limit(0).write.parquet(f"{path}/run_id=none")
-            parts["run_id=none"] = f"{folder}/run_id=none"
+        table.withColumn("run_id", run_id).write.partitionBy("run_id").parquet(str(self._commits.path(folder)))
+        return self._added(name, folder, table.schema)
+
+    def keep_none(self, name: str, schema: StructType) -> DataFrame:
+        """Write that these runs have no row of a table; return it."""
+        return self._moved(name, schema, [])
+
+    def keep_all(self, title: str, found: Pass) -> dict[str, DataFrame]:
+        """Let the tasks of a pass write the rows of these runs; return each table's read back."""
+        progress.step(self._spark.sparkContext, title)
+        with store.written(self._commits.path(self._commits.new_folder(_PASSES)), found, by_run=True) as files:
+            return {name: self._moved(name, schema, files[name]) for name, schema in found.schemas.items()}
+
+    def _moved(self, name: str, schema: StructType, files: list[File]) -> DataFrame:
+        folder = self._commits.new_folder(name)
+        by_run: dict[str, list[File]] = {}
+        for file in files:
+            by_run.setdefault(_id(file.run), []).append(file)
+        for part, of_run in by_run.items():
+            (self._commits.path(folder) / f"run_id={part}").mkdir(parents=True)
+            store.move(of_run, self._commits.path(folder) / f"run_id={part}", schema)
+        return self._added(name, folder, schema)
+
+    def _added(self, name: str, folder: str, schema: StructType) -> DataFrame:
+        parts, path = self._parts.setdefault(name, {}), self._commits.path(folder)
+        if not parts or not path.exists():  # a file without rows gives the table, or these runs' part, its columns
+            (path / _NO_RUN).mkdir(parents=True)
+            store.move([], path / _NO_RUN, schema)
+            parts.setdefault(_NO_RUN, f"{folder}/{_NO_RUN}")
         for part in (f"run_id={each}" for each in self._ids):
             parts.pop(part, None)
             if (path / part).exists():
                 parts[part] = f"{folder}/{part}"
-        stored = ingest.read_table(self._spark, str(path), schema=table.schema.add("run_id", "string"))
+        stored = ingest.read_table(self._spark, str(path), schema=schema.add("run_id", "string"))
         return stored.where(F.col("run_id").isin(self._ids)).drop("run_id")
+
+
+def _id(run: str) -> str:
+    return hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS]

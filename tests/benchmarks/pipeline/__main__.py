@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from tests.benchmarks.pipeline.plain import STEP, VERDICT
 from tests.benchmarks.pipeline.world import World
 
 HEAP = "2600m"
+TABLE = """| events | on disk | Spark | peak memory | peer | peak memory | ratio | answers |
+|---|---|---|---|---|---|---|---|"""
 
 
 def told(document: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -45,15 +46,14 @@ def told(document: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def compare(millions: float) -> str:
-    """Measure both sides on that many events, compare their results, and return a report."""
+    """Measure both sides on that many events, compare their results, and return a row of TABLE."""
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
         folder, out = Path(scratch, "events"), Path(scratch, "out")
         folder.mkdir()
-        began = time.perf_counter()
         world = World(folder)
         world.run(int(millions * 1e6))
-        size_mb, took_s = sum(path.stat().st_size for path in folder.iterdir()) / 1e6, time.perf_counter() - began
-        load = os.getloadavg()[0]
+        size_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+        print(f"{world.written:,} events; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
         command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
         spark_s, spark_mib, document = measuring.measured(command)
@@ -62,19 +62,15 @@ def compare(millions: float) -> str:
         )
         found = told(document, out)
         different = [name for name in said if found[name] != said[name]]
-        return "\n".join(
-            (
-                f"{world.written:,} events, {size_mb:,.0f} MB, written in {took_s:.0f} s; load before {load:.1f}",
-                f"  Spark {spark_s:.0f} s, {spark_mib:,.0f} MiB, {world.written / spark_s:,.0f} events/s",
-                f"  plain {plain_s:.0f} s, {plain_mib:,.0f} MiB, {world.written / plain_s:,.0f} events/s",
-                f"  Spark is {plain_s / spark_s:.2f} times as fast; "
-                + (f"ANSWERS DIFFER: {different}" if different else "answers are equal"),
-            )
-        )
+        size = f"{size_mb / 1e3:.2f} GB" if size_mb >= 1e3 else f"{size_mb:.0f} MB"
+        sides = (f"{spark_s:.0f} s | {spark_mib:,.0f} MiB", f"{plain_s:.0f} s | {plain_mib:,.0f} MiB")
+        answers = f"DIFFER: {different}" if different else "equal"
+        return f"| {millions:g} million | {size} | {' | '.join(sides)} | {plain_s / spark_s:.2f} | {answers} |"
 
 
 def main() -> None:
-    """Measure the sizes given as arguments."""
+    """Measure the sizes given as arguments; print the table of `docs/benchmarks.md`."""
+    print(TABLE)
     for millions in map(float, sys.argv[1:] or ("1", "5", "20")):
         print(compare(millions), flush=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.observe.test_several_hosts import SECOND, Fleet, drifting
@@ -24,11 +25,13 @@ def overlaps(spark: SparkSession, folder: Path) -> list[tuple[str, bool]]:
     def keep(_name: str, table: DataFrame) -> DataFrame:
         return table
 
-    events = align.on_one_clock(ingest.read_events(spark, str(folder / "stored")), keep)
-    with tables_of_runs(events) as found:
+    events = ingest.read_events(spark, str(folder / "stored"))
+    events = align.on_one_clock(events, ingest.blocks(events), keep)
+    with tables_of_runs(events).frames() as found:
         return sorted((row["run"], row["is_certain"]) for row in found("overlaps").collect())
 
 
+@pytest.mark.filterwarnings("error:Cannot infer the eval type")
 def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession, tmp_path: Path) -> None:
     """In `on_one_clock`, return the events as they are; in `Judged.overlap`, do not look at the bounds."""
     write(tmp_path / "correct", Fleet(drifting()).moves(2))

@@ -60,7 +60,7 @@ def delivered(history: History, found: dict[str, Rows], deleted_us: list[int]) -
         if not legs or legs[0]["era"] == era:
             offsets = {"begin": event["first_offset"], "end": event["last_offset"] + 1}
             keys = {name: event[name] for name in ("group", "topic", "partition", "member")}
-            singles.append({**keys, **offsets, **of_leg, "era": era, "at": at})
+            singles.append({**keys, **offsets, **of_leg, "era": era, "at": at, "bucket": 0})
     return singles
 
 
@@ -84,6 +84,7 @@ def by_partition(history: History) -> dict[int, dict[str, Rows]]:
     found = of_history(history)
     deleted_us = [deleted for row in found["eras"] for deleted in row["deleted_us"]]
     produced = [event for event in history.events if event["kind"] == "produced"]
+    excused = [{**each, "held_us": each["started_us"]} for each in found["intervals"] if each["excused_us"] is not None]
     singles = delivered(history, found, deleted_us)
     rows = {
         "produced": [
@@ -99,9 +100,8 @@ def by_partition(history: History) -> dict[int, dict[str, Rows]]:
         "leg": found["legs"],
         "stretch": joined(singles),
         "single": singles,
-        "excuse": [
-            {**each, "held_us": each["started_us"], "committed": committed(history, each)} for each in found["excused"]
-        ],
+        "excuse": excused,
+        "commit": [{**each, "committed": last} for each in excused if (last := committed(history, each)) is not None],
     }
     partitions: dict[int, dict[str, Rows]] = defaultdict(lambda: defaultdict(list))
     for what, of_kind in rows.items():
@@ -120,7 +120,7 @@ def counts(history: History) -> Counter[str]:
         singles = [each for each in rows["single"] if any(_is_of(each, stretch) for stretch in judged["suspects"])]
         segments = [{**each, "what": "segment"} for each in judged["segments"]]
         record = fates.Fates("r", "g", "t", partition)
-        feed(record, segments, singles, *(rows[what] for what in ("leg", "stretch", "excuse")))
+        feed(record, segments, singles, *(rows[what] for what in ("leg", "stretch", "excuse", "commit")))
         for row in tables(record.rows, fates.SCHEMAS)["delivery"]:
             sums.update({name: row[name] for name in SUMS})
     return sums
@@ -137,8 +137,8 @@ def feed(group: Group, *rows: Rows) -> None:
     group.finish()
 
 
-def committed(history: History, excused: dict[str, Any]) -> int:
-    """Return the last offset committed in an interval up to its excuse."""
+def committed(history: History, excused: dict[str, Any]) -> int | None:
+    """Return the last offset committed in an interval up to its excuse, if any."""
     offsets = [
         event["offset"]
         for event in history.events
@@ -146,8 +146,7 @@ def committed(history: History, excused: dict[str, Any]) -> int:
         and (event["member"], event["partition"]) == (excused["member"], excused["partition"])
         and excused["started_us"] <= event["mono_us"] <= excused["excused_us"]
     ]
-    position: int = excused["position"]
-    return offsets[-1] if offsets else position
+    return offsets[-1] if offsets else None
 
 
 def test_the_fate_of_records_is_that_of_the_checker() -> None:

@@ -12,6 +12,7 @@ from tests.support.pipeline_run import Made
 from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import batch, ingest, tail, watch
+from zkrebalancer.pipeline.store import Store
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -99,8 +100,8 @@ def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build only the table `runs`, with a row per event."""
 
-    def tables(events: DataFrame, keep: batch.Keep) -> None:
-        keep("runs", events.select("run", "mono_us"))
+    def tables(events: DataFrame, _kinds: frozenset[str], store: Store) -> None:
+        store.keep("runs", events.select("run", "mono_us"))
 
     monkeypatch.setattr(batch, "tables", tables)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.of_run import SCHEMAS, RunFacts
-from zkrebalancer.pipeline.facts.one_pass import one_pass
+from zkrebalancer.pipeline.facts.one_pass import Pass
 from zkrebalancer.pipeline.schema import BOUNDS, ORDER
 
 KINDS = (
@@ -25,14 +22,12 @@ _KEYS = (
 )
 
 
-def tables_of_runs(
-    events: DataFrame, arrivals: DataFrame | None = None
-) -> AbstractContextManager[Callable[[str], DataFrame]]:
-    """Give a function from the name of a table in SCHEMAS to the table; all come from one pass over the events.
+def tables_of_runs(events: DataFrame, deliveries: DataFrame | None = None) -> Pass:
+    """Return the pass over events that makes the tables of `of_run.SCHEMAS`.
 
-    `arrivals`: the deliveries that tables about steps need (`steps.arrivals`).
+    `deliveries`: what the tables about steps and delays need of them (`reduced`).
     """
     wanted = events.where(F.col("kind").isin(*KINDS)).select(*_KEYS)
-    if arrivals is not None:
-        wanted = wanted.unionByName(arrivals, allowMissingColumns=True)
-    return one_pass(wanted, ("run",), ORDER, SCHEMAS, RunFacts)
+    if deliveries is not None:
+        wanted = wanted.unionByName(deliveries, allowMissingColumns=True)
+    return Pass(wanted, ("run",), ORDER, SCHEMAS, RunFacts)

@@ -5,64 +5,54 @@ There are as many produced ranges as `produced` events, so contiguous ones are m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import reduce
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts import fates, of_partition
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.facts.one_pass import one_pass
+from zkrebalancer.pipeline.facts.one_pass import Pass, union
 from zkrebalancer.pipeline.schema import PARTITION
 
 PIECE_OFFSETS = 65_536  # produced ranges are merged within pieces of this size
-Tables = AbstractContextManager[Callable[[str], DataFrame]]
 
 
 def tables_of_partitions(
-    events: DataFrame, intervals: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
-) -> Tables:
-    """Give a function from the name of a table in `of_partition.SCHEMAS` to the table."""
+    events: DataFrame, intervals: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame | None
+) -> Pass:
+    """Return the pass over partitions that makes the tables of `of_partition.SCHEMAS`."""
     log = ("run", "topic", "partition", "era")
     produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
         *log, F.col("first_offset").alias("begin"), (F.col("last_offset") + 1).alias("end")
     )
     rows = (
-        _of_kind(joined(produced, log), of_partition.PRODUCED),
-        _of_kind(intervals.select(*PARTITION, "era", "position", F.col("began").alias("since")), of_partition.INTERVAL),
-        _of_kind(legs, of_partition.LEG),
-        _of_kind(stretches, of_partition.STRETCH),
+        (joined(produced, log), of_partition.PRODUCED),
+        (intervals.select(*PARTITION, "era", "position", F.col("began").alias("since")), of_partition.INTERVAL),
+        (legs, of_partition.LEG),
+        (stretches, of_partition.STRETCH),
     )
-    return one_pass(_all(rows), of_partition.KEY, (), of_partition.SCHEMAS, of_partition.PartitionFacts)
+    return Pass(union(rows), of_partition.KEY, (), of_partition.SCHEMAS, of_partition.PartitionFacts)
 
 
 def delivery(
-    segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs: DataFrame, stretches: DataFrame
-) -> Tables:
-    """Give a function that returns the table `delivery` for its name.
-
-    Columns: run, group, topic, partition; in records: produced, delivered, lost, duplicated, duplicated_outside_crash;
-    in deliveries: out_of_order and unheld, those to a member that did not own the partition.
-    """
+    segments: DataFrame,
+    doubtful: DataFrame,
+    excused: DataFrame,
+    commits: DataFrame,
+    legs: DataFrame,
+    stretches: DataFrame,
+) -> Pass:
+    """Return the pass over the partitions of groups that makes the tables of `fates.SCHEMAS`."""
     at = F.struct("mono_us", "block", "row").alias("at")
+    singles = doubtful.select(*PARTITION, "era", "member", "started_us", "position", "begin", "end", "bucket", at)
     rows = (
-        _of_kind(segments, fates.SEGMENT),
-        _of_kind(doubtful.select(*PARTITION, "era", "member", "started_us", "begin", "end", at), fates.SINGLE),
-        _of_kind(excuses.withColumnRenamed("started_us", "held_us"), fates.EXCUSE),
-        _of_kind(legs, fates.LEG),
-        _of_kind(stretches, fates.STRETCH),
+        (segments, fates.SEGMENT),
+        (singles, fates.SINGLE),
+        (excused.withColumnRenamed("started_us", "held_us"), fates.EXCUSE),
+        (commits.withColumnRenamed("started_us", "held_us"), fates.COMMIT),
+        (legs, fates.LEG),
+        (stretches, fates.STRETCH),
     )
-    return one_pass(_all(rows), PARTITION, (), fates.SCHEMAS, fates.Fates)
-
-
-def _of_kind(rows: DataFrame, what: str) -> DataFrame:
-    return rows.withColumn("what", F.lit(what))
-
-
-def _all(frames: tuple[DataFrame, ...]) -> DataFrame:
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    return Pass(union(rows), PARTITION, (), fates.SCHEMAS, fates.Fates)
 
 
 def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:

@@ -24,7 +24,7 @@ _OF_LEG = ("started_us", "position")
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
-def deliveries_by_leg(events: DataFrame, legs: DataFrame, deletions: DataFrame) -> DataFrame:
+def deliveries_by_leg(events: DataFrame, legs: DataFrame, deletions: DataFrame | None) -> DataFrame:
     """Return (run, group, topic, partition, member, era, mono_us, block, row, begin, end, started_us, position).
 
     The offsets are [begin, end); `started_us` and `position` are those of the leg, null if the member owned nothing.

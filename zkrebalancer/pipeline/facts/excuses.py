@@ -11,18 +11,14 @@ from zkrebalancer.pipeline.schema import ORDER
 INTERVAL = (*OWNER, "started_us")
 
 
-def excuses(events: DataFrame, excused: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, member, started_us, excused_us, committed): the `excused` intervals.
+def excused(intervals: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, member, started_us, excused_us, position) of the excused intervals."""
+    return intervals.where(F.col("excused_us").isNotNull()).select(*INTERVAL, "excused_us", "position")
 
-    `committed` is the last offset committed in the interval up to `excused_us`, or its position if there was none.
-    """
+
+def last_commits(events: DataFrame, excused: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, member, started_us, committed): the last commit in excused intervals."""
     commits = events.where(F.col("kind") == "committed").select(*OWNER, "offset", F.struct(*ORDER).alias("at"))
     in_time = (F.col("at.mono_us") >= F.col("started_us")) & (F.col("at.mono_us") <= F.col("excused_us"))
-    last = (
-        commits.join(excused.drop("position"), list(OWNER))
-        .where(in_time)
-        .groupBy(*INTERVAL)
-        .agg(F.max_by("offset", "at").alias("committed"))
-    )
-    committed = F.coalesce("committed", "position").alias("committed")
-    return excused.join(last, list(INTERVAL), "left").select(*INTERVAL, "excused_us", committed)
+    of_intervals = commits.join(F.broadcast(excused.drop("position")), list(OWNER)).where(in_time)
+    return of_intervals.groupBy(*INTERVAL).agg(F.max_by("offset", "at").alias("committed"))

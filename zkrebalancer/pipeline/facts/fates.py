@@ -17,12 +17,16 @@ from typing import Any
 from zkrebalancer.pipeline.facts.of_partition import late, order
 from zkrebalancer.pipeline.facts.one_pass import Row
 
-DELIVERY = "delivery"
+DELIVERY, DOUBTFUL, EXCUSES = "delivery", "doubtful", "excuses"
 COUNTS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "unheld")
-SCHEMAS = {
-    DELIVERY: "run string, group string, topic string, partition int, " + ", ".join(f"{name} bigint" for name in COUNTS)
+_KEY = "run string, group string, topic string, partition int"
+SCHEMAS = {  # of the tables, as Spark's DDL; counts of `delivery` are records, but for the last two
+    DELIVERY: f"{_KEY}, " + ", ".join(f"{name} bigint" for name in COUNTS),
+    DOUBTFUL: f"{_KEY}, member string, era int, mono_us bigint, block bigint, row bigint, begin bigint, end bigint, "
+    "started_us bigint, position bigint, bucket bigint",
+    EXCUSES: f"{_KEY}, member string, started_us bigint, excused_us bigint, committed bigint",
 }
-SEGMENT, SINGLE, EXCUSE, LEG, STRETCH = "segment", "single", "excuse", "leg", "stretch"
+SEGMENT, SINGLE, EXCUSE, COMMIT, LEG, STRETCH = "segment", "single", "excuse", "commit", "leg", "stretch"
 Leg = tuple[str, int]  # member and start
 
 
@@ -123,24 +127,34 @@ class _Book:
 
 
 class Fates:
-    """The row of one partition of a group."""
+    """The tables of one partition of a group."""
 
     def __init__(self, run: str, group: str, topic: str, partition: int) -> None:
         """Begin before the first row."""
-        self.rows: dict[str, list[tuple[Any, ...]]] = {DELIVERY: []}
+        self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in SCHEMAS}
         self._key = (run, group, topic, partition)
         self._books: dict[int, _Book] = defaultdict(_Book)  # by era
         self._excuses: list[Row] = []
+        self._committed: dict[Leg, int] = {}
 
     def apply(self, row: Row) -> None:
         """Handle a row, whose kind is `what`."""
         if row["what"] == EXCUSE:
             self._excuses.append(row)
+        elif row["what"] == COMMIT:
+            self._committed[row["member"], row["held_us"]] = row["committed"]
         else:
             self._books[row["era"]].rows[row["what"]].append(row)
+            if row["what"] == SINGLE:
+                of_delivery = (row["era"], *order(row["at"]), row["begin"], row["end"], row["started_us"])
+                self.rows[DOUBTFUL].append((*self._key, row["member"], *of_delivery, row["position"], row["bucket"]))
 
     def finish(self) -> None:
-        """Complete the row, unless no offset was due or delivered."""
+        """Complete the tables; `delivery` has no row if no offset was due or delivered."""
+        for each in self._excuses:
+            each["committed"] = self._committed.get((each["member"], each["held_us"]), each["position"])
+            of_crash = (each["held_us"], each["excused_us"], each["committed"])
+            self.rows[EXCUSES].append((*self._key, each["member"], *of_crash))
         if not any(book.rows[SEGMENT] for book in self._books.values()):
             return
         totals = dict.fromkeys(COUNTS, 0)

@@ -16,16 +16,16 @@ from zkrebalancer.observe.measures import END, Effect, Steps, Window, effect
 from zkrebalancer.observe.partition_history import CLOSED
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import Plan, RebalanceLog
+from zkrebalancer.pipeline.facts.delays import Delays
+from zkrebalancer.pipeline.facts.reduced import BIN, SECOND
 
 _KEY = "run string, group string, topic string, partition int"
 _ORDER = "struct<mono_us: bigint, file: string, block: bigint, row: bigint>"
-EXCUSED = "excused"  # the intervals that a crash excuses: not a table, but what `excuses` begins with
 SCHEMAS = {  # of the tables, as Spark's DDL
-    EXCUSED: f"{_KEY}, member string, started_us bigint, excused_us bigint, position bigint",
     "eras": "run string, topic string, deleted_us array<bigint>",
     "intervals": f"{_KEY}, member string, generation bigint, cause_id string, started_us bigint, position bigint, "
     f"ended_us bigint, ended_by string, began {_ORDER}, ceased {_ORDER}, start_early_us bigint, start_late_us bigint, "
-    "end_early_us bigint, end_late_us bigint, era int, until_us bigint",
+    "end_early_us bigint, end_late_us bigint, era int, until_us bigint, excused_us bigint",
     "legs": f"{_KEY}, member string, era int, held_us bigint, until_us bigint, started_us bigint, position bigint",
     "overlaps": f"{_KEY}, member string, other string, began_us bigint, ended_us bigint, is_certain boolean",
     "gaps": f"{_KEY}, began_us bigint, ended_us bigint, member string, previous string, generation bigint, "
@@ -38,6 +38,10 @@ SCHEMAS = {  # of the tables, as Spark's DDL
     "steps": "run string, step bigint, name string, target string, cause_id string, from_us bigint, to_us bigint, "
     "unsettled_ms bigint, settled_ms double, first_record_ms double, unowned_partition_ms double, moved bigint, "
     "moved_least bigint, stopped_needlessly bigint",
+    "delays": "run string, group string, topic string, step bigint, bin int, records bigint, max_us bigint",
+    "delay_figures": "run string, group string, step bigint, records bigint, delay_p50_ms double, delay_p99_ms double, "
+    "delay_max_ms double",
+    "delay_curve": "run string, group string, second bigint, records bigint, mean_ms double, max_ms double",
     "costs": "run string, step bigint, role string, target string, cpu_ms double, rss_bytes_max bigint, "
     "requests bigint, bytes bigint",
 }
@@ -59,7 +63,7 @@ class RunFacts:
         self._planned: set[tuple[str, int | None]] = set()  # group and generation of plans with a recorded start
         self._steps = Steps()
         self._cause_id: str | None = None  # of the current step
-        self._costs = Costs()
+        self._costs, self._delays = Costs(), Delays()
         self._handlers: dict[str, Callable[[Event], None]] = {
             "fetcher_started": self._start,
             "fetcher_stopped": self._stop,
@@ -75,6 +79,8 @@ class RunFacts:
             "step": self._step,
             "sampled": lambda event: self._costs.sampled(event, self._number),
             "counted": lambda event: self._costs.counted(event, self._number),
+            BIN: self._delays.add_bin,
+            SECOND: self._add_second,
         }
 
     def apply(self, event: Event) -> None:
@@ -98,9 +104,24 @@ class RunFacts:
             self._add("rebalances", *self._rebalance(plan))
         if self._steps.window is not None:
             self._end_step(self._steps.window, None)
+        self._delays.finish()
+        self._add_curve()
+        for row in self._delays.bins():
+            self._add("delays", *row)
+        for row in self._delays.figures():
+            self._add("delay_figures", *row)
         for step, process, cost in self._costs:
             cpu_ms = None if cost.cpu_us is None else cost.cpu_us / 1_000
             self._add("costs", step, *process, cpu_ms, cost.rss_bytes_max, cost.requests, cost.bytes)
+
+    def _add_second(self, event: Event) -> None:
+        self._delays.add_second(event)
+        self._add_curve()
+
+    def _add_curve(self) -> None:
+        for row in self._delays.curve:
+            self._add("delay_curve", *row)
+        self._delays.curve.clear()
 
     def _add(self, table: str, *values: object) -> None:
         self.rows[table].append((self._run, *values))
@@ -159,8 +180,6 @@ class RunFacts:
             self._add("intervals", *key, held.member, *_interval(held))
             for at_us, position, until_us in held.legs():
                 self._add("legs", *key, held.member, held.era, held.began.us, until_us, at_us, position)
-            if held.excused_us is not None:
-                self._add(EXCUSED, *key, held.member, held.began.us, held.excused_us, held.position)
             if each.previous is not None:
                 is_moved = held.member != each.previous
                 self._add("moves", *key, held.began.us, held.member, each.previous, is_moved, *plan)
@@ -233,4 +252,5 @@ def _interval(held: Held) -> Sequence[object]:
         *bounds,
         held.era,
         held.until_us,
+        held.excused_us,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US, ORDER, PARTITION
+from zkrebalancer.pipeline.schema import FOREVER_US, ORDER, PARTITION
 
 END = "end"
 STEP = ("run", "step")
@@ -56,12 +56,3 @@ def owners_around(windows: DataFrame, intervals: DataFrame) -> DataFrame:
 
     keys = ["step", "target", *PARTITION]
     return pairs.groupBy(*keys).agg(owner_at("from_us").alias("before"), owner_at("to_us").alias("after"))
-
-
-def arrivals(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Return the first delivery of each partition to each member in each step, as events of no records."""
-    delivered = with_step(events.where(F.col("kind") == "delivered"), windows).where(F.col("step").isNotNull())
-    first = delivered.groupBy(*PARTITION, "member", "step").agg(F.min(F.struct(*ORDER)).alias("at"))
-    bounds = [F.lit(0).cast("bigint").alias(name) for name in BOUNDS]
-    nothing = (F.lit("delivered").alias("kind"), F.lit(0).cast("bigint").alias("count"))
-    return first.select(*PARTITION, "member", "at.*", *bounds, *nothing)

@@ -31,7 +31,7 @@ def fleet(spark: SparkSession, source: str, out: str, seed: int) -> Tables:
 
     """
     events = history.read(spark, source, f"{out}/{EVENTS}")
-    with tables_of_runs(history.by_group(events)) as found:
+    with tables_of_runs(history.by_group(events)).frames() as found:
         intervals, gaps = found("intervals"), history.costly_gaps(events, found("gaps"))
         causes = history.causes(found("rebalances"), gaps, history.waits(events, intervals)).toPandas()
     spans = history.spans(events)
