@@ -9,8 +9,9 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
@@ -187,7 +188,7 @@ class AsyncConsumer(ConsumerBase):
                 if inspect.isawaitable(answer):
                     await answer
             case Block(call):
-                await asyncio.to_thread(call)
+                await _in_a_thread(call)
 
     async def _wait(self, changes: int, deadline_s: float) -> None:
         self._changed.clear()  # before the check, so that no later change is missed
@@ -214,3 +215,14 @@ class AsyncConsumer(ConsumerBase):
         if self._loop is not None and not self._changed.is_set():
             with suppress(RuntimeError):  # the loop was closed before the consumer
                 self._loop.call_soon_threadsafe(self._changed.set)
+
+
+async def _in_a_thread(call: Callable[[], object]) -> None:
+    """Call it in a thread of its own: the application may keep all threads of the loop's executor busy."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # rarely used
+
+    executor = ThreadPoolExecutor(1, "consumer-agent-blocking")
+    try:
+        await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
+    finally:
+        executor.shutdown(wait=False)

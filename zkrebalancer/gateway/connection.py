@@ -47,6 +47,9 @@ PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, a
 # How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
 # limit nobody would notice that the client is gone while the broker hangs.
 MAX_SILENCE_S = 600.0
+# How long a client may send nothing, not even the rest of a request, or read nothing that it was sent. Brokers close
+# idle connections after 10 minutes; but behind some connections there is no broker.
+MAX_IDLE_S = 660.0
 MAX_UNANSWERED = 1_000  # relayed requests of one connection; with more, it is not read until answers come
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
@@ -98,6 +101,7 @@ class Connection:
 
     def __init__(self, client: socket, client_host: str, broker_id: int | None, desk: Desk) -> None:
         """Begin; `broker_id` is None on the port of the gateway itself."""
+        client.settimeout(MAX_IDLE_S)
         self._client = client
         self._client_host = client_host
         self._broker_id = broker_id

@@ -26,6 +26,7 @@ from zkrebalancer.runtime.vitals import Health
 MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
 MAKING_TIMEOUT_S = 10.0  # as long as Prometheus waits by default; with thousands of groups, a busy loop needs seconds
+START_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 3.0
 JSON, OPEN_METRICS = "application/json", "application/openmetrics-text"
 LASTS = "zkrebalancer.lasts"  # in a request's environment: what a stream calls
@@ -157,22 +158,28 @@ def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
 def serving_in_a_thread(address: tuple[str, int], pages: Pages) -> Iterator[int]:
     """Serve from a thread of its own inside the `with` block; yield the port, which the system chooses if it is 0.
 
-    For a program whose main thread belongs to an application. Raises ConfigurationError as `serve` does.
+    For a program whose main thread belongs to an application. Raises ConfigurationError as `serve` does, and if no
+    server can work, for example because no descriptors are left.
     """
-    started = threading.Event()
+    started, is_given_up = threading.Event(), threading.Event()
     found: list[WSGIServer] = []
     refused: list[ConfigurationError] = []
     wakers: list[Any] = []
 
     def run() -> None:
-        end = Event()
-        waker = gevent.get_hub().loop.async_()
-        waker.start(end.set)
-        wakers.append(waker)
         try:
+            end = Event()
+            waker = gevent.get_hub().loop.async_()
+            waker.start(end.set)
+            wakers.append(waker)
             found.append(serve(address, pages))
+            if is_given_up.is_set():
+                end.set()
         except ConfigurationError as error:
             refused.append(error)
+            return
+        except (OSError, RuntimeError, SystemError, MemoryError) as error:
+            refused.append(ConfigurationError(f"--http: no server can work: {error}"))
             return
         finally:
             started.set()
@@ -181,7 +188,9 @@ def serving_in_a_thread(address: tuple[str, int], pages: Pages) -> Iterator[int]
 
     thread = threading.Thread(target=run, name="http", daemon=True)
     thread.start()
-    started.wait()
+    if not started.wait(START_TIMEOUT_S):
+        is_given_up.set()
+        raise ConfigurationError(f"--http: the server did not begin to work within {START_TIMEOUT_S:g} s")
     if refused:
         raise refused[0]
     try:

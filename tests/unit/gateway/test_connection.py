@@ -291,3 +291,14 @@ def test_a_broker_that_hangs_keeps_no_connection_for_ever(
     wire.send(KEYS["Heartbeat"], 3, codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"}))
     wire.served.get(timeout=WAIT_S)
     assert wire.received() == b""
+
+
+@pytest.mark.parametrize("begin", [b"", b"\0", b"\0\0\1\0half"])
+def test_a_client_that_neither_goes_on_nor_goes_away_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, connect: Open, begin: bytes
+) -> None:
+    """Such clients would use up the connections that a gateway may have."""
+    monkeypatch.setattr(connection, "MAX_IDLE_S", 0.05)
+    wire = connect(lambda _header, _content: b"")
+    wire.client.sendall(begin)
+    assert wire.received() == b""

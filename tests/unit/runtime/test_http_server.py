@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
+from unittest import mock
 
 import gevent
 import pytest
@@ -204,6 +206,30 @@ def test_an_address_that_is_used_is_refused() -> None:
         address = used.getsockname()
         with pytest.raises(ConfigurationError, match="cannot be served"), serving_in_a_thread(address, pages()):
             pass
+
+
+def test_a_server_that_cannot_begin_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop needs descriptors, and may hang without."""
+    with (
+        mock.patch("gevent.get_hub", side_effect=SystemError("(libev) error creating pipe")),
+        pytest.raises(ConfigurationError, match=r"^--http: no server can work: .libev. error creating pipe"),
+        serving_in_a_thread(("127.0.0.1", 0), pages()),
+    ):
+        pass
+    monkeypatch.setattr(http_server, "START_TIMEOUT_S", 0.01)
+    released = threading.Event()
+
+    def late_hub() -> None:
+        released.wait(WITHIN_S)
+        raise SystemError
+
+    with (
+        mock.patch("gevent.get_hub", side_effect=late_hub),
+        pytest.raises(ConfigurationError, match=r"^--http: the server did not begin to work within 0"),
+        serving_in_a_thread(("127.0.0.1", 0), pages()),
+    ):
+        pass
+    released.set()
 
 
 def streaming(pieces: Iterator[bytes]) -> Pages:

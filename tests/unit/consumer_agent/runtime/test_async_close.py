@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
 
 from consumer_agent import AsyncConsumer, ConsumerStateError
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.steps import Block
 from tests.support.deadlines import WITHIN_S
 
 DEADLINE_S = WITHIN_S
@@ -69,4 +72,40 @@ def test_close_waits_for_the_callback_of_another_task_and_is_refused_within_it()
         assert setting.refusals == ["close may not be called from within a callback"]
         assert frontend._is_ended
 
+    asyncio.run(scenario())
+
+
+def test_close_does_not_wait_for_threads_that_the_application_keeps_busy() -> None:
+    """They may never be free again: a record hangs in each of them."""
+    released = threading.Event()
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        busy = asyncio.create_task(asyncio.to_thread(released.wait))
+        consumer = AsyncConsumer(zookeeper="z:1", bootstrap="b:1", group="g")
+        consumer.subscribe(["orders"])
+        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+            await consumer.poll(0.0)
+        try:
+            await asyncio.wait_for(consumer.close(0.1), DEADLINE_S)
+        finally:
+            released.set()
+            await busy
+
+    asyncio.run(scenario())
+
+
+def test_what_a_thread_raises_reaches_the_task() -> None:
+    async def scenario() -> None:
+        consumer = AsyncConsumer(zookeeper="z:1", bootstrap="b:1", group="g")
+        with pytest.raises(ZeroDivisionError):
+            await consumer._perform(Block(lambda: 1 // 0))
+        waiting = asyncio.create_task(consumer._perform(Block(released.wait)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        released.set()
+
+    released = threading.Event()
     asyncio.run(scenario())

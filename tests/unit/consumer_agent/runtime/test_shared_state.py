@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from consumer_agent import Consumer
 from consumer_agent.errors import CommitFailedError
 from consumer_agent.records import Batch
 from consumer_agent.runtime.notices import Tell
@@ -291,3 +292,35 @@ def test_a_commit_fails_as_long_as_on_lost_runs() -> None:
         shared.begin_commit(1, None, by_notice=False)
     shared.called_back(notice)
     shared.begin_commit(2, None, by_notice=False)
+
+
+def test_what_is_lost_is_known_no_more() -> None:
+    """Not even until the buffer forgets it: a seek in another callback would be believed."""
+    shared = SharedState(RecordBuffer(ROOMY), lambda: 0)
+    shared.admit(P0, 1, 5)
+    shared.tell(Tell.ASSIGNED, [P0])
+    with shared.lock:
+        notice = shared.next_notice()
+    assert notice is not None
+    shared.called_back(notice)
+    assert shared.is_known(P0)
+    shared.tell(Tell.LOST)
+    assert not shared.is_known(P0)
+
+
+def test_a_handler_gets_no_record_before_on_assign_is_over() -> None:
+    """It may seek."""
+    frontend = Consumer(zookeeper="z:1", bootstrap="b:1", group="g")._frontend
+    shared, partition = frontend.shared, P0
+    shared.emit_until(2**62)
+    shared.admit(partition, 1, 5)
+    shared.tell(Tell.ASSIGNED, [partition])
+    with shared.lock:
+        shared.buffer.put(partition, messages(partition, [5]), 1)
+        assert frontend.take_of(0, 1) == []
+        notice = shared.next_notice()
+        assert notice is not None
+        assert frontend.take_of(0, 1) == []
+    shared.called_back(notice)
+    with shared.lock:
+        assert [run.messages[0].offset() for run in frontend.take_of(0, 1)] == [5]
