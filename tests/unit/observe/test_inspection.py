@@ -211,3 +211,16 @@ def test_what_only_keeps_coordinators_from_leading_is_no_leader() -> None:
     nobody = encode_coordinator(CoordinatorAddress(NOBODY, "h (restore)", 0, None, "0"))
     assert isinstance(client.perform(Multi((Create(paths.COORDINATOR, nobody),))), Done)
     assert inspection.read_leader(cast("BlockingZk", client)) is None
+
+
+@pytest.mark.parametrize(("epoch", "kinds"), [(3, ["backing-off"]), (2, []), (4, [])])
+def test_what_another_leader_has_published_is_not_shown(epoch: int, kinds: list[str]) -> None:
+    """In `read_published`, do not compare the epochs."""
+    client = with_groups("g")
+    leader = encode_coordinator(CoordinatorAddress(1, "host", 3, None, "0"))
+    published = encode(epoch, [PublishedObstacle("g", "backing-off", "reason")])
+    nodes = (Create(paths.COORDINATOR, leader), Create(paths.COORDINATOR_OBSTACLES, published))
+    assert isinstance(client.perform(Multi(nodes)), Done)
+    report = inspection.read_group(cast("BlockingZk", client), "g")
+    found = inspection.read_obstacles(cast("BlockingZk", client), report)
+    assert [each.kind for each in found] == kinds

@@ -56,3 +56,11 @@ def test_an_import_begins_lives_of_its_partitions_and_replaces_junk() -> None:
     client.create(paths.lives(GROUP, "t"), b"junk")
     import_offsets(cast("BlockingZk", client), GROUP, {("t", 2): 7}, dry_run=False)
     assert client.lives().keys() == {2}
+
+
+def test_the_lives_of_a_group_that_is_created_again_continue_above_its_generation() -> None:
+    """In `lives._writes`, ignore the generation: a sink keeps its own offsets, and the operator's have no effect."""
+    client = Recording()
+    client.set(paths.generation(GROUP), b"4100")
+    reset_offsets(cast("BlockingZk", client), GROUP, lambda asked: dict.fromkeys(asked, 9), dry_run=False)
+    assert client.lives() == {0: 4101, 1: 4101}

@@ -95,6 +95,10 @@ def test_what_cannot_be_read_is_said_once_and_tried_again() -> None:
         world.pass_time(LOAD_INTERVAL_US // 1_000)
     assert world.warnings == [f"group {GROUP}: lag and rates are not known: no broker answers"]
     assert len(world.leader().reading) == 1
+    for error in (None, "no broker answers"):  # in `Loads.handle`, remember an error although a reading succeeds
+        tell(world, [0] * 4, error=error)
+        world.pass_time(LOAD_INTERVAL_US // 1_000)
+    assert world.warnings == [f"group {GROUP}: lag and rates are not known: no broker answers"] * 2
 
 
 def test_offsets_that_are_not_known_are_no_lag_and_no_rate() -> None:

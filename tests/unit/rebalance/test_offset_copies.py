@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.world import GROUP
 from zkrebalancer.protocol import offset_copy, paths
-from zkrebalancer.protocol.calls import Children, Done, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import offset_copies
 from zkrebalancer.rebalance.effects import Request
 from zkrebalancer.rebalance.offset_copies import OffsetCopies
@@ -105,3 +106,19 @@ def test_copies_are_removed_once_though_they_are_listed_again_meanwhile() -> Non
 
 def requests_now(scheduler: Scheduler) -> list[Request]:
     return [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]
+
+
+def test_what_did_not_fit_into_a_request_is_removed_by_the_next() -> None:
+    """In `OffsetCopies._removed`, continue after MAX_REMOVED copies, however few were in the request."""
+    too_many = [paths.deleted_offsets(GROUP, name) for name in NAMES[:-KEPT]]
+    fence = Scheduler().fence
+    limit = RequestLimit(RequestLimit().size([fence, *map(Delete, too_many[:2])]))
+    scheduler, removed = Scheduler(limit), list[str]()
+    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    for request in requests(scheduler):
+        if isinstance(request.call, ListChildren):
+            scheduler.answer(request.call_id, Children(NAMES))
+        else:
+            removed += paths_of(request)
+            scheduler.answer(request.call_id, Done((None,) * 3))
+    assert removed == too_many

@@ -12,7 +12,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Call, Children, Create, Delete, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance import coordinator, topic_reset
+from zkrebalancer.rebalance import coordinator, departures, facts, topic_reset
 from zkrebalancer.rebalance.effects import Now
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.reader import GroupReader
@@ -267,3 +267,32 @@ def test_the_first_plan_after_a_group_was_read_waits_for_nothing() -> None:
     world.add_coordinator()
     world.pass_time(1_000)
     assert len(world.owned()["a-1"]) == 4
+
+
+def test_all_commands_of_a_dead_consumer_are_removed_however_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Departures._swept`, stop after the first transaction."""
+    monkeypatch.setattr(departures, "MAX_DELETES_PER_TRANSACTION", 2)
+    world = world_with(GroupSettings(), "a")
+    world.kill_coordinator(world.leader())
+    channel = paths.channel(GROUP, "dead-1")
+    nodes = [Create(channel), *(Create(f"{channel}/command-{number:010}", b"x") for number in range(5))]
+    world.zk.perform(Multi(tuple(nodes)))
+    world.add_coordinator()
+    world.pass_time(10_000)
+    world.assert_nothing_left()
+
+
+def test_a_group_that_was_outdated_long_ago_is_read_again_at_once() -> None:
+    """In `Group._load_anew`, count the readings for ever: each further one would wait half a minute."""
+    world = world_with(GroupSettings(), "a")
+    group = world.leader().machine.groups[GROUP]
+    states: list[GroupState] = []
+    for wait_ms in (0, 1, 3 * MAX_PAUSE_US // 1_000):
+        world.pass_time(wait_ms)
+        world.tick()  # the machine's time is that of its last step
+        group.handle(facts.Outdated())
+        states.append(group.state)
+        world.tick()
+        world.run()
+    assert states == [GroupState.LOADING, GroupState.IDLE, GroupState.LOADING]
+    world.assert_settled()
