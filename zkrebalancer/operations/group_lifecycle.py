@@ -162,6 +162,8 @@ def _delete_below(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
     offsets = frozenset(nodes.offsets)
     depth_of_folders = paths.group(group).count("/") + 1
     others = [path for path in nodes.every if path.count("/") > depth_of_folders and path not in offsets]
+    # Lives last: a group that goes on without them would count from its generation again, and sinks ignore lower ones.
+    others.sort(key=lambda path: path.startswith(paths.lives(group) + "/"))
     waiting: list[Operation] = [Delete(path) for path in (*nodes.offsets, *others)]
     with starts_paused(zk, group, "began to delete the group") as pause:
         while waiting:

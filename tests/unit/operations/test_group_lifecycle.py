@@ -285,6 +285,11 @@ def test_a_group_with_more_topics_than_one_transaction_can_delete_is_deleted() -
         topic = f"topic-{number}"
         client.create(paths.offsets(GROUP, topic, 0), b"5")
         client.create(paths.incarnations(GROUP, topic))
+        client.create(paths.lives(GROUP, topic))
     client.request_limit = type(client.request_limit)(3_000)  # the folders alone need 1,100
     delete(client)
     assert paths.group(GROUP) not in client.model.nodes
+    deleted = [one.path for done in client.model.transactions for one in done if isinstance(one, Delete)]
+    lives = [place for place, path in enumerate(deleted) if path.startswith(f"{paths.lives(GROUP)}/")]
+    others = [place for place, path in enumerate(deleted) if path.startswith(f"{paths.incarnations(GROUP)}/")]
+    assert max(others) < min(lives), "after a deletion that is killed, sinks would ignore an operator's offsets"
