@@ -51,6 +51,7 @@ MUTATIONS = (
         "an unreadable record holds nothing",
         2,
         (Edit("view.Member.held", "known if self.is_readable else self.given or known", "known"),),
+        hostile="foreign_node",
     ),
     Mutation("a pending start is not counted", 3, (Edit("view.Member.held", "held.update(", "dict("),)),
     Mutation(
