@@ -31,6 +31,13 @@ class Channel:
         )
         return self.current is None or self.current in names
 
+    def announced(self, name: str) -> bool:
+        """Note that a node of the channel was created, changed or deleted; return whether only a list shows which."""
+        is_new = name != self.current and name not in self.waiting
+        if is_new and self.last_sequence < _sequence(name):
+            self.waiting = sorted([*self.waiting, name], key=_sequence)
+        return not is_new
+
     def foreseen(self) -> str | None:
         """Return the likely name of the next command, None while one is being handled or waits."""
         if self.current is not None or self.waiting:

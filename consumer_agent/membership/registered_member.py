@@ -44,6 +44,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Reply,
+    WatchBelow,
     Watched,
 )
 from zkrebalancer.protocol.command import StartFetcher
@@ -70,6 +71,7 @@ class MemberSettings:
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
     in_region: bool = False  # its region needs the identities of topics
+    has_own_session: bool = True  # a lasting watch would stay in a session that others share
 
 
 class Ending(Enum):
@@ -122,6 +124,8 @@ class Member:
         self.renewal_sent_ms: int | None = None  # set while a renewal is in flight
         self.listing = False
         self.list_again = False
+        self.may_watch_below = settings.has_own_session  # False: the server refused it
+        self.is_watching_below = False  # its channel: then events name the commands
         self.refused_lists = RefusedReads(effects, name)  # of its channel
         self.commits = Commits(effects, self.lane, settings.auto_commit_interval_ms, now_ms)
 
@@ -139,7 +143,7 @@ class Member:
         else:
             self._extend_lease(lease_from_ms)
             self.next_renewal_ms = lease_from_ms + self.lease_ms // RENEWALS_PER_LEASE
-        self._list_channel()
+        self._watch_channel()
 
     def handle_suspended(self) -> None:
         """Stop emitting after the connection broke, because the lease may not be renewed in time."""
@@ -151,7 +155,7 @@ class Member:
         """Continue with the same session: renew, watch the channel again, resolve unknown outcomes."""
         self.connected = True
         self._renew(now_ms)
-        self._list_channel()
+        self._watch_channel()
         self.lane.handle_connected()
         if isinstance(self.work, Start):
             self.work.handle_connected()
@@ -166,6 +170,8 @@ class Member:
         match event:
             case Watched(path, _) if path == self._channel_path:
                 self._channel_changed()
+            case Watched(path, _) if self.is_watching_below and path.startswith(f"{self._channel_path}/"):
+                self._command_changed(path.rpartition("/")[2])
             case OffsetsResolved(token, offsets) if isinstance(self.work, Start):
                 self.work.handle_resolved(token, offsets, now_ms)
             case KafkaOffsetsRead(token, found) if isinstance(self.work, Start):
@@ -194,10 +200,17 @@ class Member:
 
     def _channel_changed(self) -> None:
         """Read the next command along with the list, which saves a round trip."""
-        foreseen = None if self.listing or self.departure is not None else self.channel.foreseen()
+        is_busy = self.listing or self.is_watching_below or self.departure is not None
+        foreseen = None if is_busy else self.channel.foreseen()
         self._list_channel()
         if foreseen is not None:
             self._read_command(foreseen)
+
+    def _command_changed(self, name: str) -> None:
+        """Note a new command, which needs no list. Its own ack is the only other change that is expected."""
+        is_acking = name == self.channel.current and self.work is not None and self.work.stage is Stage.WRITING
+        if self.listing or (self.channel.announced(name) and not is_acking):
+            self._list_channel()
 
     def handle_tick(self, now_ms: int) -> None:
         """Do what is due."""
@@ -250,12 +263,26 @@ class Member:
 
     # ---- commands
 
+    def _watch_channel(self) -> None:
+        """Watch the channel on a new connection, then list it: an event names each later command."""
+        self.is_watching_below = self.may_watch_below
+        if self.is_watching_below:
+            self._effects.request(WatchBelow(self._channel_path), self._watching)
+        self._list_channel()
+
+    def _watching(self, reply: Reply) -> None:
+        if isinstance(reply, Refused) and self.is_watching_below:
+            self.is_watching_below = False
+            self.may_watch_below = reply.outcome_unknown  # on the next connection
+            if self.connected:
+                self._list_channel()
+
     def _list_channel(self) -> None:
         if self.listing:
             self.list_again = True
             return
         self.listing, self.list_again = True, False
-        listing = ListChildren(self._channel_path, watch=True)
+        listing = ListChildren(self._channel_path, watch=not self.is_watching_below)
         self._effects.request(listing, self._channel_listed)
 
     def _channel_listed(self, reply: Reply) -> None:

@@ -246,7 +246,8 @@ class MachineThread:
 
         config = self._config
         try:
-            client = ZkClient(config.zookeeper, config.session_timeout_ms, take, config.zookeeper_security)
+            security = config.zookeeper_security
+            client = ZkClient(config.zookeeper, config.session_timeout_ms, take, security, reads_together=True)
             self._client = client
             client.start()
         except (RebalancerError, OSError, RuntimeError) as error:  # may be over when the application polls again

@@ -25,6 +25,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Replied,
+    WatchBelow,
     ZooKeeperEvent,
 )
 
@@ -49,6 +50,7 @@ class Ensemble:
         self.schedule = schedule
         self.random = Random(f"{seed}/ensemble")
         self.zk = ZkModel()
+        self.zk.has_lasting_watches = seed % 4 != 3
         self.zk.observe = self._committed
         self.zk.identity = self._identity
         self.watchers: list[Transaction] = []
@@ -328,7 +330,7 @@ class Connection:
             if not self.attached and epoch == self._epoch - 1 and not self.cut and self.host.random.random() < 0.5:
                 self.ensemble.zk.perform(call, session.session_id)
             return
-        is_write = not isinstance(call, Get | ListChildren)
+        is_write = not isinstance(call, Get | ListChildren | WatchBelow)
         if self.cut or (session.server is self.ensemble.cut_off and (is_write or self._parked)):
             self._parked.append((epoch, call_id, call, sent_us))
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkrebalancer.protocol.calls import Call, Get, ListChildren, Multi, Operation, Refusal, Refused, Sync
+from zkrebalancer.protocol.calls import Call, Get, ListChildren, Multi, Operation, Refusal, Refused, Sync, WatchBelow
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Refusing:
     `is_whole`: a transaction is refused as a whole, without naming an operation.
     """
 
-    kinds: tuple[type[Operation | Get | ListChildren | Sync], ...]
+    kinds: tuple[type[Operation | Get | ListChildren | WatchBelow | Sync], ...]
     path: str
     refusal: Refusal
     until_us: int
@@ -26,9 +26,9 @@ class Refusing:
             for index, operation in enumerate(call.operations):
                 if self._concerns(operation):
                     return Refused(self.refusal, None if self.is_whole else index)
-        elif isinstance(call, Get | ListChildren | Sync) and self._concerns(call):
+        elif isinstance(call, Get | ListChildren | WatchBelow | Sync) and self._concerns(call):
             return Refused(self.refusal)
         return None
 
-    def _concerns(self, asked: Operation | Get | ListChildren | Sync) -> bool:
+    def _concerns(self, asked: Operation | Get | ListChildren | WatchBelow | Sync) -> bool:
         return isinstance(asked, self.kinds) and asked.path.startswith(self.path)

@@ -1,4 +1,4 @@
-"""A ZooKeeper in memory: performs `protocol.calls` with versions, ephemerals, sequences, multi and one-shot watches.
+"""A ZooKeeper in memory: performs `protocol.calls` with versions, ephemerals, sequences, multi and watches.
 
 Sessions see answers and watch events in order, as on one connection. A test decides when each call is performed and
 each answer delivered, and whether a connection breaks before or after a call is performed.
@@ -20,24 +20,15 @@ from typing import NamedTuple
 
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import (
-    Call,
     Check,
-    Children,
-    Content,
     Create,
     Delete,
-    Done,
     Get,
     ListChildren,
     Multi,
     Operation,
     Refusal,
     Refused,
-    Reply,
-    SetContent,
-    Stat,
-    Sync,
-    ZooKeeperEvent,
 )
 from zkrebalancer.protocol.requests import RequestLimit
 
@@ -115,19 +106,20 @@ class Session:
     server: Server
     seen: int  # transactions that its client has seen; servers that have applied fewer refuse it
     notify: Callable[[], None] | None = None  # called after every answer
-    sent: deque[tuple[int, Call]] = field(default_factory=deque)
-    inbox: deque[tuple[ZooKeeperEvent, int]] = field(default_factory=deque)
+    sent: deque[tuple[int, calls.Call]] = field(default_factory=deque)
+    inbox: deque[tuple[calls.ZooKeeperEvent, int]] = field(default_factory=deque)
     content_watches: set[str] = field(default_factory=set)
     child_watches: set[str] = field(default_factory=set)
+    lasting_watches: set[str] = field(default_factory=set)  # of nodes with all below
     connected: bool = True
     expired: bool = False
 
-    def answer(self, event: ZooKeeperEvent) -> None:
+    def answer(self, event: calls.ZooKeeperEvent) -> None:
         self.inbox.append((event, self.server.applied))
         if self.notify is not None:
             self.notify()
 
-    def take(self) -> ZooKeeperEvent:
+    def take(self) -> calls.ZooKeeperEvent:
         """Deliver the oldest message."""
         event, position = self.inbox.popleft()
         self.seen = max(self.seen, position)
@@ -153,6 +145,7 @@ class ZkModel:
         self.servers: list[Server] = [] if lagging else [Server(self.tree, 0)]
         self.observe: Observer | None = None
         self.max_request_bytes: int | None = None
+        self.has_lasting_watches = True  # False: as before ZooKeeper 3.6
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self.withheld = 0  # watch events that were not delivered
@@ -218,6 +211,7 @@ class ZkModel:
     def forget_watches(self, session: Session) -> None:
         session.content_watches.clear()
         session.child_watches.clear()
+        session.lasting_watches.clear()
 
     def reconnect(self, session: Session, server: Server | None = None) -> None:
         """Connect a session again, to a server that has applied at least the transactions that the client has seen."""
@@ -280,13 +274,13 @@ class ZkModel:
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
-    def send(self, session: Session, call_id: int, call: Call) -> None:
+    def send(self, session: Session, call_id: int, call: calls.Call) -> None:
         if session.connected and not session.expired:
             session.sent.append((call_id, call))
         else:
             session.answer(calls.Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
 
-    def is_too_large(self, call: Call) -> bool:
+    def is_too_large(self, call: calls.Call) -> bool:
         """Whether a server would close the connection instead of reading the request."""
         if self.max_request_bytes is None or not isinstance(call, Multi):
             return False
@@ -302,16 +296,19 @@ class ZkModel:
             reply = self._read(call, session.server.tree, session.session_id)
             if call.watch and not isinstance(reply, Refused):
                 (session.content_watches if isinstance(call, Get) else session.child_watches).add(call.path)
+        elif isinstance(call, calls.WatchBelow):
+            reply = calls.Done() if self.has_lasting_watches else Refused(Refusal.UNIMPLEMENTED)
+            session.lasting_watches |= {call.path} if self.has_lasting_watches else set()
         else:
             reply = self.perform(call, session.session_id)
             if session in session.server.sessions:
                 self.follow(session)  # before it answers a write or a sync, a server applies everything earlier
         session.answer(calls.Replied(call_id, reply))
 
-    def perform(self, call: Call, session_id: int = 0) -> Reply:
+    def perform(self, call: calls.Call, session_id: int = 0) -> calls.Reply:
         """Perform a call at once on the latest state, for a client without simulated messages."""
-        if isinstance(call, Sync):
-            return Done()
+        if isinstance(call, calls.Sync | calls.WatchBelow):
+            return calls.Done()
         if isinstance(call, Multi):
             return self._multi(call, session_id)
         return self._read(call, self.tree, session_id)
@@ -319,17 +316,19 @@ class ZkModel:
     def _lacks(self, session_id: int, path: str, right: Right) -> bool:
         return bool(self.denied) and (self.identity(session_id), path, right) in self.denied
 
-    def _read(self, call: Get | ListChildren, tree: Tree, session_id: int) -> Reply:
+    def _read(self, call: Get | ListChildren, tree: Tree, session_id: int) -> calls.Reply:
         node = tree.nodes.get(call.path)
         if node is None:
             return Refused(Refusal.NO_NODE)
         if self._lacks(session_id, call.path, Right.READ):
             return Refused(Refusal.NO_AUTH)
         if isinstance(call, ListChildren):
-            return Children(tuple(tree.children(call.path)))
-        return Content(node.content, Stat(node.version, node.created_zxid, node.modified_zxid, node.ephemeral_owner))
+            return calls.Children(tuple(tree.children(call.path)))
+        return calls.Content(
+            node.content, calls.Stat(node.version, node.created_zxid, node.modified_zxid, node.ephemeral_owner)
+        )
 
-    def _multi(self, call: Multi, session_id: int) -> Reply:
+    def _multi(self, call: Multi, session_id: int) -> calls.Reply:
         if session_id and self.sessions[session_id].expired:
             return Refused(Refusal.SESSION_EXPIRED)
         self.zxid += 1
@@ -346,7 +345,7 @@ class ZkModel:
                 changes.append(self._change(path, node))
         self.transactions.append(call.operations)
         self._commit(session_id, call.operations, changes)
-        return Done(tuple(results))
+        return calls.Done(tuple(results))
 
     def _roll_back(self, changes: list[Change]) -> None:
         for change in reversed(changes):
@@ -429,6 +428,8 @@ class ZkModel:
         if path in session.content_watches:
             session.content_watches.discard(path)
             self._tell(session, path, change, children=False)
+        elif any(f"{path}/".startswith(f"{watched}/") for watched in session.lasting_watches):
+            self._tell(session, path, change, children=False)
         if change.before is None or change.after is None:
             listed = (parent(path), path) if change.after is None else (parent(path),)
             for watched in listed:
@@ -437,7 +438,7 @@ class ZkModel:
                     self._tell(session, watched, change, children=True)
 
 
-RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, SetContent: Right.WRITE, Delete: Right.DELETE}
+RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, calls.SetContent: Right.WRITE, Delete: Right.DELETE}
 
 
 def _nameless(_session_id: int) -> str:

@@ -109,6 +109,7 @@ class MemberAgent:
                     begins_anywhere=False,
                     max_poll_interval_ms=NEVER_MS,
                     request_limit=desk.request_limit,
+                    has_own_session=False,
                 ),
                 self._wanted,
                 connect_timeout_ms=NEVER_MS,

@@ -72,6 +72,17 @@ class ListChildren:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchBelow:
+    """Request a `Watched` event for every change of the node and of those below it, while the connection lasts.
+
+    The event names the node that was created, changed or deleted. Servers before 3.6 refuse the call (UNIMPLEMENTED).
+    A later one-shot watch on the same node may replace this one (ZOOKEEPER-4466).
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """Make later reads of this session see every write that was committed before the sync."""
 
@@ -94,7 +105,7 @@ class SetRights:
     version: int = -1
 
 
-Call = Multi | Get | ListChildren | Sync
+Call = Multi | Get | ListChildren | WatchBelow | Sync
 RightsCall = GetRights | SetRights  # only of operators' commands
 
 
@@ -147,7 +158,7 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Reply to `Multi`, `Sync` and `SetRights`: per operation the created path, the new version, or None."""
+    """Reply to all other calls; for a `Multi`, per operation: the created path, the new version, or None."""
 
     results: tuple[str | int | None, ...] = ()
 
@@ -196,7 +207,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A watched node changed; a watch fires once."""
+    """A watched node changed; a watch fires once, unless it was set by `WatchBelow`."""
 
     path: str
     children: bool  # True: the list of children changed; False: the content changed or the node was created or deleted

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refusal, Refused, Reply, Sync
+from zkrebalancer.protocol.calls import Call, Check, Done, Get, ListChildren, Multi, Operation, Refusal, Refused, Reply
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.protocol.shards import WHOLE, Shard
@@ -152,7 +152,7 @@ class Scheduler:
         call = awaited.call
         if isinstance(call, Multi):  # the first one after the fence stands for all; the fence concerns no group
             self.note_refused(call.operations[awaited.is_fenced if reply.index is None else reply.index], reply.refusal)
-        elif not isinstance(call, Sync):
+        elif isinstance(call, Get | ListChildren):
             self.note_refused(call, reply.refusal)
 
     def _repeat_later(self, awaited: Awaited) -> None:

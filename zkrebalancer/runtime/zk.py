@@ -45,6 +45,7 @@ from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLo
 from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_reads import BulkReads, Watch
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
+from zkrebalancer.runtime.zk_watches import LastingWatches
 
 # kazoo wakes its connection with one byte per call, through a pair of sockets whose buffer takes 278 such bytes by
 # default. Where it is full, a call made by a callback of the hub would be answered as lost and still be sent, and from
@@ -99,8 +100,7 @@ class ZkClient:
         `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them.
 
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
-        certificate, or has an acceptable one; unless it returns True, the first such reason is logged. The client tries
-        again.
+        certificate, or has an acceptable one; unless it returns True, the first is logged. The client tries again.
 
         Raises:
             ConfigurationError: settings contradict each other, or a file cannot be used.
@@ -141,6 +141,7 @@ class ZkClient:
         )
         keep_connecting(self._kazoo)
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
+        self._lasting_watches = LastingWatches(self._kazoo, lambda path: self._report((path, False)))
         self._kazoo.add_listener(self._session_changed)
         self._reads = self._together()
         self._reads_together = reads_together
@@ -222,16 +223,24 @@ class ZkClient:
         answer.rawlink(lambda result: self._finish(call_id, read_answer(call, result)))
 
     def _call(self, call: Call | RightsCall) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
+        if isinstance(call, Multi):
+            return self._commit(call)
         if isinstance(call, calls.Get):
             return self._kazoo.get_async(call.path, watch=self._content_changed if call.watch else None)
         if isinstance(call, calls.ListChildren):
             return self._kazoo.get_children_async(call.path, watch=self._children_changed if call.watch else None)
+        return self._call_other(call)
+
+    def _call_other(self, call: calls.WatchBelow | calls.Sync | RightsCall) -> Any:  # noqa: ANN401  # as above
+        if isinstance(call, calls.WatchBelow):
+            return self._lasting_watches.set(call.path)
         if isinstance(call, calls.Sync):
             return self._kazoo.sync_async(call.path)
         if isinstance(call, calls.GetRights):
             return self._kazoo.get_acls_async(call.path)
-        if isinstance(call, calls.SetRights):
-            return self._kazoo.set_acls_async(call.path, to_acl(call.rights), call.version)
+        return self._kazoo.set_acls_async(call.path, to_acl(call.rights), call.version)
+
+    def _commit(self, call: Multi) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
         transaction = self._kazoo.transaction()
         for operation in call.operations:
             if isinstance(operation, calls.Create):

@@ -12,7 +12,19 @@ from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
 from consumer_agent.membership.state_machine import MachineSettings, StateMachine
 from zkrebalancer.protocol import calls, cluster_nodes, command, ownership, paths
-from zkrebalancer.protocol.calls import Call, Children, Connected, Content, Done, Get, ListChildren, Multi, Reply, Stat
+from zkrebalancer.protocol.calls import (
+    Call,
+    Children,
+    Connected,
+    Content,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Reply,
+    Stat,
+    WatchBelow,
+)
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -25,7 +37,9 @@ SESSION_TIMEOUT_MS = 9_000
 LEASE_MS = 6_000
 CHANNEL = paths.channel(GROUP, CONSUMER)
 OWNERS = paths.owners(GROUP, CONSUMER)
-LIST_CHANNEL = ListChildren(CHANNEL, watch=True)
+LIST_CHANNEL = ListChildren(CHANNEL)
+LIST_WITH_WATCH = ListChildren(CHANNEL, watch=True)  # on servers before ZooKeeper 3.6
+WATCH_CHANNEL = WatchBelow(CHANNEL)
 RENEWAL = Multi((calls.Check(OWNERS),))
 CAUSE = Cause("cause-1", "member-joined")
 REGISTRATION = Registration("static", {"t": 1}, "", "c", "host", 10_000)
@@ -109,7 +123,18 @@ class Driver:
         self.connect()
         self.answer(ListChildren(paths.group(GROUP)), Children(tuple(sorted(paths.GROUP_CHILDREN))))
         effects = self.answer_write(self.registered)
+        effects += self.answer(WATCH_CHANNEL, Done())
         return effects + self.answer(LIST_CHANNEL, Children(()))
+
+    def register_at_old_server(self) -> None:
+        """Bring the machine to ACTIVE on a server that knows no lasting watches."""
+        self.step(Polled(CONSUMER, 5))
+        self.connect()
+        self.answer(ListChildren(paths.group(GROUP)), Children(tuple(sorted(paths.GROUP_CHILDREN))))
+        self.answer_write(self.registered)
+        self.answer(WATCH_CHANNEL, calls.Refused(calls.Refusal.UNIMPLEMENTED))
+        self.answer(LIST_CHANNEL, Children(()))
+        self.answer(LIST_WITH_WATCH, Children(()))
 
     @property
     def registered(self) -> Done:
@@ -120,10 +145,8 @@ class Driver:
     def send(self, data: bytes) -> list[Effect]:
         """Put a command into the channel and let it be read."""
         self.sequence += 1
-        name = f"command-{self.sequence:010d}"
-        self.step(calls.Watched(CHANNEL, children=True))
-        self.answer(LIST_CHANNEL, Children((name,)))
-        return self.answer(Get(f"{CHANNEL}/{name}"), content(data))
+        self.step(calls.Watched(self.command_path, children=False))
+        return self.answer(Get(self.command_path), content(data))
 
     @property
     def command_path(self) -> str:

@@ -23,6 +23,7 @@ from tests.unit.consumer_agent.membership.driver import (
     RENEWAL,
     SESSION,
     SESSION_TIMEOUT_MS,
+    WATCH_CHANNEL,
     Driver,
     content,
     of_type,
@@ -75,7 +76,7 @@ def test_registration_is_one_multi_that_states_the_granted_session_timeout() -> 
     assert requests(driver.connect()) == [LIST_GROUP]
     assert requests(driver.answer(LIST_GROUP, ALL_CHILDREN)) == [REGISTER]
     effects = driver.answer(REGISTER, Done((CHANNEL, "", OWNERS)))
-    assert requests(effects) == [LIST_CHANNEL]
+    assert requests(effects) == [WATCH_CHANNEL, LIST_CHANNEL]
     assert driver.machine.state is State.ACTIVE
 
 
@@ -174,7 +175,7 @@ def test_rule_14_a_retried_registration_keeps_its_name_and_finds_its_own_node() 
     effects = driver.answer(look, content(b"", owner=SESSION))
     assert driver.machine.state is State.ACTIVE
     # it is not known when the registration was written, so nothing is emitted before a renewal
-    assert requests(effects) == [RENEWAL, LIST_CHANNEL]
+    assert requests(effects) == [RENEWAL, WATCH_CHANNEL, LIST_CHANNEL]
     assert of_type(effects, EmitUntil) == []
 
 

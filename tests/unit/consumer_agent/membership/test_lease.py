@@ -24,11 +24,13 @@ from tests.unit.consumer_agent.membership.driver import (
     GROUP,
     LEASE_MS,
     LIST_CHANNEL,
+    LIST_WITH_WATCH,
     OWNERS,
     RENEWAL,
     SESSION,
     SESSION_TIMEOUT_MS,
     T0,
+    WATCH_CHANNEL,
     Driver,
     of_type,
     requests,
@@ -87,7 +89,7 @@ def test_rule_11_nothing_is_emitted_while_suspended_until_renewed() -> None:
     assert driver.break_connection()[0] == EmitUntil(NEVER_MS)
     driver.now_ms += 100
     effects = driver.connect()
-    assert requests(effects) == [RENEWAL, LIST_CHANNEL]
+    assert requests(effects) == [RENEWAL, WATCH_CHANNEL, LIST_CHANNEL]
     assert of_type(effects, EmitUntil) == []
     assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + LEASE_MS)]
 
@@ -220,7 +222,7 @@ def test_a_renewal_that_was_answered_before_the_connection_broke_lets_nothing_be
 
 def test_a_foreseen_command_is_read_once() -> None:
     driver = Driver()
-    driver.register()
+    driver.register_at_old_server()
     name = f"{CHANNEL}/command-0000000000"
     assert Get(name) in requests(driver.step(Watched(CHANNEL, children=True)))
-    assert driver.answer(LIST_CHANNEL, Children(("command-0000000000",))) == []
+    assert driver.answer(LIST_WITH_WATCH, Children(("command-0000000000",))) == []
