@@ -25,6 +25,7 @@ from zkrebalancer.runtime.vitals import Health
 
 MAX_CLIENTS = 20
 CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
+CROWD_TIMEOUT_S = 0.2  # the same until the request is there, while more than half of MAX_CLIENTS are connected
 MAKING_TIMEOUT_S = 10.0  # as long as Prometheus waits by default; with thousands of groups, a busy loop needs seconds
 START_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 3.0
@@ -219,7 +220,10 @@ class _Handler(WSGIHandler):
 
     def handle(self) -> None:
         self._lasts = False
-        self._begin_limit(CLIENT_TIMEOUT_S)
+        self._began_s = time.monotonic()
+        pool = self.server.pool
+        is_crowded = pool is not None and pool.free_count() < MAX_CLIENTS // 2
+        self._begin_limit(CROWD_TIMEOUT_S if is_crowded else CLIENT_TIMEOUT_S)
         try:
             super().handle()
         except gevent.Timeout as limit:
@@ -229,11 +233,10 @@ class _Handler(WSGIHandler):
             self._limit.close()
 
     def _begin_limit(self, left_s: float) -> None:
-        self._ends_s = time.monotonic() + left_s
         self._limit = gevent.Timeout.start_new(left_s)
 
     def run_application(self) -> None:
-        self._left_s = self._ends_s - time.monotonic()
+        self._left_s = CLIENT_TIMEOUT_S - (time.monotonic() - self._began_s)
         self._limit.close()  # it is not the client's fault how long its answer takes to make
         super().run_application()
 

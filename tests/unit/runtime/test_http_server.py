@@ -80,6 +80,24 @@ def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pyt
             one.close()
 
 
+def test_many_clients_that_send_nothing_delay_a_probe_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Handler.handle`, give each the whole time: a few hundred idle ones keep a probe waiting for ever."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 10 * WITHIN_S)
+    monkeypatch.setattr(http_server, "CROWD_TIMEOUT_S", 0.001)
+    monkeypatch.setattr(http_server, "MAX_CLIENTS", 4)
+    server = serve(("127.0.0.1", 0), pages())
+    idle = [create_connection(("127.0.0.1", server.server_port)) for _ in range(40)]
+    probe = create_connection(("127.0.0.1", server.server_port))
+    try:
+        probe.sendall(b"GET /liveness HTTP/1.0\r\n\r\n")
+        with gevent.Timeout(WITHIN_S):
+            assert probe.recv(100).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        server.stop(timeout=0)
+        for one in (*idle, probe):
+            one.close()
+
+
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
