@@ -53,7 +53,7 @@ class Score:
 
 
 def print_report(score: Score, floor: float) -> None:
-    """Print the table and the survivors for people."""
+    """Print the survivors, and a table: the last two columns say what was noticed by tests, and with mypy."""
     console = Console(highlight=False)
     known = reasons()
     for mutant, verdict in score.survivors:
@@ -61,7 +61,7 @@ def print_report(score: Score, floor: float) -> None:
         for line in mutant.diff:
             console.print(f"    {line}", markup=False, style="red" if line[0] == "-" else "green", soft_wrap=True)
         console.print(f"    {reason_for(mutant, known) or NOT_EXPLAINED}", markup=False, soft_wrap=True)
-    table = Table("package", "mutants", "tried", "killed", "hung", "by tests", "by mypy", "survived", "noticed")
+    table = Table("package", "mutants", "tried", "killed", "hung", "mypy", "left", "tests", "all")
     for package, size in score.sizes.items():
         table.add_row(package, *_cells(score, package, size))
     table.add_section()
@@ -78,9 +78,9 @@ def print_report(score: Score, floor: float) -> None:
 
 def _cells(score: Score, package: str | None, size: int) -> list[str]:
     outcomes = score.outcomes(package)
-    by_tests = f"{score.percent(package, by_tests=True):.1f} %"
-    numbers = [size, outcomes.total(), outcomes[KILLED], outcomes[HUNG], by_tests, outcomes[REFUSED]]
-    return [*map(str, [*numbers, outcomes[SURVIVED]]), f"{score.percent(package):.1f} %"]
+    numbers = [outcomes[KILLED], outcomes[HUNG], outcomes[REFUSED], outcomes[SURVIVED]]
+    percents = [f"{score.percent(package, by_tests=by_tests):.1f} %" for by_tests in (True, False)]
+    return [*map(str, [size, outcomes.total(), *numbers]), *percents]
 
 
 def print_document(score: Score, floor: float) -> None:
