@@ -221,9 +221,7 @@ class _Handler(WSGIHandler):
     def handle(self) -> None:
         self._lasts = False
         self._began_s = time.monotonic()
-        pool = self.server.pool
-        is_crowded = pool is not None and pool.free_count() < MAX_CLIENTS // 2
-        self._begin_limit(CROWD_TIMEOUT_S if is_crowded else CLIENT_TIMEOUT_S)
+        self._begin_limit(self._patience_s())
         try:
             super().handle()
         except gevent.Timeout as limit:
@@ -231,6 +229,13 @@ class _Handler(WSGIHandler):
                 raise
         finally:
             self._limit.close()
+
+    def _patience_s(self) -> float:
+        """Return how long to wait for a request."""
+        pool = self.server.pool
+        is_crowded = pool is not None and pool.free_count() < MAX_CLIENTS // 2
+        left_s = max(0.0, CLIENT_TIMEOUT_S - (time.monotonic() - self._began_s))
+        return min(left_s, CROWD_TIMEOUT_S) if is_crowded else left_s
 
     def _begin_limit(self, left_s: float) -> None:
         self._limit = gevent.Timeout.start_new(left_s)
@@ -244,6 +249,9 @@ class _Handler(WSGIHandler):
         if not self._lasts:
             self._begin_limit(max(0.0, self._left_s))
         super().process_result()
+        if not self._lasts:
+            self._limit.close()
+            self._begin_limit(self._patience_s())
 
     def get_environ(self) -> dict[str, Any]:
         return {**super().get_environ(), LASTS: self._last}

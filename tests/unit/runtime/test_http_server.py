@@ -80,7 +80,10 @@ def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pyt
             one.close()
 
 
-def test_many_clients_that_send_nothing_delay_a_probe_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /liveness HTTP/1.1\r\nHost: h\r\n\r\n"])
+def test_many_clients_that_send_nothing_more_delay_a_probe_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     """In `_Handler.handle`, give each the whole time: a few hundred idle ones keep a probe waiting for ever."""
     monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 10 * WITHIN_S)
     monkeypatch.setattr(http_server, "CROWD_TIMEOUT_S", 0.001)
@@ -89,6 +92,8 @@ def test_many_clients_that_send_nothing_delay_a_probe_only_for_a_moment(monkeypa
     idle = [create_connection(("127.0.0.1", server.server_port)) for _ in range(40)]
     probe = create_connection(("127.0.0.1", server.server_port))
     try:
+        for one in idle:
+            one.sendall(sent)
         probe.sendall(b"GET /liveness HTTP/1.0\r\n\r\n")
         with gevent.Timeout(WITHIN_S):
             assert probe.recv(100).startswith(b"HTTP/1.1 200 OK")
