@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import TICK_MS, play
 from tests.integration.scenario import Scenario
+from tests.support.warm import WarmPrograms
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import faults, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -19,14 +20,14 @@ from zkrebalancer.protocol.settings import INCREMENTAL
 @pytest.fixture
 def ensemble(folder: Path) -> Iterator[Scenario]:
     """Open a scenario on an ensemble of three ZooKeeper servers with a broker."""
-    with LocalCluster(zookeepers=3, tick_ms=TICK_MS) as cluster:
+    with WarmPrograms(zookeepers=3, tick_ms=TICK_MS) as cluster:
         yield from play(Lab(cluster, folder / "events"), folder)
 
 
 @pytest.fixture
 def bare(folder: Path) -> Iterator[Scenario]:
     """Open a scenario on a ZooKeeper without a broker."""
-    with LocalCluster(broker="none", tick_ms=TICK_MS) as cluster:
+    with WarmPrograms(broker="none", tick_ms=TICK_MS) as cluster:
         yield from play(Lab(cluster, folder / "events"), folder)
 
 
