@@ -208,8 +208,9 @@ class Consumer(ConsumerBase):
 
         With `enable_auto_commit`, the last batch is finished (and committed) with `finish=True`, and not with False. By
         default it is finished if this thread or greenlet has polled it and no longer works on it: not after a `break`
-        out of a loop over the consumer, nor if another thread polls. Closing again does nothing. If a callback raises,
-        the consumer still leaves its group, then raises the error.
+        out of a loop over the consumer, nor if another thread polls, nor in a signal's handler. Closing again does
+        nothing. If a callback raises, the consumer still leaves its group, then raises the error. If a signal's handler
+        interrupts another call in the middle of a change, that call closes the consumer at its end.
 
         Raises:
             ConfigurationError: `finish=True` without `enable_auto_commit`.
@@ -252,12 +253,20 @@ class Consumer(ConsumerBase):
         except BaseException:
             frontend.is_broken |= frontend.outer is generator  # no call before this either
             frontend.undo(generator)
+            self._close_if_due()
             raise
         # No call between here and the application, so that nothing interrupts these assignments.
         if frontend.outer is generator:
             frontend.shared.taken = None
             frontend.outer = None
+        if frontend.is_close_due:
+            self._close_if_due()
         return result
+
+    def _close_if_due(self) -> None:
+        frontend = self._frontend
+        if frontend.is_close_due and frontend.outer is None and not frontend.shared.changed.is_held:
+            self.close(finish=False)
 
     def _ask(self, generator: Steps[T]) -> T:
         """Do the steps of a query, even while another thread is in a method: there is nothing to undo."""

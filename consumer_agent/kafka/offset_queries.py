@@ -20,7 +20,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
 from consumer_agent.kafka.client import AdminMaker, close_aside, made, signals_unwrapped
-from consumer_agent.runtime.threads import new_lock
+from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol import fields
 
 TIMEOUT_S = 1.0  # of a query
@@ -55,8 +55,8 @@ class OffsetQueries:
         is_uncommitted = str(settings.get("isolation.level")).lower() == "read_uncommitted"  # as librdkafka reads it
         self._isolation = IsolationLevel.READ_UNCOMMITTED if is_uncommitted else IsolationLevel.READ_COMMITTED
         self._client: AdminClient | None = None
-        self._lock = new_lock()
-        self._replacing = new_lock()  # so that two threads do not make a client each
+        self._lock = new_reentrant_lock()  # for signals' handlers
+        self._replacing = new_reentrant_lock()  # so that two threads do not make a client each
         self._open: set[_Query] = set()
         self._undescribed: set[str] = set()  # topics of partitions without an answer
         self._silent_since_s: float | None = None  # no query was answered since

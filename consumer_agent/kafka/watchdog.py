@@ -19,7 +19,7 @@ from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, aside
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_queries import Offsets, Where
 from consumer_agent.runtime.shared_state import SharedState
-from consumer_agent.runtime.threads import new_lock
+from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
 LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
@@ -51,7 +51,7 @@ class WatchedFetcher:
         self.current = new_fetcher()
         self._replaced_at_s: deque[float] = deque()  # within the period
         self._stopped = False
-        self._lock = new_lock()
+        self._lock = new_reentrant_lock()  # for signals' handlers
         self._seen: int | None = None  # the fetcher's progress, and since when it is the same
         self._seen_s = self._looked_s = self._awake_since_s = 0.0
 

@@ -303,6 +303,8 @@ class Frontend(Usage):
         """Change what is fetched; the application must know these partitions."""
         self.require_machine_thread(method)
         fetcher, shared = self._fetcher, self.shared
+        if shared.changed.is_held:
+            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
 
         def checked_change() -> Mapping[TopicPartition, int | None]:
             self._require_known(method, partitions)
@@ -401,11 +403,14 @@ class Frontend(Usage):
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
+        self.is_close_due = (
+            self.shared.changed.is_held
+        )  # then other threads cannot go on before the interrupted call does
         with self.shared.changed.lock:
             self.is_closed = True
             self.shared.changed.notify()  # ends a poll of another thread or task
         self._end_early_queries()
-        if self._is_ended or self._is_leaving or self._engine is None:
+        if self._is_ended or self._is_leaving or self._engine is None or self.is_close_due:
             return False
         self._is_leaving = True  # another thread's `close` does nothing; after an interrupt, the next one continues
         return True

@@ -30,7 +30,7 @@ from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
-from consumer_agent.runtime.threads import Condition, Thread, new_lock, require_descriptors
+from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock, require_descriptors
 from zkrebalancer.protocol.calls import CHANGED, Multi, Refusal, Refused, Replied, ZooKeeperEvent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -77,7 +77,7 @@ class MachineThread:
         self._failure: BaseException | None = None  # ended the thread
         self._leave_until_ms: int | None = None  # known after giving up
         self.is_dropped = False  # set when nothing refers to the consumer any more
-        self._wake_lock = Condition(new_lock())
+        self._wake_lock = Condition(new_reentrant_lock())  # for signals' handlers
         self._thread = Thread(self._run, "consumer-agent-machine")
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
 

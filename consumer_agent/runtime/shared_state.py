@@ -18,7 +18,7 @@ from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.presence import Presence
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
-from consumer_agent.runtime.threads import Condition, new_lock
+from consumer_agent.runtime.threads import Condition, new_reentrant_lock
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -46,7 +46,7 @@ class SharedState:
         self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
     ) -> None:
         """Begin empty, without a group and a lease; `record_reset` must not wait."""
-        lock = new_lock()
+        lock = new_reentrant_lock()  # a signal's handler may ask for `metrics` while its thread holds it
         self.lock = lock
         self.changed = Condition(lock)  # wakes the application
         self.fetcher_wake = Condition(lock)  # wakes the fetcher

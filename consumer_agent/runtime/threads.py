@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import _thread
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 LOOP_DESCRIPTORS = 8  # for an event loop, whose C code hangs if there are none
@@ -39,18 +42,44 @@ new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
 
 
+def within_signal_handler() -> bool:
+    """Whether this thread is in a function that was set with `signal.signal`."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {code for code in map(_code_of, handlers) if code is not None}
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # its public name
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _code_of(handler: object) -> CodeType | None:
+    while isinstance(handler, partial):
+        handler = handler.func
+    handler = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", handler)  # noqa: B004
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
 class Condition:
     """A lock that is held only briefly, with waiters for a change of what it protects.
 
     Several conditions may share a lock. `listeners` are called on every change, with the lock held: they must not wait.
     """
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock | threading._RLock) -> None:
         """Begin without waiters."""
         self.lock = lock  # acquired by `with`: an interrupt in a method of this class could leave it held
         self._waiting: list[Callable[[], object]] = []
         self.listeners: list[Callable[[], object]] = []
         self.changes = 0  # calls of `notify`; they show a waiter that it missed one
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this thread has the lock, which is reentrant: a signal's handler has interrupted it in a change."""
+        is_owned: Callable[[], bool] | None = getattr(self.lock, "_is_owned", None)  # as `threading` asks
+        return is_owned is not None and is_owned()
 
     def notify(self) -> None:
         """Wake all waiters; the lock must be held."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.runtime.shared_state import SharedState
+from consumer_agent.runtime.threads import within_signal_handler
 
 if TYPE_CHECKING:
     from consumer_agent.kafka.watchdog import WatchedFetcher
@@ -32,6 +33,7 @@ class Usage:
         self.is_iterated = False  # an iterator returned the last records, and was not asked for more
         self._engine: Engine | None = None
         self.is_closed = False
+        self.is_close_due = False  # a signal's handler has asked for it in the middle of a call
         self.in_callback = False
         self.runner: int | None = None  # the thread that is in `Consumer.run`
         self._in_poll = False
@@ -48,8 +50,11 @@ class Usage:
 
     @property
     def is_done(self) -> bool:
-        """Whether the caller must have worked on the last records: it polled them itself, in no loop that it left."""
-        return self._poller() is self._who() and not self.is_iterated
+        """Whether the caller must have worked on the last records.
+
+        It polled them itself, in no loop that it left, and is no signal's handler, which may interrupt that work.
+        """
+        return self._poller() is self._who() and not self.is_iterated and not within_signal_handler()
 
     @property
     def is_in_own_callback(self) -> bool:
@@ -99,6 +104,8 @@ class Usage:
 
         A call that runs is the caller's own; another one waits.
         """
+        if self.shared.changed.is_held:
+            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
         waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
         if (self._in_poll or waits) and not self.is_in_own_callback:
             name = "poll" if self._in_poll else "call"

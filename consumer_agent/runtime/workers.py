@@ -69,13 +69,15 @@ class Workers:
         """Run a callback that is due, or wait for one."""
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed.lock:
+            changes = changed.changes
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
             waits_to_join = shared.is_out and shared.presence.is_working
             step: Notice | Batch | None = None
             if not waits_to_revoke:
                 step = shared.next_notice() if waits_to_join else frontend.next(0)
-            if not step and not self._is_over():
-                changed.wait(LOOK_INTERVAL_S)
+            is_idle = not step and not self._is_over()
+        if is_idle:
+            changed.wait_for_change(changes, LOOK_INTERVAL_S)  # it leaves the lock as it is also if Ctrl-C ends it
         if isinstance(step, Notice):
             self._run_notice(step)
 

@@ -343,3 +343,16 @@ def test_a_group_may_be_elsewhere_while_its_coordinator_is_away() -> None:
     offsets = offsets_at(brokers)
     assert offsets.may_be_elsewhere("g")
     assert not offsets.was_elsewhere("g")
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_a_broker_said_that_is_gone_does_not_count() -> None:
+    """Nobody would ever say that its members have left: no client could join the group again."""
+    brokers = Two(coordinator=1)
+    offsets = offsets_at(brokers)
+    assert offsets.may_be_elsewhere("g")
+    brokers.brokers, brokers.coordinator, brokers.groups = {2: ("h", 2)}, 2, ()
+    with watching(offsets):
+        while offsets.was_elsewhere("g"):
+            gevent.sleep(0.01)
+    assert not offsets.may_be_elsewhere("g")

@@ -193,7 +193,7 @@ def interrupted_at_each_point(
             result = interrupt.during(lambda: call(setting))  # noqa: B023
         except Interrupted:
             is_interrupted = True
-        assert not setting.shared.lock.locked()
+        assert not setting.shared.changed.is_held
         assert gc.isenabled()
         if not again_after:
             setting.check_counts()
