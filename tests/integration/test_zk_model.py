@@ -28,6 +28,7 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Operation,
     Replied,
+    RepliedAll,
     Reply,
     SetContent,
     Sync,
@@ -56,7 +57,7 @@ class Pair:
         self.answers: dict[int, Reply] = {}
         self.watched: list[Watched] = []
         self._has_news = Flag()
-        self.client = ZkClient(hosts, SESSION_MS, self._take, reads_together=reads_together)
+        self.client = ZkClient(hosts, SESSION_MS, self._take, on_replies=self._take_all if reads_together else None)
         self.client.start()
         self.wait_until(lambda: self.real_id != 0)
 
@@ -68,6 +69,10 @@ class Pair:
         elif isinstance(event, Watched):
             self.watched.append(event)
         self._has_news.set()
+
+    def _take_all(self, event: RepliedAll) -> None:
+        for one in event.replies:
+            self._take(one)
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait, at most for WAIT_S."""

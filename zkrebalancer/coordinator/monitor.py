@@ -88,10 +88,10 @@ class Monitor:
             self._tick = None
             self.observed.lag(max(0, clock.steady_us() - self._tick_due_us) / 1e6)
         elif isinstance(event, Replied):
-            if event.call_id == BEAT_CALL:
-                self._note_beat(event)
-            elif event.call_id < BEAT_CALL:
-                self.answered(event)
+            self._note_reply(event)
+        elif isinstance(event, calls.RepliedAll):
+            for one in event.replies:
+                self._note_reply(one)
         elif isinstance(event, calls.Connected):
             self.is_connected = True
             self.observed.sessions += event.session_id != self._session_id
@@ -100,6 +100,12 @@ class Monitor:
         elif isinstance(event, calls.Suspended | calls.Lost):
             self.is_connected = False
             self.observed.session_losses += isinstance(event, calls.Lost)
+
+    def _note_reply(self, event: Replied) -> None:
+        if event.call_id == BEAT_CALL:
+            self._note_beat(event)
+        elif event.call_id < BEAT_CALL:
+            self.answered(event)
 
     def _note_beat(self, event: Replied) -> None:
         asked_us, self._asked_us = self._asked_us, 0

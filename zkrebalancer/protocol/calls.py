@@ -221,4 +221,11 @@ class Replied:
     reply: Reply
 
 
+@dataclass(frozen=True, slots=True)
+class RepliedAll:
+    """Replies that arrived together, in order."""
+
+    replies: tuple[Replied, ...]
+
+
 ZooKeeperEvent = Connected | Suspended | Lost | Watched | Replied

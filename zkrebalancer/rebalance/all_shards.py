@@ -100,6 +100,8 @@ class AllShards:
         self.scheduler.run_next_due()
         if isinstance(event, calls.Replied):
             self._replied(event)
+        elif isinstance(event, calls.RepliedAll):
+            self._all_replied(event)
         elif isinstance(event, Watched):
             self._watched(event)
         elif isinstance(event, Computed | LoadsRead):
@@ -145,6 +147,17 @@ class AllShards:
             self.scheduler.answer(event.call_id, event.reply)
         else:
             self._feed(event, [machine])
+
+    def _all_replied(self, event: calls.RepliedAll) -> None:
+        """Give each machine its replies as one event."""
+        of_machines: dict[Coordinator | None, list[calls.Replied]] = {}
+        for one in event.replies:
+            of_machines.setdefault(self._callers.pop(one.call_id, None), []).append(one)
+        for one in of_machines.pop(None, ()):
+            self.scheduler.answer(one.call_id, one.reply)
+        for machine, replies in of_machines.items():
+            if machine is not None:
+                self._feed(calls.RepliedAll(tuple(replies)), [machine])
 
     def _watched(self, event: Watched) -> None:
         path = event.path

@@ -128,8 +128,8 @@ class Coordinator:
         self.scheduler.now = now
         self.quarantine.event = event
         self.scheduler.run_next_due()
-        if isinstance(event, calls.Replied):
-            self.scheduler.answer(event.call_id, event.reply)
+        if isinstance(event, calls.Replied | calls.RepliedAll):
+            self._replied(event)
         elif isinstance(event, calls.Watched):
             self._watched(event)
         elif isinstance(event, Computed | LoadsRead):
@@ -150,6 +150,12 @@ class Coordinator:
             self.scheduler.is_news = False
             self.obstacles.look()
         return self.scheduler.take_effects()
+
+    def _replied(self, event: calls.Replied | calls.RepliedAll) -> None:
+        """Handle each reply as its own part of the step: what one raises concerns only its group."""
+        for one in event.replies if isinstance(event, calls.RepliedAll) else (event,):
+            self.quarantine.event = one
+            self.scheduler.answer(one.call_id, one.reply)
 
     def _answered(self, event: Computed | LoadsRead) -> None:
         """Handle an answer for a group, which may be gone by now."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.assignment.columns import Columns, Offsets
 from zkrebalancer.assignment.model import Problem, Racks
 from zkrebalancer.assignment.transition import Transition
-from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
+from zkrebalancer.protocol.calls import Call, RepliedAll, ZooKeeperEvent
 
 EventField = str | int | list[str]
 
@@ -87,7 +87,7 @@ class HandOver:
 
 
 Order = ShutDown | Retire | Stand | HandOver
-Event = ZooKeeperEvent | Tick | Computed | LoadsRead | Order
+Event = ZooKeeperEvent | RepliedAll | Tick | Computed | LoadsRead | Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 from kazoo.retry import KazooRetry
 
 from zkrebalancer.protocol import calls
-from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, RightsCall, ZooKeeperEvent
+from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, RepliedAll, Reply, RightsCall, ZooKeeperEvent
 from zkrebalancer.protocol.errors import (
     ChrootMissingError,
     RequestTooLargeError,
@@ -51,6 +51,7 @@ from zkrebalancer.runtime.zk_watches import LastingWatches
 # default. Where it is full, a call made by a callback of the hub would be answered as lost and still be sent, and from
 # then on the connection would always be one call behind.
 MAX_IN_FLIGHT = 200
+MAX_REPLIES = 20  # in one event, so that others have their turn
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
 LOGIN_PAUSE_S = 5.0  # after a refused login; the password in the file may be a new one by then
@@ -93,11 +94,12 @@ class ZkClient:
         security: ZooKeeperSecurity | None = None,
         on_refused: Callable[[str], object] = lambda _reason: None,
         *,
-        reads_together: bool = False,
+        on_replies: Callable[[RepliedAll], None] | None = None,
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
 
-        `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them.
+        `on_replies`: send the reads of one turn of the hub as few requests, whose replies are its events; a write may
+        overtake them.
 
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
         certificate, or has an acceptable one; unless it returns True, the first is logged. The client tries again.
@@ -144,11 +146,11 @@ class ZkClient:
         self._lasting_watches = LastingWatches(self._kazoo, lambda path: self._report((path, False)))
         self._kazoo.add_listener(self._session_changed)
         self._reads = self._together()
-        self._reads_together = reads_together
+        self._on_replies = on_replies
 
     def _together(self) -> BulkReads:
         callbacks = self._content_changed, self._children_changed
-        return BulkReads(self._kazoo, self.request_limit, callbacks, self._reply, self._request_alone, self._report)
+        return BulkReads(self._kazoo, self.request_limit, callbacks, self._reply_all, self._request_alone, self._report)
 
     def start(self) -> None:
         """Begin to connect; `Connected` follows as an event. Raises OSError if no descriptors are left."""
@@ -186,7 +188,7 @@ class ZkClient:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
-        elif self._reads_together and isinstance(call, calls.Get | calls.ListChildren):
+        elif self._on_replies is not None and isinstance(call, calls.Get | calls.ListChildren):
             self._reads.add(call_id, call)
         else:
             self._reads.send()
@@ -267,6 +269,11 @@ class ZkClient:
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         self._on_event(calls.Replied(call_id, reply))
+
+    def _reply_all(self, replies: Sequence[calls.Replied]) -> None:
+        for begin in range(0, len(replies), MAX_REPLIES):
+            if self._on_replies is not None:
+                self._on_replies(RepliedAll(tuple(replies[begin : begin + MAX_REPLIES])))
 
     def _session_changed(self, state: str) -> None:
         self._usable = False

@@ -15,10 +15,10 @@ from typing import Any
 
 import gevent
 from kazoo.client import KazooClient
-from kazoo.exceptions import EXCEPTIONS, UnimplementedError
+from kazoo.exceptions import EXCEPTIONS, UnimplementedError, ZookeeperError
 from kazoo.protocol.states import Callback
 
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply, Stat
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Replied, Reply, Stat
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.zk_answers import refusal_of
 
@@ -96,9 +96,9 @@ class MultiRead:
                 names, offset = _names(answer, offset)
                 replies.append(Children(names))
             else:
-                (error,) = _INT.unpack_from(answer, offset)
+                (code,) = _INT.unpack_from(answer, offset)
                 offset += _INT.size
-                replies.append(Refused(refusal_of(EXCEPTIONS[error]())))
+                replies.append(Refused(refusal_of(EXCEPTIONS[code]()) if code in EXCEPTIONS else Refusal.NOT_ALLOWED))
             largest = max(largest, offset - begin)
 
 
@@ -115,7 +115,7 @@ class BulkReads:
         kazoo: KazooClient,
         limit: RequestLimit,
         callbacks: tuple[Callable[..., None], Callable[..., None]],
-        reply: Callable[[int, Reply], None],
+        answer: Callable[[Sequence[Replied]], None],
         read_alone: Callable[[int, Read], None],
         report: Callable[[Watch], None],
     ) -> None:
@@ -127,7 +127,7 @@ class BulkReads:
         self._kazoo: Any = kazoo
         self._limit = limit
         self._callbacks = callbacks
-        self._reply, self._read_alone, self._report = reply, read_alone, report
+        self._answer, self._read_alone, self._report = answer, read_alone, report
         self._waiting: deque[tuple[int, Read]] = deque()
         self._under_way = 0
         self._is_planned = False  # whether the next turn of the hub sends what waits
@@ -164,8 +164,9 @@ class BulkReads:
 
     def fail(self) -> None:
         """Answer what waits: the connection is lost."""
-        while self._waiting:
-            self._reply(self._waiting.popleft()[0], Refused(Refusal.CONNECTION_LOST))
+        lost = [Replied(call_id, Refused(Refusal.CONNECTION_LOST)) for call_id, _ in self._waiting]
+        self._waiting.clear()
+        self._answer(lost)
 
     def holds(self, watch: Watch) -> bool:
         """Whether an event has to wait for the reply to the read that sets the watch."""
@@ -224,7 +225,7 @@ class BulkReads:
             self._being_set[watch] -= 1
             if not self._being_set[watch]:
                 del self._being_set[watch]
-        if isinstance(found, UnimplementedError):
+        if isinstance(found, UnimplementedError) or (isinstance(found, Exception) and not _is_known(found)):
             self._is_unknown = True
             for call_id, read in many:
                 self._held.discard((read.path, isinstance(read, ListChildren)))
@@ -239,15 +240,19 @@ class BulkReads:
         self.send()
 
     def _deliver(self, many: list[tuple[int, Read]], replies: Sequence[Reply]) -> None:
+        found: list[Replied] = []
         for (call_id, read), reply in zip(many, replies, strict=True):
-            self._reply(call_id, reply)
+            found.append(Replied(call_id, reply))
             if read.watch and (watch := (read.path, isinstance(read, ListChildren))) not in self._being_set:
                 is_held = watch in self._held
                 self._held.discard(watch)
                 if reply == NO_NODE:
                     self._forget(read)
                 elif is_held and not isinstance(reply, Refused):
+                    self._answer(found)
+                    found = []
                     self._report(watch)
+        self._answer(found)
 
     def _forget(self, read: Read) -> None:
         """Forget the callback for a missing node: otherwise the next report that it is missing would call it."""
@@ -286,6 +291,11 @@ class _Answer:
 
     def set_exception(self, error: Exception) -> None:
         self.set(error)
+
+
+def _is_known(error: Exception) -> bool:
+    """Whether ZooKeeper or kazoo has refused a request; otherwise the answer could not be read."""
+    return isinstance(error, ZookeeperError | RuntimeError)
 
 
 def _string(text: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,13 +20,14 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Replied,
+    RepliedAll,
     Stat,
     Watched,
     ZooKeeperEvent,
 )
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
-from zkrebalancer.runtime import zk_reads
+from zkrebalancer.runtime import zk, zk_reads
 from zkrebalancer.runtime.zk import ZkClient
 from zkrebalancer.runtime.zk_reads import MIN_READS
 
@@ -102,13 +104,18 @@ class Client:
     """A client that reads together, and its events."""
 
     def __init__(self, address: str) -> None:
-        self.events: Queue[ZooKeeperEvent] = Queue()
-        self.zk = ZkClient(address, TIMEOUT_MS, self.events.put, ZooKeeperSecurity(), reads_together=True)
+        self.events: Queue[ZooKeeperEvent | RepliedAll] = Queue()
+        self._taken: deque[ZooKeeperEvent] = deque()  # of events with several replies
+        self.zk = ZkClient(address, TIMEOUT_MS, self.events.put, ZooKeeperSecurity(), on_replies=self.events.put)
         self.zk.start()
         assert isinstance(self.next(), Connected)
 
     def next(self) -> ZooKeeperEvent:
-        return self.events.get(timeout=WITHIN_S)
+        """Return the next event; of replies that came together, the next one."""
+        if not self._taken:
+            event = self.events.get(timeout=WITHIN_S)
+            self._taken.extend(event.replies if isinstance(event, RepliedAll) else (event,))
+        return self._taken.popleft()
 
     def read(self) -> None:
         for number, read in enumerate(READS):
@@ -129,7 +136,7 @@ def connected(answers: Answers) -> Iterator[tuple[Server, Client]]:
         server.close()
 
 
-ALL_READ: list[ZooKeeperEvent] = [Replied(number, CONTENT) for number in range(MIN_READS)]
+ALL_READ = [Replied(number, CONTENT) for number in range(MIN_READS)]
 
 
 def test_a_change_between_the_watch_and_the_read_is_reported_after_the_reply() -> None:
@@ -192,13 +199,14 @@ def test_a_missing_node_is_not_reported() -> None:
         assert client.replies() == [Replied(number, refused) for number in range(MIN_READS)]
 
 
-def test_a_server_that_does_not_know_the_request_is_asked_for_one_node_after_the_other() -> None:
+@pytest.mark.parametrize("error", [UNIMPLEMENTED, 0], ids=["unimplemented", "another answer"])
+def test_a_server_that_does_not_know_the_request_is_asked_for_one_node_after_the_other(error: int) -> None:
     """In `BulkReads._answered`, refuse the reads."""
 
     def answers(kind: int, number: int) -> list[bytes]:
         if kind == GET:
             return [answer(number, struct.pack(">i1s", 1, b"x") + STAT)]
-        return [answer(number, error=UNIMPLEMENTED if kind == MULTI_READ else 0)]
+        return [answer(number, error=error if kind == MULTI_READ else 0)]
 
     with connected(answers) as (server, client):
         for _ in range(2):
@@ -232,6 +240,19 @@ def test_reads_that_wait_are_lost_with_the_connection(monkeypatch: pytest.Monkey
         found = [event for event in client.replies(MIN_READS + 1) if isinstance(event, Replied)]
         assert {event.reply for event in found} == {Refused(Refusal.CONNECTION_LOST)}
         assert server.kinds == [SET_WATCHES, MULTI_READ]
+
+
+def test_an_event_has_so_many_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ZkClient._reply_all`, make one event."""
+    monkeypatch.setattr(zk, "MAX_REPLIES", MIN_READS - 1)
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number, contents() if kind == MULTI_READ else b"")]
+
+    with connected(answers) as (_server, client):
+        client.read()
+        events = [client.events.get(timeout=WITHIN_S) for _ in range(2)]
+        assert events == [RepliedAll(tuple(ALL_READ[:-1])), RepliedAll(tuple(ALL_READ[-1:]))]
 
 
 def test_a_few_reads_are_made_alone() -> None:
