@@ -98,8 +98,7 @@ class ZkClient:
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
 
-        `on_replies`: send the reads of one turn of the hub as few requests, whose replies are its events; a write may
-        overtake them.
+        `on_replies` gets the replies to reads, which are then sent as few requests; a write may overtake them.
 
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
         certificate, or has an acceptable one; unless it returns True, the first is logged. The client tries again.
