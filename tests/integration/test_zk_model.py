@@ -28,7 +28,6 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Operation,
     Replied,
-    RepliedAll,
     Reply,
     SetContent,
     Sync,
@@ -57,7 +56,7 @@ class Pair:
         self.answers: dict[int, Reply] = {}
         self.watched: list[Watched] = []
         self._has_news = Flag()
-        self.client = ZkClient(hosts, SESSION_MS, self._take, on_replies=self._take_all if reads_together else None)
+        self.client = ZkClient(hosts, SESSION_MS, self._take, reads_together=reads_together)
         self.client.start()
         self.wait_until(lambda: self.real_id != 0)
 
@@ -69,10 +68,6 @@ class Pair:
         elif isinstance(event, Watched):
             self.watched.append(event)
         self._has_news.set()
-
-    def _take_all(self, event: RepliedAll) -> None:
-        for one in event.replies:
-            self._take(one)
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait, at most for WAIT_S."""

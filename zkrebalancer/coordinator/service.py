@@ -90,7 +90,8 @@ class CoordinatorService:
         weighing = WEIGHING if kafka is not None else frozenset[str]()
         self.coordinator = AllShards(identity, weighing, request_limit(zookeeper), capacity)
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
-        self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put, on_replies=self._events.put)
+        put = self._events.put
+        self._zk = ZkClient(zookeeper, session_timeout_ms, put, reads_together=True, on_replies=put)
         self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None
         self._planner = Planner(strategies, self._events.put, plan_timeout_s)
         self._event_log = event_log

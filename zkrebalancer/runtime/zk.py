@@ -94,12 +94,13 @@ class ZkClient:
         security: ZooKeeperSecurity | None = None,
         on_refused: Callable[[str], object] = lambda _reason: None,
         *,
+        reads_together: bool = False,
         on_replies: Callable[[RepliedAll], None] | None = None,
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
 
-        `on_replies` gets the replies to reads, which are then sent as few requests; a write may overtake them.
-
+        `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them. `on_replies`
+        gets their replies, some at a time.
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
         certificate, or has an acceptable one; unless it returns True, the first is logged. The client tries again.
 
@@ -144,8 +145,7 @@ class ZkClient:
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
         self._lasting_watches = LastingWatches(self._kazoo, lambda path: self._report((path, False)))
         self._kazoo.add_listener(self._session_changed)
-        self._reads = self._together()
-        self._on_replies = on_replies
+        self._reads, self._reads_together, self._on_replies = self._together(), reads_together, on_replies
 
     def _together(self) -> BulkReads:
         callbacks = self._content_changed, self._children_changed
@@ -187,7 +187,7 @@ class ZkClient:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
-        elif self._on_replies is not None and isinstance(call, calls.Get | calls.ListChildren):
+        elif self._reads_together and isinstance(call, calls.Get | calls.ListChildren):
             self._reads.add(call_id, call)
         else:
             self._reads.send()
@@ -271,8 +271,12 @@ class ZkClient:
 
     def _reply_all(self, replies: Sequence[calls.Replied]) -> None:
         for begin in range(0, len(replies), MAX_REPLIES):
+            some = replies[begin : begin + MAX_REPLIES]
             if self._on_replies is not None:
-                self._on_replies(RepliedAll(tuple(replies[begin : begin + MAX_REPLIES])))
+                self._on_replies(RepliedAll(tuple(some)))
+            else:
+                for one in some:
+                    self._on_event(one)
 
     def _session_changed(self, state: str) -> None:
         self._usable = False

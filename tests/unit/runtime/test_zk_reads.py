@@ -106,7 +106,8 @@ class Client:
     def __init__(self, address: str) -> None:
         self.events: Queue[ZooKeeperEvent | RepliedAll] = Queue()
         self._taken: deque[ZooKeeperEvent] = deque()  # of events with several replies
-        self.zk = ZkClient(address, TIMEOUT_MS, self.events.put, ZooKeeperSecurity(), on_replies=self.events.put)
+        put = self.events.put
+        self.zk = ZkClient(address, TIMEOUT_MS, put, ZooKeeperSecurity(), reads_together=True, on_replies=put)
         self.zk.start()
         assert isinstance(self.next(), Connected)
 
