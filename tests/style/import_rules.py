@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer.rebalance": (  # the input and output of a strategy, but no strategy
         "zkrebalancer.protocol",
         "zkrebalancer.assignment.columns",
+        "zkrebalancer.assignment.kept",
         "zkrebalancer.assignment.loads",
         "zkrebalancer.assignment.model",
         "zkrebalancer.assignment.transition",

@@ -19,7 +19,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     if task.group not in groups:
         return  # the same step deleted the group, or the coordinator resigned
     group = groups[task.group]
-    anew = Planning(group.view, group._subscriptions, lambda _text: None)
+    anew = Planning(group.view, group._leadership.subscriptions, lambda _text: None)
     anew._resetting = group.planning._resetting  # as at the start of planning
     anew._drain.settings = group.planning._drain.settings
     for consumer in group.view.members:

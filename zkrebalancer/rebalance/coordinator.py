@@ -316,9 +316,10 @@ class Coordinator:
         if free > 0 and self.rebalance_request_queue:
             waiting, _ = self.rebalance_request_queue.next()
             self.scheduler.run(waiting, self.groups[waiting].begin_planning)
-            self._planning[waiting] = now_us
-            in_time.append(now_us)
-            free -= 1
+            if self._is_in(waiting, GroupState.PLANNING):  # a group that needs no strategy is at rest again
+                self._planning[waiting] = now_us
+                in_time.append(now_us)
+                free -= 1
         if self.rebalance_request_queue and free > 0:
             self._own.wake_soon("patience", _in_a_step_of_its_own)
         elif self.rebalance_request_queue and in_time:

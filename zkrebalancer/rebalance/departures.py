@@ -8,7 +8,7 @@ first saw the record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from zkrebalancer.protocol import ownership, paths
@@ -288,7 +288,7 @@ class Departures:
             topics=topics,
         )
 
-    def _really_held(self, member: Member) -> dict[TopicPartition, int]:
+    def _really_held(self, member: Member) -> Mapping[TopicPartition, int]:
         """Return what it holds; if that cannot be read, without partitions that are known to have another holder."""
         held = member.held()
         if member.is_readable and not member.is_record_gone:

@@ -51,19 +51,15 @@ class Group:
 
     def __init__(self, name: str, leadership: Leadership) -> None:
         """Start empty; `load` reads the group."""
-        scheduler = leadership.scheduler.part(name, group=name)
-        subscriptions = leadership.subscriptions
+        scheduler, subscriptions = leadership.scheduler.part(name, group=name), leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
-        self.name, self.view, self._leadership = name, view, leadership
-        self._scheduler, self._subscriptions = scheduler, subscriptions
+        self.name, self.view, self._leadership, self._scheduler = name, view, leadership, scheduler
         self._adopting: Iterator[int] = iter(())  # what is left to do with the group as it was read
         self.story = Story(name)
         self._causes = Causes(scheduler, view)
         self._being_planned: Request | None = None
         self._carried_out: Request | None = None  # the request of the last plan
-        self._planning_error: str | None = None  # why the last try produced no assignment
-        self._ticket = 0  # of the computation whose answer is expected
-        self._load_trigger = ""
+        self._load_trigger, self._ticket = "", 0  # of the computation whose answer is expected
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation, self._failures = 0, 0
         self._outdated, self._outdated_us = 0, 0  # readings in a row that ZooKeeper contradicted afterwards
@@ -123,7 +119,7 @@ class Group:
                 self.request("retry")  # plans made in the meantime have left it out
             case facts.Left(member, released, kind):
                 self._note_turnover(member, member.owners, None)
-                self._subscriptions.replace(self.name, member.registration, None)
+                self._leadership.subscriptions.replace(self.name, member.registration, None)
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
                     self._static_members.left(member)
@@ -176,7 +172,7 @@ class Group:
             return
         self._scheduler.forget()
         self._leadership.rebalance_request_queue.remove(self.name)
-        self._subscriptions.forget_group(self.name)
+        self._leadership.subscriptions.forget_group(self.name)
         self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
@@ -227,7 +223,7 @@ class Group:
         """Adopt what was read, in pieces, then request a rebalance; yield the work of each piece."""
         for member in self.view.members.values():
             if member.registration is not None:
-                yield from self._subscriptions.add_in_parts(self.name, member.registration)
+                yield from self._leadership.subscriptions.add_in_parts(self.name, member.registration)
         yield from self._static_members.adopt()
         self.planning.touch_all()
         self._last_generation = max(self._last_generation, self.view.generation)
@@ -302,13 +298,16 @@ class Group:
             self._look()
 
     def _look(self) -> None:
-        if self.planning.look():
-            problem = self.planning.problem()
+        if not self.planning.look():
+            self._scheduler.wake_soon("planning", self._look)
+        elif self.planning.is_kept(problem := self.planning.problem(), self._moving.outstanding):
+            self.planning.keep(None)
+            self._end_plan("superseded")
+            self._send_nothing()
+        else:
             if self.view.settings.strategy in self._leadership.weighing:
                 problem = self.loads.weigh(problem)
             self._scheduler.do(self.planning.task(self._ticket, problem))
-        else:
-            self._scheduler.wake_soon("planning", self._look)
 
     def computed(self, event: Computed) -> None:
         """Handle the strategy's answer; the answer to an earlier computation is dropped."""
@@ -317,12 +316,10 @@ class Group:
         if self._being_planned is None:
             raise AssertionError(f"group {self.name} planned without a cause")
         if event.transition is None:
-            if event.error != self._planning_error:  # planning is retried, but an error is logged once
+            if self.planning.note_refused(event.error):
                 self._scheduler.warn(f"{event.error}; the partitions stay where they are")
-            self._planning_error = event.error
             self._back_off(event.error or "no assignment")
             return
-        self._planning_error = None
         self.planning.keep(event.transition.columns)
         self._carry_out(event.transition, self._being_planned, event.elapsed_us)
 
@@ -335,8 +332,7 @@ class Group:
         wanted = request.cause, request.requested_us, generation
         plan = make_plan(self.view, self._vacancies, transition, deviations, *wanted)
         if plan is None:
-            self._go(GroupState.MOVING, "nothing to send")
-            self.maybe_finish()
+            self._send_nothing()
             return
         self._last_generation = generation
         self._scheduler.emit(
@@ -355,6 +351,10 @@ class Group:
         self.maybe_finish()
         if self._causes.pending is not None and self.state is GroupState.MOVING:
             self._queue_debounced()
+
+    def _send_nothing(self) -> None:
+        self._go(GroupState.MOVING, "nothing to send")
+        self.maybe_finish()
 
     # Finishing --------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ not a history is replaced; a node of a newer version stays as it is.
 
 from __future__ import annotations
 
-from collections import deque
-
 from zkrebalancer.protocol import history, paths
 from zkrebalancer.protocol.calls import Content, Create, Done, Get, Operation, Refused, Reply, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
@@ -28,13 +26,14 @@ class History:
         self._scheduler = scheduler
         self._view = view
         self._epoch = epoch
-        self._waiting: deque[Rebalanced] = deque(maxlen=MAX_REBALANCES)  # ended, and not written yet
+        self._waiting: list[Rebalanced] = []  # the last MAX_REBALANCES that have ended and are not written yet
         self._is_busy = False  # the node is being read or written
         self._tries = 0  # writes in a row that failed because another client wrote first
 
     def ended(self, plan: Plan, request: Request, outcome: str) -> None:
         """Record a rebalance that has ended."""
         self._waiting.append(self._recorded(plan, request, outcome))
+        del self._waiting[:-MAX_REBALANCES]
         self.look()
 
     def reset(self, *, is_new_group: bool) -> None:
@@ -78,7 +77,7 @@ class History:
         if isinstance(reply, Done):
             self._tries = 0
             keys = {one.key for one in written}
-            self._waiting = deque((one for one in self._waiting if one.key not in keys), MAX_REBALANCES)
+            self._waiting = [one for one in self._waiting if one.key not in keys]
         elif isinstance(reply, Refused):
             self._tries += 1
         self.look()

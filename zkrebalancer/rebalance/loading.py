@@ -5,8 +5,7 @@ If a group was deleted in use and created again, it is read once the leases of i
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Reply
@@ -34,16 +33,16 @@ class Loading:
         self._leadership = leadership
         self._former_lives = leadership.former_lives
         self._done = done
-        self._stages: deque[Stage] = deque()
-        self._reads: deque[LazyRead] = deque()  # of this stage, not requested yet
+        self._stages: Iterator[Stage] = iter(())  # that are still to be read
+        self._reads: list[LazyRead] = []  # of this stage, not requested yet
         self._missing_replies = 0
         self.children: tuple[str, ...] = ()  # of the group's node
-        self._reader = GroupReader(view.group, view.topics)
+        self._reader: GroupReader | None = None  # while it reads: what it has is as large as the group
 
     def begin(self) -> None:
         """Read everything, and forget a reading in progress."""
         self._reader = GroupReader(self._view.group, self._view.topics, self._view.settings, watch=True)
-        self._stages = deque(self._reader.stages())
+        self._stages = iter(self._reader.stages())
         self._missing_replies = 0
         self._leadership.loading.add(self._view.group)
         self._list()
@@ -101,23 +100,27 @@ class Loading:
         self._list()
 
     def _next_stage(self) -> None:
-        if self._stages:
-            self._reads = deque(self._stages.popleft()())
+        stage = next(self._stages, None)
+        if stage is not None:
+            self._reads = stage()
             self._ask()
             return
-        self._reader.finish()
+        reader, self._reader = self._reader, None
+        if reader is None:
+            raise AssertionError(f"group {self._view.group} was read twice")
+        reader.finish()
         self._leadership.loading.discard(self._view.group)
-        if not self._reader.exists:
+        if not reader.exists:
             self._note_gone()
-        self._done(self._reader)
+        self._done(reader)
 
     def _ask(self) -> None:
         """Request as much as one step allows; the stage is over when everything is answered."""
-        asked = min(len(self._reads), MAX_READS_PER_STEP)
-        for _ in range(asked):
-            call, handle = self._reads.popleft()()
+        asked, self._reads = self._reads[:MAX_READS_PER_STEP], self._reads[MAX_READS_PER_STEP:]
+        for read in asked:
+            call, handle = read()
             self._scheduler.ask(call, self._read, handle, expected=expected_refusals(call))
-        self._missing_replies += asked
+        self._missing_replies += len(asked)
         if self._reads:
             self._scheduler.wake_soon("loading", self._ask)
         else:

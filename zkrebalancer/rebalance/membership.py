@@ -63,21 +63,21 @@ class Membership:
         if member is None or path not in member.refused:
             return
         if isinstance(reply, Content):
-            member.refused.discard(path)
+            member.refused -= {path}
             self._note(path, member.read_command(reply, path, self._view.bound()))
             self._view.refresh(consumer)
             self._report(facts.CommandsRead(member))
             self._report_broken(member)
             return
         if isinstance(reply, Children):
-            member.refused.update(f"{path}/{name}" for name in reply.names)
+            member.refused |= {f"{path}/{name}" for name in reply.names}
         owners = Get(paths.owners(self._view.group, consumer), watch=True)  # shows whether missing ones were applied
         self._scheduler.ask(owners, self._owners_read_after, consumer, path)
 
     def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:
         member = self._view.members.get(consumer)
         if member is not None and isinstance(reply, Content):
-            member.refused.discard(path)
+            member.refused -= {path}
         self._owners_read(reply, consumer, None)
 
     def look_ever_more_rarely(self, pause_us: int) -> None:
@@ -176,7 +176,7 @@ class Membership:
             return
         if isinstance(reply, Content):
             before = member.owners
-            member.refused.discard(paths.owners(self._view.group, consumer))
+            member.refused -= {paths.owners(self._view.group, consumer)}
             self._note(paths.owners(self._view.group, consumer), member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before))
             self._report_broken(member)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import chain
 
 from zkrebalancer.assignment.columns import Columns, Strategy
+from zkrebalancer.assignment.kept import STICKY, keeps_all
 from zkrebalancer.assignment.model import Member as ProblemMember
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.transition import Transition, place
@@ -33,6 +34,7 @@ from zkrebalancer.rebalance.view import GroupView, Member
 
 MAX_LOOKS_PER_STEP = 500  # partitions examined in one step, so that other groups have their turn
 LOOKS_PER_MEMBER = 10  # a member costs as much as this many partitions
+MIN_KEPT_ROWS = 100  # columns of fewer partitions are as quickly made anew as updated, and would take memory meanwhile
 
 
 class Planning:
@@ -62,6 +64,7 @@ class Planning:
         self._is_all_touched = True
         self._changed: set[str] = set()  # consumers that are different since `_columns`
         self._has_gaps = False
+        self._error: str | None = None  # why the last try produced no assignment
         self.unapproved_moves: int | None = (
             None  # how many the last plan would make, if an operator has to approve them
         )
@@ -184,10 +187,28 @@ class Planning:
             everything=self._is_eager,
         )
 
-    def keep(self, columns: Columns) -> None:
-        """Keep the columns of the strategy's answer: the next problem is described as the difference to them."""
-        self._columns = columns
+    def is_kept(self, problem: Problem, outstanding: AbstractSet[str]) -> bool:
+        """Whether the strategy would surely change nothing, and no member needs a command for another reason.
+
+        Then the strategy need not run. `outstanding`: consumers that have commands to answer.
+        """
+        if outstanding or self._outside or self._odd_holders or self._fenced or self._former_names or self._reserved:
+            return False
+        return self._view.settings.strategy in STICKY and not self._has_gaps and keeps_all(problem)
+
+    def keep(self, columns: Columns | None) -> None:
+        """Keep the columns of the strategy's answer: the next problem is described as the difference to them.
+
+        None: the strategy was not needed, and the next problem is described whole.
+        """
+        self._columns = columns if columns is not None and len(columns.topic) >= MIN_KEPT_ROWS else None
         self._changed.clear()
+        self._error = None
+
+    def note_refused(self, error: str | None) -> bool:
+        """Note why there is no assignment; return whether that is new, because planning is retried."""
+        before, self._error = self._error, error
+        return error != before
 
     @property
     def gives_back(self) -> bool:

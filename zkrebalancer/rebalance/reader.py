@@ -19,7 +19,7 @@ from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.problems import Problems
-from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import NONE, GroupView, Member, PendingCommand
 
 OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
 PLACE = 4  # the position in a path of the name below the group's node
@@ -310,7 +310,7 @@ class GroupReader:
         """Adopt the commands that it has to answer; if its record may not be read, all commands that were found."""
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
-        member.refused = self._refused.get(member.consumer, set())
+        member.refused = frozenset(self._refused.get(member.consumer, ())) or NONE
         self.view.refresh(member.consumer)
 
     def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from zkrebalancer.rebalance.states import TRANSITIONS, GroupState, InvalidTransitionError
 
 MAX_STORY_LINES = 50
@@ -17,7 +15,7 @@ class Story:
         self._group = group
         self.state = GroupState.LOADING
         self.since_us = 0  # when it came into this state
-        self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
+        self._lines: list[str] = []  # at most MAX_STORY_LINES; an empty deque has room for 64
 
     def go(self, state: GroupState, at_us: int, reason: str) -> None:
         """Change the state.
@@ -27,6 +25,7 @@ class Story:
 
         """
         self._lines.append(f"{at_us / 1e6:.6f} {self.state.value} -> {state.value}: {reason}")
+        del self._lines[:-MAX_STORY_LINES]
         if state not in TRANSITIONS[self.state]:
             raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
         if state is not self.state or not self.since_us:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
@@ -26,6 +27,8 @@ from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionE
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 SESSIONLESS = "its registration or its record belongs to no session"
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
+
+NONE: frozenset[Any] = frozenset()  # one for all members: every other empty set takes 216 bytes
 
 
 @dataclass(slots=True)
@@ -46,10 +49,10 @@ class Member:
     owners: OwnersRecord | None = None  # None: it could not be read, so all that was given counts as held
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
-    refused: set[str] = field(default_factory=set)  # paths of what ZooKeeper refuses to show: record, channel, commands
+    refused: frozenset[str] = NONE  # paths of what ZooKeeper refuses to show: record, channel, commands
     # What it may own: held when it was read, or sent since. None: unknown, so that its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
-    false_claims: frozenset[TopicPartition] = frozenset()  # in its record, but never given
+    false_claims: frozenset[TopicPartition] = NONE  # in its record, but never given
     is_record_gone: bool = False  # `owners` is gone although `ids` exists; the field `owners` is the last record
     is_sessionless: bool = False  # a node of it is not ephemeral: from a copied tree, a backup, or written by hand
     failed_tries: int = 0  # starts in a row that were cancelled
@@ -86,7 +89,8 @@ class Member:
             holds = "anything" if self.given is None else "all that it was given"
             return f"{self.consumer} may hold {holds} until it is evicted: {error}"
         given = self.given
-        self.false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())
+        false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())
+        self.false_claims = false_claims or NONE
         if self.false_claims:
             record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
         self.owners = record
@@ -109,8 +113,9 @@ class Member:
         if given is not None:
             starts = (p.command for p in pending if isinstance(p.command, StartFetcher))
             forged = frozenset(tp for start in starts for tp in start.partitions if tp not in given)
-            self.false_claims |= forged
-            self.pending = [p for p in pending if forged.isdisjoint(p.command.partitions or ())] if forged else pending
+            if forged:
+                self.false_claims |= forged
+                self.pending = [p for p in pending if forged.isdisjoint(p.command.partitions or ())]
 
     # The state -------------------------------------------------------------------------------------------------------
 
@@ -164,13 +169,16 @@ class Member:
 
     # What it holds ---------------------------------------------------------------------------------------------------
 
-    def held(self) -> dict[TopicPartition, int]:
+    def held(self) -> Mapping[TopicPartition, int]:
         """Return partition -> consumer thread of what is owned or being started."""
         known = self.owners.partitions if self.owners else {}
-        held = dict(known if self.is_readable else self.given or known)
-        for pending in self.pending:
-            if isinstance(pending.command, StartFetcher):
-                held.update(pending.command.partitions)
+        owned = known if self.is_readable else self.given or known
+        starts = [p.command.partitions for p in self.pending if isinstance(p.command, StartFetcher)]
+        if not starts:
+            return owned  # not a copy, because most members never need one
+        held = dict(owned)
+        for partitions in starts:
+            held.update(partitions)
         return held
 
     def expected(self) -> Mapping[TopicPartition, int]:
@@ -243,7 +251,7 @@ class GroupView:
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
-    _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    _held: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
 
     def bound(self) -> Bound:
@@ -290,11 +298,12 @@ class GroupView:
             self._blocks[consumer] = blocks
         return Released(consumer, frozenset(self._reindex(consumer, held)), unblocked)
 
-    def _reindex(self, consumer: str, held: dict[TopicPartition, int]) -> set[TopicPartition]:
+    def _reindex(self, consumer: str, held: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         before = self._held.get(consumer, {})
+        alone = (consumer,)  # one tuple for all partitions
         for topic, partition in held.keys() - before.keys():
             holders = self._holders.setdefault(topic, {})
-            holders[partition] = (*holders.get(partition, ()), consumer)
+            holders[partition] = (*holders[partition], consumer) if partition in holders else alone
         released = set()
         for topic, partition in before.keys() - held.keys():
             holders = self._holders[topic]

@@ -22,13 +22,18 @@ from zkrebalancer.rebalance.states import GroupState
 MANY = MAX_LOADING + 50
 
 
-def world_with(groups: int) -> World:
+def world_with(groups: int, strategies: tuple[str, ...] = ("sticky",)) -> World:
+    """Return a world with groups without members, whose strategies are these in turn."""
     world = World()
     world.set_topic("t", 4)
     world.create_group(settings.encode(GroupSettings(rebalance_timeout_ms=1_000, max_rebalance_retries=0)))
     for number in range(groups):
         group = f"g-{number:04d}"
-        nodes = [Create(paths.group(group)), *(Create(f"{paths.group(group)}/{name}") for name in paths.GROUP_CHILDREN)]
+        known = GroupSettings(strategy=strategies[number % len(strategies)])
+        nodes = [
+            Create(paths.group(group), settings.encode(known)),
+            *(Create(f"{paths.group(group)}/{name}") for name in paths.GROUP_CHILDREN),
+        ]
         world.zk.perform(Multi(tuple(nodes)))
     world.add_coordinator()
     return world
@@ -109,7 +114,7 @@ def test_a_claim_on_a_million_partitions_is_refused_for_what_exists() -> None:
 
 def test_slow_plans_keep_no_other_group_waiting() -> None:
     """In `Coordinator.request_handler`, count every plan."""
-    world = world_with(40)
+    world = world_with(40, ("range",))
     process = world.coordinators[0]
     answer_all(world, process)
     assert len(process.computing) == MAX_PLANNING
@@ -126,6 +131,32 @@ def test_slow_plans_keep_no_other_group_waiting() -> None:
     world.now_us += 2 * PLAN_PATIENCE_US
     answer_all(world, process)
     assert len(process.computing) == MAX_PLANNING + MAX_SLOW_PLANS
+
+
+def test_groups_that_need_no_strategy_do_not_count_as_plans() -> None:
+    """In `Coordinator.request_handler`, count each group whose planning has begun."""
+    world = world_with(40, ("range",) + 19 * ("sticky",))
+    process = world.coordinators[0]
+    began_us = world.now_us
+    answer_all(world, process)
+    states = [group.state for group in process.machine.groups.values()]
+    assert (states.count(GroupState.IDLE), states.count(GroupState.PLANNING)) == (39, 2)
+    assert [task.strategy for task in process.computing] == ["range", "range"]
+    assert world.now_us < began_us + PLAN_PATIENCE_US
+
+
+def test_a_new_leader_computes_nothing_for_a_group_at_rest() -> None:
+    """In `Planning.is_kept`, return False."""
+    world = world_with(0)
+    world.add_agent("a")
+    world.add_agent("b")
+    world.pass_time(3_000)
+    owned = world.owned()
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    answer_all(world, world.coordinators[-1])
+    group = world.leader().machine.groups[GROUP]
+    assert (group.state, world.leader().computing, world.owned()) == (GroupState.IDLE, [], owned)
 
 
 def answer_all(world: World, process: CoordinatorProcess) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.groups import answer_one, world_with
 from tests.support.region_world import ORDER, SETTINGS, RegionWorld
 from tests.support.world import GROUP, World
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import region as region_module
@@ -247,6 +247,8 @@ def test_a_merge_that_is_gone_is_named_and_the_region_goes_on() -> None:
 def test_so_many_requests_are_read_at_once_and_all_are_fulfilled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(region_module, "MAX_REQUESTS", 2)
     region = RegionWorld("a", "b")
+    region.world.configure(settings.encode(GroupSettings(strategy="range")))  # which waits for its strategy
+    region.pass_time(2_000)
     region.world.kill_coordinator(region.world.leader())
     for _ in range(5):
         region.ask("checkpoint")
