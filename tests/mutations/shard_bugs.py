@@ -25,7 +25,7 @@ SHARD_MUTATIONS = (
         None,
         (Edit("CoordinatorElector._run", "*self._shard.guards", ""),),
         hostile="set_shards",
-        seeds=50,
+        seeds=200,
     ),
     Mutation(
         "a shard's leader also serves other groups",
