@@ -149,15 +149,16 @@ class AllShards:
             self._feed(event, [machine])
 
     def _all_replied(self, event: calls.RepliedAll) -> None:
-        """Give each machine its replies as one event."""
-        of_machines: dict[Coordinator | None, list[calls.Replied]] = {}
+        """Give each machine its replies as one event; after a new number, there are other machines."""
         for one in event.replies:
-            of_machines.setdefault(self._callers.pop(one.call_id, None), []).append(one)
-        for one in of_machines.pop(None, ()):
-            self.scheduler.answer(one.call_id, one.reply)
+            if one.call_id not in self._callers:
+                self.scheduler.answer(one.call_id, one.reply)
+        of_machines: dict[Coordinator, list[calls.Replied]] = {}
+        for one in event.replies:
+            if (machine := self._callers.pop(one.call_id, None)) is not None:
+                of_machines.setdefault(machine, []).append(one)
         for machine, replies in of_machines.items():
-            if machine is not None:
-                self._feed(calls.RepliedAll(tuple(replies)), [machine])
+            self._feed(calls.RepliedAll(tuple(replies)), [machine])
 
     def _watched(self, event: Watched) -> None:
         path = event.path

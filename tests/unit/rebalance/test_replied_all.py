@@ -10,7 +10,7 @@ from tests.support.groups import world_with
 from tests.support.shard_world import ShardProcess, ShardWorld
 from tests.support.world import GROUP, CoordinatorProcess, World
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Multi, Refusal, Refused, Replied, RepliedAll
+from zkrebalancer.protocol.calls import Create, Get, Multi, Refusal, Refused, Replied, RepliedAll, Watched
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Event
 from zkrebalancer.rebalance.group import Group
@@ -101,3 +101,19 @@ def test_replies_after_the_end_of_a_leadership_are_dropped() -> None:
     lost = tuple(Replied(call_id, Refused(Refusal.NO_NODE)) for call_id in awaited)
     world.feed(process, RepliedAll(lost))
     assert process.machine.leadership is None
+
+
+def test_a_reply_that_comes_with_a_new_number_of_shards_concerns_no_machine_any_more() -> None:
+    """In `AllShards._all_replied`, give it to the machine of the former number: its deadline would be due for ever."""
+    world = TogetherWorld()
+    world.prepare(8)
+    process = world.add(1)
+    world.pass_time(5_000)
+    old = process.machine.machines[7]
+    world.set_shards(3)
+    while not any(call == Get(paths.SHARDS, watch=True) for _call_id, call in process.session.sent):
+        assert world._move(process)
+    world.feed(process, Watched(old.shard.coordinator, children=False))  # it looks for its leader, too
+    assert len(process.session.sent) > 1
+    world.pass_time(10_000)
+    assert sorted(process.led()) == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from consumer_agent import Consumer
@@ -13,6 +14,8 @@ from zkrebalancer.experiments.members.recorder import Received, Recorder
 
 COMMIT_INTERVAL_MS = 5_000  # the default of the agent's and librdkafka's auto-commit
 NEVER_MS = 86_400_000
+
+import_module("consumer_agent.runtime.engine")  # else at the first join; all of confluent-kafka is imported above, too
 
 
 class CentralReader:
