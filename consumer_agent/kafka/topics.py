@@ -35,7 +35,7 @@ class Topics:
     def connect(self, topics: Collection[str]) -> None:
         """Describe these topics (empty: all) and connect to their leaders, at most MAX_WARMED_BROKERS.
 
-        What takes longer than the time for the first answer is left to `describe_added`.
+        Topics that cannot be described before the deadline of the first answer are left to `describe_added`.
 
         Raises:
             KafkaException: no broker has answered.

@@ -303,8 +303,7 @@ class Frontend(Usage):
         """Change what is fetched; the application must know these partitions."""
         self.require_machine_thread(method)
         fetcher, shared = self._fetcher, self.shared
-        if shared.changed.is_held:
-            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
+        self._require_no_change(method)
 
         def checked_change() -> Mapping[TopicPartition, int | None]:
             self._require_known(method, partitions)
@@ -403,9 +402,8 @@ class Frontend(Usage):
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
-        self.is_close_due = (
-            self.shared.changed.is_held
-        )  # then other threads cannot go on before the interrupted call does
+        # Other threads cannot go on before the call that a signal's handler has interrupted.
+        self.is_close_due = self.shared.changed.is_held
         with self.shared.changed.lock:
             self.is_closed = True
             self.shared.changed.notify()  # ends a poll of another thread or task

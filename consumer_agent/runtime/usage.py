@@ -99,13 +99,17 @@ class Usage:
             raise ConsumerStateError(f"{method} may not be called from within a callback")
         self._require_no_poll(method)
 
+    def _require_no_change(self, method: str) -> None:
+        """Raise in a signal's handler that has interrupted a change."""
+        if self.shared.changed.is_held:
+            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
+
     def _require_no_poll(self, method: str) -> None:
         """Raise beside a call of another thread, task or signal's handler: they would undo each other's.
 
         A call that runs is the caller's own; another one waits.
         """
-        if self.shared.changed.is_held:
-            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
+        self._require_no_change(method)
         waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
         if (self._in_poll or waits) and not self.is_in_own_callback:
             name = "poll" if self._in_poll else "call"

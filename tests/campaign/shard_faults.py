@@ -24,7 +24,7 @@ def set_shards(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def damage_shards(company: Company, fault: Fault) -> Iterator[str]:
-    """Overwrite the number: until it is set again, present leaders go on, and nobody else can be elected."""
+    """Overwrite the number. Until it is set again, present leaders continue, and no other coordinator is elected."""
     company.lab.fault(fault.kind, paths.SHARDS)
     is_there = isinstance(company.lab.zk.perform(Get(paths.SHARDS), ABSENT), Content)
     company.lab.zk.perform(Multi(((SetContent if is_there else Create)(paths.SHARDS, JUNK),)))

@@ -1,4 +1,4 @@
-"""What becomes of a node's content if any one of its values is another: it is read, or refused with a complaint.
+"""Each kind of node with one value replaced: whether it is read, or the error with which it is refused.
 
 `python -m tests.vectors.nodes` writes `nodes.txt` anew, to be read as a difference before it is committed.
 """

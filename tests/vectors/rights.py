@@ -40,11 +40,7 @@ ABOVE = [
     "/elsewhere",
 ]
 GROUP = paths.group("orders")
-BELOW = [
-    *(
-        f"{GROUP}/{kind}"
-        for kind in (*paths.GROUP_CHILDREN, "generation", "given", "incarnations", "history", "weights")
-    ),
+MADE = [
     paths.ids("orders", "c"),
     paths.owners("orders", "c"),
     paths.channel("orders", "c"),
@@ -52,26 +48,22 @@ BELOW = [
     paths.given("orders", "c"),
     paths.evicted("orders", "c"),
     paths.static("orders", "i"),
-    paths.quarantine("orders", "c-command-0000000001"),
-    f"{GROUP}/offsets/t",
+    paths.generation("orders"),
     paths.offsets("orders", "t", 0),
+    paths.weights("orders"),
     paths.deleted_offsets("orders", "0"),
     paths.incarnations("orders", "t"),
     paths.lives("orders", "t"),
-    paths.region("orders"),
-    *(paths.region("orders", kind) for kind in (*paths.REGION_CHILDREN, "order")),
-    *(
-        paths.region("orders", kind, name)
-        for kind, name in (
-            ("merged", "3.0"),
-            ("members", "m"),
-            ("contributions", "3"),
-            ("contributions", "3/m.0"),
-            ("requests", "reset-1"),
-            ("initial", "t"),
-            ("initial", "t/0"),
-        )
-    ),
+    *(paths.region("orders", *below) for below in ((), ("order",), ("merged", "3.0"), ("members", "m"))),
+    *(paths.region("orders", kind) for kind in paths.REGION_CHILDREN),
+    *(paths.region("orders", *below) for below in (("contributions", "3"), ("contributions", "3/m.0"))),
+    *(paths.region("orders", *below) for below in (("requests", "reset-1"), ("initial", "t"), ("initial", "t/0"))),
+]
+BELOW = [
+    *(f"{GROUP}/{kind}" for kind in (*paths.GROUP_CHILDREN, "given", "incarnations", "history")),
+    *MADE,
+    paths.quarantine("orders", "c-command-0000000001"),
+    f"{GROUP}/offsets/t",
     f"{GROUP}/stranger",
     f"{GROUP}/stranger/below",
 ]

@@ -46,7 +46,7 @@ class Room:
     def make(self) -> set[str]:
         """Remove newcomers of the write that failed; without any, take back what made members larger.
 
-        Return the members that this concerns; none if nobody has made the group larger.
+        Return the ids of these members; empty if no member has made the group larger.
         """
         group, roster = self._group, self._group.roster
         known = self._known()

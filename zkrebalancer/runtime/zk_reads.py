@@ -21,6 +21,7 @@ from kazoo.protocol.states import Callback
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Replied, Reply, Stat
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.zk_answers import refusal_of
+from zkrebalancer.runtime.zk_wire import INT, server_path, string
 
 MIN_READS = 4  # fewer are made one by one
 MAX_READS = 200  # in one request; more make no read cheaper
@@ -32,7 +33,6 @@ SHRINK = 0.9  # of the size that nodes are expected to have, with every answer
 GET, LIST = 4, 8  # ZooKeeper's numbers of these reads
 UNTIL_NOW = (1 << 63) - 1  # an id above those of all transactions: only later changes are reported
 
-_INT = struct.Struct("!i")
 _LONG = struct.Struct("!q")
 _HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
 _STAT = struct.Struct("!qqqqiiiqiiq")
@@ -55,7 +55,7 @@ class SetWatches:
         """Return the request's body."""
         lists = (self.of_content, (), self.of_children)
         return _LONG.pack(UNTIL_NOW) + b"".join(
-            _INT.pack(len(paths)) + b"".join(_string(path) for path in paths) for paths in lists
+            INT.pack(len(paths)) + b"".join(string(path) for path in paths) for paths in lists
         )
 
     @classmethod
@@ -73,7 +73,7 @@ class MultiRead:
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        parts = [_HEADER.pack(kind, 0, -1) + _string(path) + b"\0" for kind, path in self.reads]
+        parts = [_HEADER.pack(kind, 0, -1) + string(path) + b"\0" for kind, path in self.reads]
         return b"".join(parts) + _HEADER.pack(-1, 1, -1)
 
     @classmethod
@@ -96,8 +96,8 @@ class MultiRead:
                 names, offset = _names(answer, offset)
                 replies.append(Children(names))
             else:
-                (code,) = _INT.unpack_from(answer, offset)
-                offset += _INT.size
+                (code,) = INT.unpack_from(answer, offset)
+                offset += INT.size
                 replies.append(Refused(refusal_of(EXCEPTIONS[code]()) if code in EXCEPTIONS else Refusal.NOT_ALLOWED))
             largest = max(largest, offset - begin)
 
@@ -188,9 +188,7 @@ class BulkReads:
         return taken
 
     def _path(self, read: Read) -> str:
-        """Return the path that the server knows."""
-        chroot: str = self._kazoo.chroot
-        return chroot + read.path if chroot and read.path != "/" else chroot or read.path
+        return server_path(self._kazoo, read.path)
 
     def _send_some(self) -> None:
         many = self._take()
@@ -204,7 +202,9 @@ class BulkReads:
         if watches:
             self._register(lists)
             self._kazoo._call(SetWatches(*lists), _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
-        kinds = [(LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many]
+        kinds = [
+            (LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many
+        ]
         answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
         self._kazoo._call(MultiRead(kinds), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
 
@@ -298,22 +298,17 @@ def _is_known(error: Exception) -> bool:
     return isinstance(error, ZookeeperError | RuntimeError)
 
 
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return _INT.pack(len(encoded)) + encoded
-
-
 def _bytes(answer: bytes, offset: int) -> tuple[bytes, int]:
     """Return the bytes there, none for a node that was made without any, and where the next field begins."""
-    (length,) = _INT.unpack_from(answer, offset)
-    begin = offset + _INT.size
+    (length,) = INT.unpack_from(answer, offset)
+    begin = offset + INT.size
     end = begin + max(length, 0)
     return answer[begin:end], end
 
 
 def _names(answer: bytes, offset: int) -> tuple[tuple[str, ...], int]:
-    (count,) = _INT.unpack_from(answer, offset)
-    offset += _INT.size
+    (count,) = INT.unpack_from(answer, offset)
+    offset += INT.size
     names = []
     for _ in range(count):
         name, offset = _bytes(answer, offset)

@@ -14,9 +14,10 @@ from typing import Any, cast
 import gevent
 from kazoo.client import KazooClient
 
+from zkrebalancer.runtime.zk_wire import INT, server_path, string
+
 RECURSIVE = 1  # mode; 0 watches the node itself and the list of its children
 
-_INT = struct.Struct("!i")
 _EVENT = struct.Struct("!iii")  # its kind, the session's state, the length of the path that follows
 
 
@@ -29,8 +30,7 @@ class AddWatch:
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        encoded = self.path.encode()
-        return _INT.pack(len(encoded)) + encoded + _INT.pack(RECURSIVE)
+        return string(self.path) + INT.pack(RECURSIVE)
 
     @classmethod
     def deserialize(cls, _answer: bytes, _offset: int) -> bool:
@@ -52,8 +52,7 @@ class LastingWatches:
 
     def set(self, path: str) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
         """Watch a node and those below it."""
-        chroot: str = self._client.chroot
-        whole = chroot + path if path != "/" else chroot or path
+        whole = server_path(self._client, path)
         self._watched.add(whole.rstrip("/") + "/")
         answer = self._client.handler.async_result()
         self._client._call(AddWatch(whole), answer)  # noqa: SLF001

@@ -369,7 +369,7 @@ def test_members_keep_their_generation_when_their_group_moves() -> None:
 def test_what_cooperative_members_read_while_partitions_are_assigned_stays_theirs(
     *, is_refused: bool, does_crash: bool
 ) -> None:
-    """In `migration.upgraded`, look only at assignments: there are none yet, so the newcomer would get partitions."""
+    """In `migration.upgraded`, look only at assignments. There are none yet, so the newcomer would get partitions."""
     coordinator = coordinator_with({"t": 4})
     a = ClassicConsumer(coordinator, "a")
     run(coordinator, a)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vectors.rights import MADE
 from zkrebalancer.operations.secure_tree import OWN, changed_principals, judge, wanted_rights
 from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError
@@ -19,25 +20,6 @@ WHO = Principals(
 )
 OTHERS = ("sasl:x", WORLD)
 BELOW = [paths.group("orders")] + [f"{paths.group('orders')}/{kind}" for kind in paths.GROUP_CHILDREN]
-MADE = [
-    paths.ids("orders", "c"),
-    paths.owners("orders", "c"),
-    paths.channel("orders", "c"),
-    f"{paths.channel('orders', 'c')}/command-0000000001",
-    paths.given("orders", "c"),
-    paths.evicted("orders", "c"),
-    paths.static("orders", "i"),
-    paths.generation("orders"),
-    paths.offsets("orders", "t", 0),
-    paths.weights("orders"),
-    paths.deleted_offsets("orders", "0"),
-    paths.incarnations("orders", "t"),
-    paths.lives("orders", "t"),
-    *(paths.region("orders", *below) for below in ((), ("order",), ("merged", "3.0"), ("members", "m"))),
-    *(paths.region("orders", kind) for kind in paths.REGION_CHILDREN),
-    *(paths.region("orders", *below) for below in (("contributions", "3"), ("contributions", "3/m.0"))),
-    *(paths.region("orders", *below) for below in (("requests", "reset-1"), ("initial", "t"), ("initial", "t/0"))),
-]
 ABOVE = [paths.CONSUMERS, paths.GROUPS, paths.COORDINATOR, paths.COORDINATOR_EPOCH, paths.SECURITY, paths.SERVED]
 
 

@@ -28,7 +28,7 @@ STEPS = 5  # the check, Kafka, one transaction for each partition, and one more 
 
 @dataclass(slots=True)
 class Stores:
-    """What both stores have."""
+    """The offsets in both stores."""
 
     zookeeper: dict[TopicPartition, int] = field(default_factory=BEFORE.copy)
     kafka: dict[TopicPartition, int] = field(default_factory=BEFORE.copy)
