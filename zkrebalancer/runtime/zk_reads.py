@@ -202,9 +202,7 @@ class BulkReads:
         if watches:
             self._register(lists)
             self._kazoo._call(SetWatches(*lists), _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
-        kinds = [
-            (LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many
-        ]
+        kinds = [(LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many]
         answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
         self._kazoo._call(MultiRead(kinds), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
 
