@@ -10,7 +10,7 @@ from typing import Protocol as Shape
 
 from zkrebalancer.experiments.protocols import Protocol
 from zkrebalancer.experiments.run import Plan, Result, Run, read_result
-from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.experiments.scenarios.model import Scenario
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
@@ -19,7 +19,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 class Grid:
     """Every protocol with every scenario, tuning and seed; `broker` None means each protocol's own.
 
-    A protocol without heartbeats is left out where these are set.
+    A protocol without heartbeats is left out where these are set, one without an upgrade where one is the scenario.
     """
 
     protocols: Sequence[Protocol]
@@ -41,19 +41,17 @@ class Grid:
 
         """
         return [
-            Plan(protocol, scenario, tuning, self._cast(seed), self._broker(protocol), self.members_per_process)
+            Plan(protocol, scenario, tuning, cast, self._broker(protocol), self.members_per_process)
             for seed in self.seeds
             for scenario in self.scenarios
+            for cast in [scenario.cast(self.members, self.partitions, seed)]
             for tuning in self.tunings
             for protocol in self._drawn(f"{seed} {scenario.name} {tuning}")
-            if tuning in protocol.settings
+            if tuning in protocol.settings and (protocol.restarts or not scenario.is_upgrade)
         ]
 
     def _drawn(self, seed: str) -> list[Protocol]:
         return Random(seed).sample(self.protocols, len(self.protocols))  # noqa: S311  # the same grid, the same order
-
-    def _cast(self, seed: int) -> Cast:
-        return Cast(self.members, self.partitions, seed)
 
     def _broker(self, protocol: Protocol) -> BrokerKind:
         if self.broker is not None and self.broker not in protocol.brokers:

@@ -201,6 +201,17 @@ class Lab:
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
         return self._spawn(name, command, {**options, "--name": name, "--skew": skew, "--seed": seed}, None)
 
+    def start_bulk_producer(
+        self, name: str, topic: str, partitions: range, records_per_s: int, record_bytes: int, backlog: int
+    ) -> Program:
+        """Start a producer of many records without numbers; its event file appears when the backlog is there."""
+        command = [sys.executable, "-m", "zkrebalancer.experiments.bulk_producer"]
+        command += ["--topic", f"{topic}:{partitions.start}-{partitions.stop - 1}"]
+        options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
+        return self._spawn(
+            name, command, {**options, "--name": name, "--record-bytes": record_bytes, "--backlog": backlog}, None
+        )
+
     def start_pulse(self) -> Program:
         """Start the process that notices when the machine stands still."""
         command = [sys.executable, "-m", "zkrebalancer.experiments.pulse"]

@@ -21,11 +21,13 @@ from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
+    GROUP,
     PATTERN,
     TOPIC,
     Action,
     Block,
     Cast,
+    ConfigureGroup,
     FailBroker,
     FailCoordinator,
     FailZookeeper,
@@ -42,6 +44,7 @@ from zkrebalancer.experiments.scenarios.model import (
     Scenario,
     Step,
     Thaw,
+    group_of,
 )
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster.ports import HOST, free_block
@@ -50,18 +53,19 @@ from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
-GROUP = "group"
 GATEWAY = "gateway"
 COORDINATORS = (1, 2)  # a leader and a standby
 RECORDS_PER_PARTITION_S = 2.0
 DRAIN_DEADLINE_S = 120.0
+MANY_POLL_RECORDS = 5_000
 
 
 @dataclass(slots=True)
 class Play:
     """One scenario with one protocol.
 
-    `processes` is process name -> its members, `command` runs such a process, `report` shows progress.
+    `processes` is process name -> its members, `command` runs such a process, `report` shows progress. In an upgrade
+    there is one process for each version of its members.
     """
 
     lab: Lab
@@ -78,6 +82,7 @@ class Play:
     topics: dict[str, int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)
     _frozen: dict[str, list[TopicPartition]] = field(default_factory=dict)  # member -> what it owned when suspended
+    _versions: dict[str, int] = field(default_factory=dict)  # member -> its version
     _steps_begun: int = 0
     _gateway_port: int = 0
     _unsettled_ms: int | None = None  # the limit of the last step, if the group did not settle
@@ -98,11 +103,12 @@ class Play:
             self._gateway_port = free_block(GATEWAY_PORTS)
             self._start_gateway()
             self.lab.wait_gateway(GATEWAY, self._gateway_port)
-        self._resize(TOPIC, self.cast.partitions)
+        self._resize(TOPIC, self.cast.topic_partitions)
         self.report(f"{len(self.cast.present)} members join")
-        for name in self.processes:
+        names = [self._named(name, version) for version in self._known_versions() for name in self.processes]
+        for name in names:
             self._start_process(name)
-        for name in self.processes:
+        for name in names:
             self.lab.wait_events_of(self.lab.programs[name])
         for member in self.cast.present:
             self._perform(Join(member))
@@ -141,15 +147,19 @@ class Play:
         self._note_step(END, "")
         self.report("members read the remaining records")
         self.lab.stop(*self.producers)
-        self.lab.wait_for("every record delivered", lambda: self.watch.records_behind(GROUP) == 0, DRAIN_DEADLINE_S)
+        self.lab.wait_for("every record delivered", self._is_all_delivered, DRAIN_DEADLINE_S)
         self.report("members leave")
-        self.lab.stop(*(name for name in self.processes if self.lab.programs[name].is_running))
+        names = [self._named(name, version) for version in self._known_versions() for name in self.processes]
+        self.lab.stop(*(name for name in names if self.lab.programs[name].is_running))
         if self.protocol.is_central:
             running = [f"coordinator-{number}" for number in COORDINATORS]
             self.lab.stop(*(name for name in running if self.lab.programs[name].is_running))
         if self.protocol.has_gateway:
             self.lab.stop(GATEWAY)
         self.lab.stop("pulse")
+
+    def _is_all_delivered(self) -> bool:
+        return all(self.watch.records_behind(group) == 0 for group in self.cast.group_names)
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -159,6 +169,8 @@ class Play:
                 gevent.sleep(pause_s)
             case Resize(topic, partitions):
                 self._resize(topic, partitions)
+            case ConfigureGroup():
+                self._configure(is_before=False)
             case Join() | Leave() | Block() | Kill() | Freeze() | Thaw():
                 self._perform_on_member(action)
             case _:
@@ -180,7 +192,8 @@ class Play:
 
     def _perform_on_member(self, action: OnMember) -> None:
         match action:
-            case Join(member):
+            case Join(member, version):
+                self._versions[member] = version
                 self._join(member)
             case Leave(member):
                 self._tell_member(f"leave {member}", member)
@@ -202,8 +215,8 @@ class Play:
     def _kill(self, member: str) -> None:
         """Kill a member's process and record its end now, not when the group notices: its partitions have no reader."""
         self.lab.kill(self._process_of(member))
-        self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
-        self.lab.note("member_left", group=GROUP, member=member, reason="lost")
+        self.lab.note("ownership_ended", group=group_of(member), member=member, reason="killed")
+        self.lab.note("member_left", group=group_of(member), member=member, reason="lost")
         self.expected.discard(member)
 
     def _freeze(self, member: str) -> None:
@@ -211,23 +224,22 @@ class Play:
         self.lab.freeze(self._process_of(member))
         self.watch.look()
         with self.watch.lock:
-            owners = self.watch.picture.group(GROUP).owners
+            owners = self.watch.picture.group(group_of(member)).owners
             self._frozen[member] = [partition for partition, owner in owners.items() if owner == member]
-        self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
+        self.lab.note("ownership_ended", group=group_of(member), member=member, reason="frozen")
         self.expected.discard(member)
 
     def _thaw(self, member: str) -> None:
         """Resume a member's process. It still owns the partitions that no other member took meanwhile."""
         self.watch.look()
         with self.watch.lock:
-            owners = self.watch.picture.group(GROUP).owners
+            owners = self.watch.picture.group(group_of(member)).owners
             kept = sorted(partition for partition in self._frozen.pop(member) if partition not in owners)
         for topic, of_topic in groupby(kept, key=itemgetter(0)):
             numbers = [number for _topic, number in of_topic]
             positions = [UNKNOWN_POSITION] * len(numbers)
-            self.lab.note(
-                "fetcher_started", group=GROUP, member=member, topic=topic, partitions=numbers, positions=positions
-            )
+            also = {"topic": topic, "partitions": numbers, "positions": positions}
+            self.lab.note("fetcher_started", group=group_of(member), member=member, **also)
         self.lab.thaw(self._process_of(member))
         self.expected.add(member)
 
@@ -237,10 +249,14 @@ class Play:
         self.lab.resize_topic(topic, known, partitions)
         self.topics[topic] = partitions
         name = f"producer-{topic}-{known}"
+        self.producers.append(name)
+        if self.scenario.records_s:
+            sizes = (self.scenario.records_s, self.scenario.record_bytes, self.scenario.backlog)
+            self.lab.wait_events_of(self.lab.start_bulk_producer(name, topic, range(known, partitions), *sizes))
+            return
         rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
         skew = self.scenario.skew(self.cast)
         self.lab.start_producer(name, {topic: range(known, partitions)}, rate, skew, self.cast.seed)
-        self.producers.append(name)
 
     def _fail_coordinator(self) -> None:
         if self.protocol.is_central:
@@ -253,12 +269,17 @@ class Play:
 
     # Processes ------------------------------------------------------------------------------------------------------
 
+    def _configure(self, *, is_before: bool) -> None:
+        """Set the groups' settings, those from before an upgrade or else the protocol's own."""
+        settings = self.protocol.group(self.tuning, is_skewed=self.scenario.hottest > 0, is_before=is_before)
+        for group in self.cast.group_names:
+            if settings is not None:
+                self.lab.configure(group, settings)
+
     def _start_coordinators(self) -> None:
-        group = self.protocol.group(self.tuning, is_skewed=self.scenario.hottest > 0)
-        if group is not None:
-            self.lab.configure(GROUP, group)
-            if self.scenario.has_weights:
-                write_weights(self.lab.zk, GROUP, encode(known_load(self.scenario, self.cast)))
+        self._configure(is_before=self.scenario.is_upgrade)
+        if self.scenario.has_weights:
+            write_weights(self.lab.zk, GROUP, encode(known_load(self.scenario, self.cast)))
         for number in COORDINATORS:
             self.lab.wait_events_of(self.lab.start_coordinator(number))
         self.lab.wait_leader()
@@ -266,11 +287,27 @@ class Play:
     def _start_gateway(self) -> None:
         self.lab.start_gateway(GATEWAY, self._gateway_port, self.settings.gateway or {})
 
+    def _known_versions(self) -> range:
+        return range(self.protocol.restarts + 1 if self.scenario.is_upgrade else 1)
+
+    def _named(self, process: str, version: int) -> str:
+        return f"{process}-v{version}" if self.scenario.is_upgrade else process
+
     def _start_process(self, name: str) -> None:
-        config = [text for pair in self.settings.member.items() for text in ("--config", "=".join(pair))]
+        member = self.settings.member
+        if self.scenario.is_upgrade:
+            member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
+        config = [text for pair in member.items() for text in ("--config", "=".join(pair))]
         what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
-        work_us = self.scenario.record_work_us(self.cast, RECORDS_PER_PARTITION_S * self.cast.partitions)
-        options = {"--kind": self.protocol.kind, "--group": GROUP, **what, "--record-work-us": work_us}
+        work_us = self.scenario.record_work_us(self.cast, RECORDS_PER_PARTITION_S * self.cast.topic_partitions)
+        options: dict[str, object] = {
+            "--kind": self.protocol.kind,
+            "--group": GROUP,
+            **what,
+            "--record-work-us": work_us,
+        }
+        if self.scenario.records_s:
+            options |= {"--max-poll-records": MANY_POLL_RECORDS, "--delays": "last"}
         if self.protocol.has_gateway:
             options["--bootstrap"] = f"{HOST}:{self._gateway_port}"
         self.lab.start_members(name, [*self.command, *config], options)
@@ -282,7 +319,8 @@ class Play:
             self.lab.wait_events_of(self.lab.programs[name])
 
     def _process_of(self, member: str) -> str:
-        return next(name for name, members in self.processes.items() if member in members)
+        process = next(name for name, members in self.processes.items() if member in members)
+        return self._named(process, self._versions.get(member, 0))
 
     def _tell_member(self, order: str, member: str) -> None:
         self.lab.programs[self._process_of(member)].tell(order)
@@ -295,30 +333,32 @@ class Play:
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
         self.costs.measure()
         before = {} if self._unsettled_ms is None else {"unsettled_ms": self._unsettled_ms}
-        self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number, **before)
+        group = self.cast.group_names[0]
+        self.lab.note("step", group=group, cause_id=cause_id, name=name, target=target, number=number, **before)
         self.report(f"{name} {target}".strip())
 
     def _wait_at_rest(self, step: Step) -> None:
         """Wait until exactly the expected members own all partitions and nothing has changed for a while."""
         began_s = time.monotonic()
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
-        programs = [*self.producers, *(name for name in self.processes if self._is_to_run(name))]
+        programs = [*self.producers, *{self._process_of(member) for member in self.expected}]
+        expected = {name: {one for one in self.expected if group_of(one) == name} for name in self.cast.group_names}
         quiet_s = QUIET_S[self.tuning]
 
         def is_so() -> bool:
             self.lab.require_running(*programs)
             self.watch.look()
             with self.watch.lock:
-                group = self.watch.picture.group(GROUP)
-                last_s = max(began_s, group.changed_us / 1e6)  # the effect of the step may not have begun yet
-                is_over = time.monotonic() - last_s >= quiet_s and is_assigned(group.owners, wanted, self.expected)
+                groups = [(self.watch.picture.group(name), members) for name, members in expected.items()]
+                # The effect of the step may not have begun yet.
+                last_s = max(began_s, *(group.changed_us / 1e6 for group, _members in groups))
+                is_over = time.monotonic() - last_s >= quiet_s and all(
+                    is_assigned(group.owners, wanted, members) for group, members in groups
+                )
             return is_over and time.monotonic() - began_s >= step.at_least_s
 
         title = f"{step.name} {step.target}".strip()
         self.lab.wait_for(f"step {title}: the group at rest", is_so, step.deadline_s)
-
-    def _is_to_run(self, process: str) -> bool:
-        return bool(self.expected.intersection(self.processes[process]))
 
 
 def known_load(scenario: Scenario, cast: Cast) -> Weights:

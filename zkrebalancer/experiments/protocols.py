@@ -9,7 +9,7 @@ always has the agent's settings for that, and the Java client the same where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -56,7 +56,9 @@ class Settings:
 class Protocol:
     """One protocol; `brokers` are those it runs on, its default first; `kind` selects the member program.
 
-    `settings`: by name, of TUNINGS; those of heartbeats only where members have any.
+    `settings`: by name, of TUNINGS; those of heartbeats only where members have any. A running group comes to this
+    protocol by restarts of each member: `earlier` has the settings that members' clients have before each restart, by
+    name as `settings`, and `earlier_mode` the group's mode before, if this project's coordinator manages it.
     """
 
     name: str
@@ -64,6 +66,17 @@ class Protocol:
     kind: Literal["central", "kafka", "java", "zookeeper"]
     brokers: tuple[BrokerKind, ...]
     settings: Mapping[str, Settings]
+    earlier: Sequence[Mapping[str, Mapping[str, str]]] = ()
+    earlier_mode: str = ""
+
+    @property
+    def restarts(self) -> int:
+        """How many restarts of each member an upgrade to this protocol takes; 0: there is none."""
+        return len(self.earlier)
+
+    def versions(self, tuning: str) -> list[Mapping[str, str]]:
+        """Return the settings of members' clients before an upgrade, and after each restart."""
+        return [*(of[tuning] for of in self.earlier), self.settings[tuning].member]
 
     @property
     def is_central(self) -> bool:
@@ -80,32 +93,43 @@ class Protocol:
         """Whether members use a gateway instead of the broker."""
         return self.settings["default"].gateway is not None
 
-    def group(self, tuning: str, *, is_skewed: bool) -> GroupSettings | None:
+    def group(self, tuning: str, *, is_skewed: bool, is_before: bool = False) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
 
-        A skewed load is tuned with the strategy `balanced`, which has no advantage under an even load.
+        A skewed load is tuned with the strategy `balanced`, which has no advantage under an even load. `is_before`: an
+        upgrade.
         """
         group = self.settings[tuning].group
+        if group is not None and is_before and self.earlier_mode:
+            group = replace(group, mode=self.earlier_mode)
         return replace(group, strategy="balanced") if group and tuning != "default" and is_skewed else group
 
 
-def _central(name: str, about: str, mode: str) -> Protocol:
+def _central(name: str, about: str, mode: str, earlier_mode: str) -> Protocol:
     group = GroupSettings(mode=mode)
     tuned = Settings(member={"session_timeout_ms": "6000"}, group=group)
-    return Protocol(name, about, "central", EVERY_BROKER, {"default": Settings(group=group), "tuned": tuned})
+    settings = {"default": Settings(group=group), "tuned": tuned}
+    return Protocol(name, about, "central", EVERY_BROKER, settings, (_members(settings),), earlier_mode)
+
+
+def _members(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, str]]:
+    """Return what members' clients have, by name of the settings."""
+    return {tuning: of.member for tuning, of in settings.items()}
 
 
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
 _TUNED_JAVA_MEMBER = {"metadata.max.age.ms": "1000"}
+_STRATEGY = "partition.assignment.strategy"
+_JAVA_RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
 _JAVA_COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 # The settings that are tuned, by name -> their heartbeats in milliseconds.
 _TUNED: Mapping[str, int] = {"tuned": TUNED_HEARTBEAT_MS, **HEARTBEATS_MS}
 
 
 def _classic(name: str, about: str, strategy: str) -> Protocol:
-    member = {**CLIENT, "partition.assignment.strategy": strategy}
+    member = {**CLIENT, _STRATEGY: strategy}
     tuned = {**member, **_TUNED_MEMBER, "session.timeout.ms": "6000"}
     settings = {"default": Settings(member, _CLASSIC_BROKER)} | {
         tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER) for tuning, ms in _TUNED.items()
@@ -128,6 +152,15 @@ def _with_java(name: str, about: str, like: Protocol, member: Mapping[str, str])
     return Protocol(name, about, "java", like.brokers, settings)
 
 
+def _by_two_restarts(to: Protocol, before: str) -> Protocol:
+    """Return a protocol of Java clients with its upgrade from another assignor: first both of them, then its own."""
+    stages = (before, f"{_JAVA_COOPERATIVE},{before}")
+    earlier = [
+        {tuning: {**of.member, _STRATEGY: strategy} for tuning, of in to.settings.items()} for strategy in stages
+    ]
+    return replace(to, earlier=earlier)
+
+
 def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
     return {
         "group.consumer.heartbeat.interval.ms": str(heartbeat_ms),
@@ -139,6 +172,8 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
 
 _KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
 _TUNED_KIP848_MEMBER = {**_KIP848_MEMBER, **_TUNED_MEMBER}
+_RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
+_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky")
 _KIP848 = Protocol(
     "kip848",
     "the broker assigns, members move one by one (KIP-848)",
@@ -148,6 +183,16 @@ _KIP848 = Protocol(
         "default": Settings(_KIP848_MEMBER),
         **{tuning: Settings(_TUNED_KIP848_MEMBER, _consumer_broker(ms)) for tuning, ms in _TUNED.items()},
     },
+    (_members(_COOPERATIVE.settings),),
+)
+_JAVA = _by_two_restarts(
+    _with_java(
+        "java-cooperative",
+        "as classic-cooperative, with Kafka's Java client",
+        _COOPERATIVE,
+        {_STRATEGY: _JAVA_COOPERATIVE},
+    ),
+    _JAVA_RANGE,
 )
 
 
@@ -162,18 +207,21 @@ def _gateway_options(tuning: str) -> Mapping[str, str]:
     }
 
 
-def _behind_gateway(name: str, about: str, like: Protocol, assign: Literal["client", "central"]) -> Protocol:
-    """Return a protocol of Kafka's clients, as `like`, with a gateway between them and the broker."""
+def _behind_gateway(
+    name: str, about: str, like: Protocol, assign: Literal["client", "central"], before: Protocol | None = None
+) -> Protocol:
+    """Return a protocol of Kafka's clients, as `like`, with a gateway between them and the broker.
+
+    A group can come to it from the clients of `before`.
+    """
     group = GroupSettings() if assign == "central" else None
     settings = {
         tuning: Settings(of.member, group=group, gateway={"--assign": assign, **_gateway_options(tuning)})
         for tuning, of in like.settings.items()
     }
-    return Protocol(name, about, "kafka", EVERY_BROKER, settings)
+    earlier = () if before is None else (_members(before.settings),)
+    return Protocol(name, about, "kafka", EVERY_BROKER, settings, earlier)
 
-
-_RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
-_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky")
 
 _ZK_CLIENT_SIDE = Protocol(
     "zk-client-side",
@@ -195,21 +243,21 @@ _ZK_CLIENT_SIDE = Protocol(
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
-        _central("central-incremental", "this project: only partitions that move are stopped", INCREMENTAL),
-        _central("central-eager", "this project: every partition is stopped, then all are started", EAGER),
+        _central("central-incremental", "this project: only partitions that move are stopped", INCREMENTAL, EAGER),
+        _central("central-eager", "this project: every partition is stopped, then all are started", EAGER, INCREMENTAL),
         _RANGE,
         _COOPERATIVE,
         _KIP848,
-        _with_java(
-            "java-cooperative",
-            "as classic-cooperative, with Kafka's Java client",
-            _COOPERATIVE,
-            {"partition.assignment.strategy": _JAVA_COOPERATIVE},
+        _JAVA,
+        replace(
+            _with_java("java-848", "as kip848, with Kafka's Java client", _KIP848, {"group.protocol": "consumer"}),
+            earlier=(_members(_JAVA.settings),),
         ),
-        _with_java("java-848", "as kip848, with Kafka's Java client", _KIP848, {"group.protocol": "consumer"}),
         _behind_gateway("gateway-client", "as classic-range, coordinated by this project's gateway", _RANGE, "client"),
-        _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client"),
-        _behind_gateway("gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central"),
+        _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client", _COOPERATIVE),
+        _behind_gateway(
+            "gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central", _COOPERATIVE
+        ),
         _behind_gateway(
             "gateway-central-classic", "cooperative clients, assigned by our coordinator", _COOPERATIVE, "central"
         ),

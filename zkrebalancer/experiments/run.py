@@ -25,9 +25,9 @@ from zkrebalancer.experiments.java_programs import java_consumer_command, old_co
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
-from zkrebalancer.experiments.play import GROUP, RECORDS_PER_PARTITION_S, Play
+from zkrebalancer.experiments.play import RECORDS_PER_PARTITION_S, Play
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol
-from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.experiments.scenarios.model import GROUP, Cast, Scenario, needed
 from zkrebalancer.experiments.trust import find_doubts
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.experiments.watch import Watch
@@ -38,6 +38,7 @@ from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, NoEventsError, Problems
+from zkrebalancer.observe.throughput import throughput
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 CHROOT = "/experiment"
@@ -153,10 +154,10 @@ class Run:
 
     def _play(self, cluster: LocalCluster, events: Path) -> None:
         plan = self.plan
-        steps = plan.scenario.steps(plan.cast)
+        steps = needed(plan.scenario.steps(plan.cast), plan.protocol.restarts)
         command = self._member_command()
         processes = place(plan.cast, steps, plan.members_per_process)
-        self._result["processes"] = len(processes)
+        self._result["processes"] = len(processes) * (plan.protocol.restarts + 1 if plan.scenario.is_upgrade else 1)
         log = EventLog(events, "run")
         log.write("scenario", group=GROUP, name=plan.scenario.name, mode="members in threads", **self._scenario())
         with (
@@ -229,9 +230,16 @@ class Run:
             "servers_of_each_kind": plan.scenario.servers,
             "round_trip_ms": plan.scenario.round_trip_ms,
             "members_per_process": plan.members_per_process,
-            "records_per_partition_s": RECORDS_PER_PARTITION_S,
+            "records_per_partition_s": plan.scenario.records_s / plan.cast.topic_partitions or RECORDS_PER_PARTITION_S,
+            "record_bytes": plan.scenario.record_bytes or None,
+            "backlog": plan.scenario.backlog,
+            "groups": plan.cast.groups,
+            "member_before": dict(plan.protocol.versions(plan.tuning)[0]) if plan.scenario.is_upgrade else None,
+            "mode_before": (plan.protocol.earlier_mode or None) if plan.scenario.is_upgrade else None,
             "skew": plan.scenario.skew(plan.cast),
-            "record_work_us": plan.scenario.record_work_us(plan.cast, RECORDS_PER_PARTITION_S * plan.cast.partitions),
+            "record_work_us": plan.scenario.record_work_us(
+                plan.cast, RECORDS_PER_PARTITION_S * plan.cast.topic_partitions
+            ),
             "quiet_s": QUIET_S[plan.tuning],
             "zookeeper_tick_ms": TICK_MS,
         }
@@ -253,6 +261,9 @@ class Run:
         for name in ("lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps"):
             figures[name] = getattr(verdict, name)
         self._result["steps"], self._result["measures"] = steps, figures
+        if self.plan.scenario.records_s:
+            read = throughput(EventFiles(directory, Problems()))
+            self._result["steps"] = [{**step, **read[number]} for step, number in zip(steps, read, strict=True)]
         self._result["problems"] = list(verdict.problems)
 
     def _copy(self, events: Path) -> None:

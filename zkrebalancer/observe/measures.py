@@ -34,7 +34,7 @@ class Window:
     began_us: int
     owners: dict[Owned, str]  # at its beginning
     totals: dict[tuple[str, str], int]  # counters at its beginning, by (what, process)
-    last_change_us: int = 0
+    changed_us: dict[str | None, int] = field(default_factory=dict)  # group -> when a partition last changed hands
     unsettled_ms: int | None = None  # the time that the group was given, if it did not settle
     unowned_us: int = 0  # summed over partitions
     unheld: int = 0  # records delivered to members that did not own the partition
@@ -120,7 +120,7 @@ class Steps:
             if window is not None:
                 since_us = self._free_since_us.get(partition, window.began_us if is_new else now_us)
                 window.unowned_us += now_us - max(since_us, window.began_us)
-                window.last_change_us = now_us
+                window.changed_us[partition[0]] = now_us
             self._free_since_us.pop(partition, None)
 
     def _stopped(self, event: Event) -> None:
@@ -138,7 +138,7 @@ class Steps:
         if not owners:
             self._free_since_us[partition] = now_us
         if self.window is not None:
-            self.window.last_change_us = now_us
+            self.window.changed_us[partition[0]] = now_us
         return True
 
     def _delivered(self, event: Event) -> None:
@@ -158,7 +158,8 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
     highest of all steps; most other figures are sums over steps. A step after which the group did not settle counts
-    with the time that it was given. None: not measured.
+    with the time that it was given. Where several groups change in a step, it has `group_settled_p50_ms`, and
+    `settled_ms` is the time of the last group. None: not measured.
     """
     run = Steps()
     for event in events:
@@ -198,6 +199,14 @@ def least_moves(before: Mapping[Any, str], after: Iterable[str]) -> int:
     return orphans + sum(max(0, count - share - (rank < larger)) for rank, count in enumerate(counts))
 
 
+def _least_moves_of_groups(before: Mapping[Owned, str], after: Mapping[Owned, str]) -> int:
+    total = 0
+    for group in {partition[0] for partition in after}:
+        of_group = {partition: owner for partition, owner in before.items() if partition[0] == group}
+        total += least_moves(of_group, {owner for partition, owner in after.items() if partition[0] == group})
+    return total
+
+
 def load_peak(produced: Mapping[TopicPartition, int], owners: Mapping[Owned, str]) -> float | None:
     """Return the highest load of an owner divided by the mean; a load is the number of records produced."""
     loads = Counter(dict.fromkeys(owners.values(), 0))
@@ -215,12 +224,12 @@ def effect(window: Window, owners: Mapping[Owned, str]) -> Effect:
     )
     went = [(partition, owner) for partition, owner in owners.items() if window.owners.get(partition) != owner]
     first_us = min((window.first_us[one] for one in went if one in window.first_us), default=None)
-    settled_ms = max(0, window.last_change_us - window.began_us) / 1_000
+    settled_ms = max(0, max(window.changed_us.values(), default=0) - window.began_us) / 1_000
     return Effect(
         settled_ms=settled_ms if window.unsettled_ms is None else window.unsettled_ms,
         first_record_ms=window.unsettled_ms if first_us is None else (first_us - window.began_us) / 1_000,
         moved=sum(owners[partition] != owner for partition, owner in still_there.items()),
-        moved_least=least_moves(still_there, set(owners.values())),
+        moved_least=_least_moves_of_groups(still_there, owners),
         stopped_needlessly=needless,
     )
 
@@ -237,6 +246,7 @@ def _figures(
         "name": window.name,
         "target": window.target,
         "settled_ms": round(found.settled_ms, 1),
+        **_of_groups(window),
         "first_record_ms": None if found.first_record_ms is None else round(found.first_record_ms, 1),
         "unowned_partition_ms": round(window.unowned_us / 1_000, 1),
         **_delays(window.delays_us),
@@ -249,6 +259,12 @@ def _figures(
         "bytes": spent.get("bytes"),
         "cpu_ms": round(spent["cpu_us"] / 1_000, 1) if "cpu_us" in spent else None,
     }
+
+
+def _of_groups(window: Window) -> dict[str, Figure]:
+    """Return the median time to settled of the groups that changed, if there are several."""
+    times_ms = [(changed_us - window.began_us) / 1_000 for changed_us in window.changed_us.values()]
+    return {"group_settled_p50_ms": round(statistics.median(times_ms), 1)} if len(times_ms) > 1 else {}
 
 
 def _delays(delays_us: Sequence[int]) -> dict[str, Figure]:

@@ -71,6 +71,12 @@ def test_every_run_has_its_folder_and_each_protocol_its_own_broker() -> None:
         make(broker="kafka-3.9").plans()
 
 
+def test_an_upgrade_leaves_out_protocols_without_one() -> None:
+    chosen = [PROTOCOLS["classic-range"], PROTOCOLS["kip848"]]
+    plans = make(protocols=chosen, scenarios=[SCENARIOS["upgrade"]], seeds=[1]).plans()
+    assert [plan.protocol.name for plan in plans] == ["kip848"]
+
+
 def test_settings_of_heartbeats_leave_out_protocols_without_any() -> None:
     plans = make(tunings=["tuned", "heartbeat-50"], seeds=[1]).plans()
     assert sorted((plan.tuning, plan.protocol.name) for plan in plans) == [

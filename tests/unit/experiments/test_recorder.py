@@ -57,3 +57,14 @@ def test_a_missing_offset_splits_records() -> None:
     records = [record(1), record(5, partition=1), record(2), record(4)]
     runs = [[(part.partition, part.offset) for part in run] for run in contiguous(records)]
     assert runs == [[(0, 1), (0, 2)], [(0, 4)], [(1, 5)]]
+
+
+def test_of_many_records_only_the_last_ones_delay_is_written(tmp_path: Path) -> None:
+    event_log = EventLog(tmp_path, "members")
+    recorder = Recorder(event_log, "g", "m01", has_all_delays=False)
+    recorder.delivered([record(7, age_us=3_000_000), record(8)])
+    event_log.close()
+    (event,) = written(tmp_path)
+    assert event["count"] == 2
+    assert len(event["delays_us"]) == 1
+    assert event["delays_us"][0] < 3_000_000

@@ -15,7 +15,19 @@ from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
 from zkrebalancer.experiments.protocols import CLIENT, HEARTBEATS_MS, JAVA_CLIENT, PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.scenarios import SCENARIOS
-from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Freeze, Join, Kill, Leave, Step, Thaw
+from zkrebalancer.experiments.scenarios.model import (
+    GROUP,
+    TOPIC,
+    Cast,
+    Freeze,
+    Join,
+    Kill,
+    Leave,
+    Step,
+    Thaw,
+    group_of,
+    needed,
+)
 from zkrebalancer.runtime.kafka import fault
 
 CAST = Cast(members=4, partitions=24, seed=3)
@@ -42,6 +54,48 @@ def test_the_steps_of_a_scenario_are_valid(name: str) -> None:
                 present.add(member)
         assert present, "a member is always left"
     assert not frozen, "a suspended member cannot leave at the end"
+
+
+def test_groups_share_members_and_partitions_equally() -> None:
+    cast = SCENARIOS["many-groups"].cast(60, 240, 1)
+    assert (cast.groups, cast.topic_partitions, len(cast.present)) == (20, 12, 60)
+    assert cast.present[:4] == ("g01.m01", "g01.m02", "g01.m03", "g02.m01")
+    assert {group_of(member) for member in cast.present} == set(cast.group_names)
+    together, alone = SCENARIOS["many-groups"].steps(cast)
+    joining = [action.member for action in together.actions if isinstance(action, Join)]
+    assert [group_of(member) for member in joining] == [*cast.group_names]
+    assert alone.actions == (Join("g01.m05"),)
+    assert SCENARIOS["many-groups"].cast(2, 2, 1).present == ("g01.m01", "g02.m01")
+    assert SCENARIOS["crash"].cast(60, 240, 1) == Cast(60, 240, 1)
+    assert Cast(4, 4, 1).group_names == (GROUP,) == (group_of("m01"),)
+    assert group_of("m01", "else") == "else"
+
+
+def test_an_upgrade_replaces_each_member_as_often_as_its_protocol_needs() -> None:
+    every = SCENARIOS["upgrade"].steps(CAST)
+    assert {name: protocol.restarts for name, protocol in PROTOCOLS.items() if protocol.restarts} == {
+        **dict.fromkeys(["central-incremental", "central-eager", "kip848", "java-848", "gateway-848"], 1),
+        "gateway-central": 1,
+        "java-cooperative": 2,
+    }
+    for protocol in PROTOCOLS.values():
+        steps = needed(every, protocol.restarts)
+        assert [step.target for step in steps] == [*CAST.present] * protocol.restarts
+        for tuning in protocol.settings:
+            versions = protocol.versions(tuning)
+            assert len(versions) == protocol.restarts + 1
+            assert versions[-1] == protocol.settings[tuning].member
+            if protocol.restarts and not protocol.earlier_mode:
+                assert versions[0] != versions[-1]
+    assert needed(SCENARIOS["crash"].steps(CAST), 0) == SCENARIOS["crash"].steps(CAST)
+
+
+def test_the_mode_before_an_upgrade_is_another_one() -> None:
+    for name in ("central-incremental", "central-eager"):
+        before, after = (PROTOCOLS[name].group("tuned", is_skewed=False, is_before=early) for early in (True, False))
+        assert before is not None
+        assert after is not None
+        assert {before.mode, after.mode} == {"incremental", "eager"}
 
 
 def test_the_seed_chooses_the_targets() -> None:

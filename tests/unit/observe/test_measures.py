@@ -184,3 +184,28 @@ def test_the_first_record_is_that_of_a_partition_at_its_new_owner() -> None:
     ]
     _figures, steps = measure(events)
     assert [row["first_record_ms"] for row in steps] == [None, 260]
+
+
+def test_several_groups_settle_each_at_its_time() -> None:
+    def started(group: str, member: str, at_ms: int, *partitions: int) -> Event:
+        return {**fetcher("started", member, at_ms, *partitions), "group": group}
+
+    def stopped(group: str, member: str, at_ms: int, *partitions: int) -> Event:
+        return {**fetcher("stopped", member, at_ms, *partitions), "group": group}
+
+    events = [
+        *(started(group, f"{group}.a", 1, 0, 1) for group in ("g", "h", "i")),
+        step(1, "before", 10),
+        step(2, "add-members", 1_000, "3 members"),
+        *(stopped(group, f"{group}.a", 1_100, 1) for group in ("g", "h", "i")),
+        *(started(group, f"{group}.b", at_ms, 1) for group, at_ms in (("g", 1_110), ("h", 1_150), ("i", 1_900))),
+        step(3, "add-member", 3_000, "g.c"),
+        stopped("g", "g.a", 3_010, 0),
+        started("g", "g.c", 3_030, 0),
+        step(4, "end", 4_000),
+    ]
+    _figures, steps = measure(events)
+    assert (steps[1]["settled_ms"], steps[1]["group_settled_p50_ms"]) == (900.0, 150.0)
+    assert (steps[1]["moved"], steps[1]["moved_least"]) == (3, 3), "the partitions of each group are balanced"
+    assert steps[2]["settled_ms"] == 30.0
+    assert "group_settled_p50_ms" not in steps[2]

@@ -4,11 +4,15 @@ import java.nio.charset.StandardCharsets;
 
 /** A contiguous range of records of one partition that was delivered to the application. */
 final class Delivery {
+    /** Whether an event has the delay of each record, or that of its last one only. */
+    static boolean hasAllDelays = true;
+
     private final ObjectNode fields = EventLog.fields();
     private final ArrayNode delaysUs;
     private final long firstOffset;
     private long nextOffset;
     private long monoUs;
+    private byte[] last;
 
     Delivery(String topic, int partition, long offset, byte[] value) {
         fields.put("topic", topic).put("partition", partition);
@@ -24,12 +28,19 @@ final class Delivery {
             return false;
         }
         nextOffset++;
-        monoUs = EventLog.monoUs();
-        delaysUs.add(EventLog.wallUs() - sentAtUs(value));
+        last = value;
+        if (hasAllDelays) {
+            monoUs = EventLog.monoUs();
+            delaysUs.add(EventLog.wallUs() - sentAtUs(value));
+        }
         return true;
     }
 
     void write(EventLog log, String member) {
+        if (!hasAllDelays) {
+            monoUs = EventLog.monoUs();
+            delaysUs.add(EventLog.wallUs() - sentAtUs(last));
+        }
         fields.put("last_offset", nextOffset - 1).put("count", nextOffset - firstOffset);
         log.write("delivered", member, monoUs, fields);
     }

@@ -63,11 +63,17 @@ final class EventLog {
         write("committed", member, monoUs, fields);
     }
 
+    /** Return a member's group, which its name begins with if there are several. */
+    static String groupOf(String member, String only) {
+        int end = member.lastIndexOf('.');
+        return end < 0 ? only : member.substring(0, end);
+    }
+
     /** Write one event of a member; {@code monoUs} is when it happened. */
     void write(String kind, String member, long monoUs, ObjectNode fields) {
         ObjectNode event = JSON.createObjectNode();
         event.put("ts_us", wallUs()).put("mono_us", monoUs).put("host", host).put("process", process);
-        event.put("kind", kind).put("group", group).putNull("generation").putNull("cause_id").put("member", member);
+        event.put("kind", kind).put("group", groupOf(member, group)).putNull("generation").putNull("cause_id").put("member", member);
         event.setAll(fields);
         try {
             file.write((event + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8));

@@ -53,12 +53,19 @@ public final class JavaConsumer {
     private static Member create(String name, String instance, Members process) {
         Map<String, Object> settings = new HashMap<>(process.settings());
         settings.put("bootstrap.servers", process.option("bootstrap"));
-        settings.put("group.id", process.option("group"));
+        settings.put("group.id", EventLog.groupOf(name, process.option("group")));
         settings.put("client.id", name);
         settings.put("auto.offset.reset", "earliest");
         if (instance != null) {
             settings.put("group.instance.id", instance);
         }
+        settings.put("max.poll.records", mostRecords(process));
         return new JavaMember(name, settings, process.topics(), process.pattern(), process.recordWorkUs, process.log);
+    }
+
+    /** Slow applications fetch few records: they poll once a second, as those of the Python program do. */
+    private static int mostRecords(Members process) {
+        long most = Math.min(process.maxPollRecords, 1_000_000 / Math.max(1, process.recordWorkUs));
+        return (int) Math.max(1, most);
     }
 }

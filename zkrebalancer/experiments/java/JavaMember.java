@@ -49,12 +49,6 @@ final class JavaMember implements Member, ConsumerRebalanceListener {
         this.log = log;
         settings.put("interceptor.classes", List.of(Commits.class.getName()));
         settings.put(OBSERVER, this);
-        settings.put("max.poll.records", mostRecords());
-    }
-
-    /** Slow applications fetch few records: they poll once a second, as those of the Python program do. */
-    private int mostRecords() {
-        return (int) Math.max(1, Math.min(500, 1_000_000 / Math.max(1, recordWorkUs)));
     }
 
     @Override

@@ -14,7 +14,8 @@ import java.util.Map;
  * {@code python -m zkrebalancer.experiments.members.program}:
  *
  * <pre>
- * join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member, if there are such
+ * join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member, if there are such. GROUP.NAME
+ *                               joins GROUP
  * leave MEMBER                  it closes; the name may join again
  * block MEMBER MILLISECONDS     its application is busy with the next records for this time
  * </pre>
@@ -33,11 +34,14 @@ final class Members {
     private final Factory factory;
     final EventLog log;
     final long recordWorkUs;
+    final int maxPollRecords;
 
     private Members(Map<String, List<String>> options, Factory factory) throws IOException {
         this.options = options;
         this.factory = factory;
         this.recordWorkUs = Long.parseLong(options.getOrDefault("record-work-us", List.of("0")).get(0));
+        this.maxPollRecords = Integer.parseInt(options.getOrDefault("max-poll-records", List.of("500")).get(0));
+        Delivery.hasAllDelays = !options.getOrDefault("delays", List.of("each")).get(0).equals("last");
         this.log = new EventLog(Path.of(option("events")), option("process"), option("group"));
     }
 

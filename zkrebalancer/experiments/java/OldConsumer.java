@@ -29,7 +29,7 @@ public final class OldConsumer {
     private static Member create(String name, String instance, Members process) {
         Properties settings = new Properties();
         settings.setProperty("zookeeper.connect", process.option("zookeeper"));
-        settings.setProperty("group.id", process.option("group"));
+        settings.setProperty("group.id", EventLog.groupOf(name, process.option("group")));
         settings.setProperty("client.id", name);
         // Ranges are assigned in the order of these names, which by default begin with the host's name. With the member's
         // name first, a returning member gets its old place; the suffix avoids the node of its killed predecessor.

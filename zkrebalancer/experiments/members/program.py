@@ -2,7 +2,7 @@
 
 Its event file appears when it is ready. Each line of standard input is an order:
 
-    join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member
+    join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member. GROUP.NAME joins GROUP
     leave MEMBER                  it closes; the name may join again
     block MEMBER MILLISECONDS     its application does not poll for this time
 
@@ -28,6 +28,7 @@ from zkrebalancer.experiments.members.central import CentralReader
 from zkrebalancer.experiments.members.kafka import KafkaReader
 from zkrebalancer.experiments.members.reader import Membership, Reader
 from zkrebalancer.experiments.members.recorder import Recorder
+from zkrebalancer.experiments.scenarios.model import group_of
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import RebalancerError
 
@@ -131,12 +132,18 @@ class Member:
 class Members:
     """The members of this process, by name."""
 
-    def __init__(self, kind: str, membership: Membership, log: EventLog, record_work_us: int) -> None:
-        """Start without members; `membership` is common to all but for name and instance."""
+    def __init__(
+        self, kind: str, membership: Membership, log: EventLog, record_work_us: int, *, has_all_delays: bool = True
+    ) -> None:
+        """Start without members; `membership` is common to all but for name, instance, and group if there are several.
+
+        `has_all_delays`: of each record, else of the last one that a poll returned of a partition.
+        """
         self._read = KINDS[kind]
         self._membership = membership
         self._log = log
         self._record_work_us = record_work_us
+        self._has_all_delays = has_all_delays
         self._members: dict[str, Member] = {}
 
     def execute(self, line: str) -> None:
@@ -160,8 +167,9 @@ class Members:
         before = self._members.get(name)
         if before is not None:  # a restart: wait until the old consumer has left
             self._end({name: before})
-        membership = replace(self._membership, member=name, instance_id=instance_id)
-        recorder = Recorder(self._log, membership.group, name)
+        group = group_of(name, self._membership.group)
+        membership = replace(self._membership, group=group, member=name, instance_id=instance_id)
+        recorder = Recorder(self._log, group, name, has_all_delays=self._has_all_delays)
         self._members[name] = Member(lambda: self._read(membership, recorder), recorder, self._record_work_us)
         self._members[name].start()
 
@@ -196,6 +204,8 @@ def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
 @click.option("--bootstrap", required=True)
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--record-work-us", default=0, help="Time that the application spends on each record.")
+@click.option("--max-poll-records", default=MAX_POLL_RECORDS, help="Most records that a poll returns.")
+@click.option("--delays", type=click.Choice(["each", "last"]), default="each", help="Of which records of a poll.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="The client's own settings.")
 def main(
     *,
@@ -208,14 +218,16 @@ def main(
     bootstrap: str,
     events: Path,
     record_work_us: int,
+    max_poll_records: int,
+    delays: str,
     config: dict[str, str],
 ) -> None:
     """Run members until the input ends."""
     orders = Orders()
     log = EventLog(events, process)
-    most = min(MAX_POLL_RECORDS, MAX_POLL_WORK_US // max(1, record_work_us)) or 1
+    most = min(max_poll_records, MAX_POLL_WORK_US // max(1, record_work_us)) or 1
     membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, most)
-    members = Members(kind, membership, log, record_work_us)
+    members = Members(kind, membership, log, record_work_us, has_all_delays=delays == "each")
     for line in orders:
         members.execute(line)
     members.end()

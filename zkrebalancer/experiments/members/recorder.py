@@ -30,11 +30,15 @@ class Received(NamedTuple):
 class Recorder:
     """Writes the events of one member; used by the member's own thread."""
 
-    def __init__(self, log: EventLog, group: str, member: str) -> None:
-        """Write for `member` of `group`; the name stays the same when the member leaves and joins again."""
+    def __init__(self, log: EventLog, group: str, member: str, *, has_all_delays: bool = True) -> None:
+        """Write for `member` of `group`; the name stays the same when the member leaves and joins again.
+
+        `has_all_delays`: of each record, else of the last one in each event, for loads whose delays would fill disks.
+        """
         self._log = log
         self._group = group
         self._member = member
+        self._has_all_delays = has_all_delays
         self._next: dict[TopicPartition, int] = {}  # next offset of every owned partition
 
     def joined(self) -> None:
@@ -69,6 +73,7 @@ class Recorder:
         ts_us, mono_us = time.time_ns() // 1_000, time.monotonic_ns() // 1_000
         for run in contiguous(records):
             topic, partition, last_offset, _value = run[-1]
+            dated = run if self._has_all_delays else run[-1:]
             if (topic, partition) in self._next:
                 self._next[topic, partition] = last_offset + 1
             self._log.write(
@@ -81,7 +86,7 @@ class Recorder:
                 first_offset=run[0].offset,
                 last_offset=last_offset,
                 count=len(run),
-                delays_us=[ts_us - sent_at_us(record.value or b"") for record in run],
+                delays_us=[ts_us - sent_at_us(record.value or b"") for record in dated],
             )
         self._log.flush()  # before anything of it is committed
 

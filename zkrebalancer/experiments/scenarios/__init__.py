@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zkrebalancer.experiments.scenarios import (
+    backlog,
     broker_failover,
     churn,
     coordinator_failover,
@@ -13,6 +14,8 @@ from zkrebalancer.experiments.scenarios import (
     far_10ms,
     freeze,
     join_storm,
+    many_groups,
+    many_groups_failover,
     new_topic,
     partition_growth,
     pause,
@@ -24,6 +27,7 @@ from zkrebalancer.experiments.scenarios import (
     skewed_load_weights,
     slow_consumer,
     steady,
+    upgrade,
     zookeeper_failover,
 )
 from zkrebalancer.experiments.scenarios.model import Scenario
@@ -51,5 +55,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         slow_consumer,
         skewed_load,
         skewed_load_weights,
+        backlog,
+        many_groups,
+        many_groups_failover,
+        upgrade,
     )
 }

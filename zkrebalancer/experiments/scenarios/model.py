@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+GROUP = "group"
 TOPIC = "orders"
 MAX_SKEW, SKEW_STEP = 8.0, 1e-4
 NEW_TOPIC = "orders-new"
@@ -21,31 +22,58 @@ DISCOVERY_DEADLINE_S = 360.0  # librdkafka looks for new partitions and topics e
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The members at the beginning, the partitions of TOPIC, and the seed that chooses targets."""
+    """The members at the beginning, what they read, and the seed that chooses targets.
+
+    `members` and `partitions` are those of all `groups` together: each group has an equal part of the members, and
+    reads every partition of TOPIC, which has an equal part of the partitions.
+    """
 
     members: int
     partitions: int
     seed: int
+    groups: int = 1
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the groups."""
+        return (GROUP,) if self.groups == 1 else tuple(f"g{number:02d}" for number in range(1, self.groups + 1))
+
+    @property
+    def topic_partitions(self) -> int:
+        """The number of TOPIC's partitions at the beginning."""
+        return self.partitions // self.groups
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The names of the members at the beginning."""
-        return tuple(f"m{number:02d}" for number in range(1, self.members + 1))
+        """The names of the members at the beginning, of one group after the other."""
+        size = self.members // self.groups
+        return tuple(_name(group, number) for group in self.group_names for number in range(1, size + 1))
 
-    def newcomers(self, count: int) -> tuple[str, ...]:
-        """Return names for members that join later."""
-        return tuple(f"m{number:02d}" for number in range(self.members + 1, self.members + count + 1))
+    def newcomers(self, count: int, group: str = GROUP) -> tuple[str, ...]:
+        """Return names for members of a group that join later."""
+        size = self.members // self.groups
+        return tuple(_name(group, number) for number in range(size + 1, size + count + 1))
 
     def chosen(self, count: int) -> tuple[str, ...]:
         """Return some of the present members, but never all."""
         return tuple(Random(self.seed).sample(self.present, min(count, self.members - 1)))  # noqa: S311
 
 
+def _name(group: str, number: int) -> str:
+    return f"m{number:02d}" if group == GROUP else f"{group}.m{number:02d}"
+
+
+def group_of(member: str, only: str = GROUP) -> str:
+    """Return a member's group, which its name begins with if there are several; `only`: the one group else."""
+    return member.rpartition(".")[0] or only
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A member joins, for the first time or again."""
+    """A member joins, for the first time or again; `version`: its settings in an upgrade."""
 
     member: str
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +128,11 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigureGroup:
+    """The group gets the settings that it is upgraded to, if this project's coordinator manages it."""
+
+
+@dataclass(frozen=True, slots=True)
 class FailCoordinator:
     """The group's coordinator dies: this project's leader, which has a standby, or else the gateway, or the broker."""
 
@@ -128,7 +161,7 @@ class RestartZookeeper:
 
 OnServers = FailCoordinator | RestartGateway | FailBroker | FailZookeeper | RestartZookeeper
 OnMember = Join | Leave | Kill | Freeze | Thaw | Block
-Action = OnMember | OnServers | Pause | Resize
+Action = OnMember | OnServers | Pause | Resize | ConfigureGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +183,10 @@ class Scenario:
     `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
     `before_s`: how long the group is measured at rest before the first step. `servers`: how many brokers and ZooKeeper
     servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `has_weights`:
-    whether the group has weights that describe the load, if this project's coordinator manages it.
+    whether the group has weights that describe the load, if this project's coordinator manages it. `group_members`:
+    there are several groups with so many members each, 0: one group. `is_upgrade`: members begin with the settings
+    that the protocol is upgraded from. `records_s`: records per second that are produced without a number, in batches,
+    0: few records. Of these, `backlog` are there before the members, and each has `record_bytes`.
     """
 
     name: str
@@ -164,6 +200,16 @@ class Scenario:
     servers: int = 1
     round_trip_ms: float = 0.0
     has_weights: bool = False
+    group_members: int = 0
+    is_upgrade: bool = False
+    records_s: int = 0
+    record_bytes: int = 0
+    backlog: int = 0
+
+    def cast(self, members: int, partitions: int, seed: int) -> Cast:
+        """Return the cast: at least two groups if there are several."""
+        groups = max(2, members // self.group_members) if self.group_members else 1
+        return Cast(members, partitions, seed, groups)
 
     def skew(self, cast: Cast) -> float:
         """Return the exponent that makes `hottest` true: the n-th partition's share is proportional to n ** -skew."""
@@ -177,3 +223,10 @@ class Scenario:
     def record_work_us(self, cast: Cast, records_s: float) -> int:
         """Return the work per record in microseconds; `records_s` is the rate of the whole topic."""
         return round(1e6 * self.busy_share * cast.members / records_s)
+
+
+def needed(steps: Sequence[Step], restarts: int) -> list[Step]:
+    """Return the steps of an upgrade that takes so many restarts of each member; all steps of other scenarios."""
+    return [
+        step for step in steps if all(action.version <= restarts for action in step.actions if isinstance(action, Join))
+    ]
