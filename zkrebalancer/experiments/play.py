@@ -55,7 +55,6 @@ from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
 GATEWAY = "gateway"
 COORDINATORS = (1, 2)  # a leader and a standby
-RECORDS_PER_PARTITION_S = 2.0
 DRAIN_DEADLINE_S = 120.0
 MANY_POLL_RECORDS = 5_000
 
@@ -254,7 +253,7 @@ class Play:
             sizes = (self.scenario.records_s, self.scenario.record_bytes, self.scenario.backlog)
             self.lab.wait_events_of(self.lab.start_bulk_producer(name, topic, range(known, partitions), *sizes))
             return
-        rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
+        rate = max(1, round(self.scenario.rate(self.cast) * (partitions - known)))
         skew = self.scenario.skew(self.cast)
         self.lab.start_producer(name, {topic: range(known, partitions)}, rate, skew, self.cast.seed)
 
@@ -299,7 +298,7 @@ class Play:
             member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
         config = [text for pair in member.items() for text in ("--config", "=".join(pair))]
         what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
-        work_us = self.scenario.record_work_us(self.cast, RECORDS_PER_PARTITION_S * self.cast.topic_partitions)
+        work_us = self.scenario.record_work_us(self.cast)
         options: dict[str, object] = {
             "--kind": self.protocol.kind,
             "--group": GROUP,
@@ -365,7 +364,7 @@ def known_load(scenario: Scenario, cast: Cast) -> Weights:
     """Return each partition's records per second as weights, as if they had been learned."""
     partitions = [(TOPIC, number) for number in range(cast.partitions)]
     parts = shares(partitions, scenario.skew(cast), cast.seed)
-    records_s = RECORDS_PER_PARTITION_S * cast.partitions
+    records_s = scenario.rate(cast) * cast.partitions
     return Weights(ALWAYS, {TOPIC: [[records_s * parts[partition]] for partition in partitions]})
 
 

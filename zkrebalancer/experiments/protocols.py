@@ -22,9 +22,9 @@ HEARTBEATS_MS: Mapping[str, int] = {f"heartbeat-{ms}": ms for ms in (50, 100, 20
 TUNINGS = ("default", "tuned", *HEARTBEATS_MS)  # names of settings
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
-# A group counts as at rest after this silence, which is longer than the heartbeat intervals.
+# A group counts as at rest after this silence, which is longer than the heartbeat interval.
 QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
-    name: 2.0 if ms <= TUNED_HEARTBEAT_MS else 6.0 for name, ms in HEARTBEATS_MS.items()
+    name: max(2.0, 2 * ms / 1_000) for name, ms in HEARTBEATS_MS.items()
 }
 
 
@@ -183,7 +183,7 @@ _KIP848 = Protocol(
         "default": Settings(_KIP848_MEMBER),
         **{tuning: Settings(_TUNED_KIP848_MEMBER, _consumer_broker(ms)) for tuning, ms in _TUNED.items()},
     },
-    (_members(_COOPERATIVE.settings),),
+    (_members(_RANGE.settings),),  # brokers do not convert groups of librdkafka's cooperative-sticky
 )
 _JAVA = _by_two_restarts(
     _with_java(
@@ -251,12 +251,12 @@ PROTOCOLS: Mapping[str, Protocol] = {
         _JAVA,
         replace(
             _with_java("java-848", "as kip848, with Kafka's Java client", _KIP848, {"group.protocol": "consumer"}),
-            earlier=(_members(_JAVA.settings),),
+            earlier=_JAVA.earlier[:1],
         ),
         _behind_gateway("gateway-client", "as classic-range, coordinated by this project's gateway", _RANGE, "client"),
-        _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client", _COOPERATIVE),
+        _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client", _RANGE),
         _behind_gateway(
-            "gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central", _COOPERATIVE
+            "gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central", _RANGE
         ),
         _behind_gateway(
             "gateway-central-classic", "cooperative clients, assigned by our coordinator", _COOPERATIVE, "central"

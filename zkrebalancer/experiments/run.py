@@ -25,7 +25,7 @@ from zkrebalancer.experiments.java_programs import java_consumer_command, old_co
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
-from zkrebalancer.experiments.play import RECORDS_PER_PARTITION_S, Play
+from zkrebalancer.experiments.play import Play
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol
 from zkrebalancer.experiments.scenarios.model import GROUP, Cast, Scenario, needed
 from zkrebalancer.experiments.trust import find_doubts
@@ -230,16 +230,14 @@ class Run:
             "servers_of_each_kind": plan.scenario.servers,
             "round_trip_ms": plan.scenario.round_trip_ms,
             "members_per_process": plan.members_per_process,
-            "records_per_partition_s": plan.scenario.records_s / plan.cast.topic_partitions or RECORDS_PER_PARTITION_S,
+            "records_per_partition_s": plan.scenario.rate(plan.cast),
             "record_bytes": plan.scenario.record_bytes or None,
             "backlog": plan.scenario.backlog,
             "groups": plan.cast.groups,
             "member_before": dict(plan.protocol.versions(plan.tuning)[0]) if plan.scenario.is_upgrade else None,
             "mode_before": (plan.protocol.earlier_mode or None) if plan.scenario.is_upgrade else None,
             "skew": plan.scenario.skew(plan.cast),
-            "record_work_us": plan.scenario.record_work_us(
-                plan.cast, RECORDS_PER_PARTITION_S * plan.cast.topic_partitions
-            ),
+            "record_work_us": plan.scenario.record_work_us(plan.cast),
             "quiet_s": QUIET_S[plan.tuning],
             "zookeeper_tick_ms": TICK_MS,
         }

@@ -113,11 +113,14 @@ def test_two_members_are_enough_for_every_scenario() -> None:
 @pytest.mark.parametrize(("members", "partitions"), [(2, 6), (6, 48), (20, 240)])
 def test_a_skewed_load_keeps_members_equally_busy_in_groups_of_any_size(members: int, partitions: int) -> None:
     scenario, cast, records_s = SCENARIOS["skewed-load"], Cast(members, partitions, 1), 2.0 * partitions
-    work_us = scenario.record_work_us(cast, records_s)
+    assert scenario.rate(cast) == 2.0
+    work_us = scenario.record_work_us(cast)
     assert records_s * work_us / members == pytest.approx(700_000, rel=1e-3)
     hottest = 1 / sum(rank ** -scenario.skew(cast) for rank in range(1, partitions + 1))
     assert hottest * records_s * work_us == pytest.approx(1.15 * 700_000, rel=0.01)
-    assert SCENARIOS["steady"].skew(cast) == SCENARIOS["steady"].record_work_us(cast, 1.0) == 0
+    assert SCENARIOS["steady"].skew(cast) == SCENARIOS["steady"].record_work_us(cast) == 0
+    assert SCENARIOS["steady"].rate(Cast(100, 1_000, 1)) == 1.0, "a thousand records per second, not more"
+    assert SCENARIOS["backlog"].rate(Cast(4, 100, 1)) == 1_000.0
 
 
 def test_known_weights_equal_the_producers_rates() -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 GROUP = "group"
 TOPIC = "orders"
+RECORDS_PER_PARTITION_S, MAX_RECORDS_S = 2.0, 1_000  # of a topic: more would leave two processors no time
 MAX_SKEW, SKEW_STEP = 8.0, 1e-4
 NEW_TOPIC = "orders-new"
 PATTERN = "^orders.*"
@@ -211,6 +212,11 @@ class Scenario:
         groups = max(2, members // self.group_members) if self.group_members else 1
         return Cast(members, partitions, seed, groups)
 
+    def rate(self, cast: Cast) -> float:
+        """Return the records per second of a partition."""
+        most = RECORDS_PER_PARTITION_S * cast.topic_partitions
+        return (self.records_s or min(most, MAX_RECORDS_S)) / cast.topic_partitions
+
     def skew(self, cast: Cast) -> float:
         """Return the exponent that makes `hottest` true: the n-th partition's share is proportional to n ** -skew."""
         wanted, low, high = self.hottest / cast.members, 0.0, MAX_SKEW
@@ -220,9 +226,9 @@ class Scenario:
             low, high = (middle, high) if share < wanted else (low, middle)
         return round(low, 3)
 
-    def record_work_us(self, cast: Cast, records_s: float) -> int:
-        """Return the work per record in microseconds; `records_s` is the rate of the whole topic."""
-        return round(1e6 * self.busy_share * cast.members / records_s)
+    def record_work_us(self, cast: Cast) -> int:
+        """Return the work per record in microseconds."""
+        return round(1e6 * self.busy_share * cast.members / (self.rate(cast) * cast.topic_partitions))
 
 
 def needed(steps: Sequence[Step], restarts: int) -> list[Step]:
