@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from zkrebalancer.experiments.scenarios.model import Cast, Join, Kill, Scenario, Step
 
-BACKLOG = 2_000_000
+BACKLOG = 3_000_000
 RECORDS_S = 100_000
 RECORD_BYTES = 100
+BEFORE_S = 1.0  # the first change comes while the group reads the backlog
 AT_LEAST_S = 15.0  # the group catches up meanwhile, whoever settles sooner
 
 
@@ -26,8 +27,9 @@ def _steps(cast: Cast) -> Sequence[Step]:
 
 SCENARIO = Scenario(
     name="backlog",
-    about="100,000 records per second after a backlog of 2 million; a member joins, one is killed and returns",
+    about="100,000 records per second after a backlog of 3 million; a member joins, one is killed and returns",
     steps=_steps,
+    before_s=BEFORE_S,
     records_s=RECORDS_S,
     record_bytes=RECORD_BYTES,
     backlog=BACKLOG,
