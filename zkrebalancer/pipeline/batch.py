@@ -6,12 +6,12 @@ to fit into memory. The streaming pipeline calls the same `tables` after each mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zkrebalancer.pipeline import align, ingest, progress
+from zkrebalancer.pipeline import align, ingest, local_files, progress
 from zkrebalancer.pipeline.facts import deliveries, fates, of_partition
 from zkrebalancer.pipeline.facts.by_run import tables_of_runs
 from zkrebalancer.pipeline.facts.coverage import delivery, tables_of_partitions
@@ -19,6 +19,7 @@ from zkrebalancer.pipeline.facts.excuses import excused, last_commits
 from zkrebalancer.pipeline.facts.reduced import reduced
 from zkrebalancer.pipeline.facts.runs import RUNS, runs
 from zkrebalancer.pipeline.facts.steps import windows
+from zkrebalancer.pipeline.local_files import Source
 from zkrebalancer.pipeline.schema import REJECTED
 from zkrebalancer.pipeline.store import Folder, Store
 
@@ -59,19 +60,34 @@ def tables(events: DataFrame, kinds: frozenset[str], store: Store) -> None:
 
 
 def run(spark: SparkSession, source: str, out: str) -> None:
-    """Read the event files below `source` and write all tables below `out`, replacing older ones.
+    """Read the event files below `source`, a path or a URL, and write all tables below `out`, replacing older ones.
 
     Raises:
         NoEventsError: there is no event file below `source`.
 
     """
-    write_tables(spark, ingest.read_lines(spark, source), out)
-
-
-def write_tables(spark: SparkSession, lines: DataFrame, out: str) -> dict[str, DataFrame]:
-    """Write all tables of event lines below `out`; return them, `events` included, as read back."""
+    if "://" not in source:
+        write_tables(spark, [Source(source)], out)
+        return
     progress.step(spark.sparkContext, f"table {EVENTS}")
-    ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
+    ingest.write_events(ingest.parse(ingest.read_lines(spark, source)), f"{out}/{EVENTS}")
+    _write_facts(spark, out)
+
+
+def write_tables(spark: SparkSession, sources: Sequence[Source], out: str) -> dict[str, DataFrame]:
+    """Write all tables of event files below `out`; return them, `events` included, as read back.
+
+    Raises:
+        NoEventsError: a source has no event file.
+
+    """
+    progress.step(spark.sparkContext, f"table {EVENTS}")
+    local_files.store_events(spark, sources, Path(out, EVENTS).absolute())
+    return _write_facts(spark, out)
+
+
+def _write_facts(spark: SparkSession, out: str) -> dict[str, DataFrame]:
+    """Write all tables but `events`, which is written."""
     events = ingest.read_events(spark, f"{out}/{EVENTS}")
     store = Folder(spark, Path(out))
     tables(events, ingest.stored_kinds(Path(out, EVENTS)), store)

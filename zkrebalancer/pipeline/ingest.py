@@ -31,7 +31,7 @@ from zkrebalancer.pipeline.schema import (
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
 # Columns whose values rarely repeat: a Parquet dictionary of them would only cost.
-_DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
+DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
 
 
 def require_event_files(folder: str) -> None:
@@ -51,7 +51,7 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
     if "://" not in folder:
         folder = str(Path(folder).absolute())
     files = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl")
-    lines = files.option("lineSep", "\n").text(_literal(folder))  # by default a lone \r also ends a line
+    lines = files.option("lineSep", "\n").text(literal(folder))  # by default a lone \r also ends a line
     # One column after the other: Spark recomputes what an expression uses twice, for each line.
     placed = lines.select(
         F.regexp_replace("_metadata.file_path", r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "").alias("path"),
@@ -93,7 +93,7 @@ def parse(lines: DataFrame) -> DataFrame:
 def write_events(events: DataFrame, folder: str) -> None:
     """Write events as Parquet below `folder`, one folder per kind, replacing what was there."""
     writer = events.write.mode("overwrite").partitionBy("kind").option("parquet.block.size", _BLOCK_BYTES)
-    for name in _DISTINCT:
+    for name in DISTINCT:
         writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
     writer.parquet(folder)
 
@@ -115,10 +115,10 @@ def read_table(
     reader = spark.read if schema is None else spark.read.schema(schema)
     if base is not None:
         reader = reader.option("basePath", base)
-    return reader.parquet(*map(_literal, folders))
+    return reader.parquet(*map(literal, folders))
 
 
-def _literal(folder: str) -> str:
+def literal(folder: str) -> str:
     """Escape a path so that Spark does not read it as a pattern; a URL may be a pattern."""
     return folder if "://" in folder else re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", folder)
 

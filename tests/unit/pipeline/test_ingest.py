@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 from tests.unit.observe.history import moved
 from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.reading import NoEventsError, find_flaw
+from zkrebalancer.pipeline import local_files
 from zkrebalancer.pipeline.ingest import blocks, parse, read_events, read_lines, rejects, write_events
+from zkrebalancer.pipeline.local_files import Source
 
 BROKEN = {
     3: ("nonsense", "not a JSON object"),
@@ -37,7 +39,29 @@ BROKEN = {
 RUNS = "runs [1]{x}*"  # a pattern to Spark unless escaped
 
 
-def test_invalid_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+def store(spark: SparkSession, folder: Path, out: Path, *, through_spark: bool) -> None:
+    """Store the events of a folder in blocks of a few lines, so that their readers cannot know line numbers."""
+    if not through_spark:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local_files, "MIN_TASK_BYTES", 1_000)
+            patch.setattr(local_files, "MAX_TASK_BYTES", 1_000)
+            local_files.store_events(spark, [Source(str(folder))], out)
+        return
+    small = {"spark.sql.files.maxPartitionBytes": "1000", "spark.sql.files.openCostInBytes": "1"}
+    usual = {key: spark.conf.get(key) for key in small}
+    try:
+        for key, value in small.items():
+            spark.conf.set(key, value)
+        write_events(parse(read_lines(spark, str(folder))), str(out))
+    finally:
+        for key, setting in usual.items():
+            spark.conf.set(key, str(setting))
+
+
+@pytest.mark.parametrize("through_spark", [True, False])
+def test_invalid_lines_are_kept_with_file_line_and_reason(
+    spark: SparkSession, tmp_path: Path, *, through_spark: bool
+) -> None:
     lines = ['{"mono_us": 1, "kind": "new", "more": {"a": [1]}}'] * 99
     for number, (line, _reason) in BROKEN.items():
         lines[number - 1] = line
@@ -47,16 +71,8 @@ def test_invalid_lines_are_kept_with_file_line_and_reason(spark: SparkSession, t
     events.mkdir(parents=True)
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")
-    # Blocks of a few lines each, so that the reader of a block cannot know its line numbers.
-    small = {"spark.sql.files.maxPartitionBytes": "1000", "spark.sql.files.openCostInBytes": "1"}
-    usual = {key: spark.conf.get(key) for key in small}
-    try:
-        for key, value in small.items():
-            spark.conf.set(key, value)
-        write_events(parse(read_lines(spark, str(tmp_path / RUNS))), str(tmp_path / "out?"))
-    finally:
-        for key, setting in usual.items():
-            spark.conf.set(key, str(setting))
+    (events / "_hidden.jsonl").write_text("nothing")
+    store(spark, tmp_path / RUNS, tmp_path / "out?", through_spark=through_spark)
     table = read_events(spark, str(tmp_path / "out?"))
     assert table.select("file", "block").distinct().count() > 5
     found = rows(rejects(table, blocks(table)), "line", "run", "file", "text", "reason", "is_torn")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import reduce
 from pathlib import Path
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from zkrebalancer.pipeline import batch, ingest
+from zkrebalancer.pipeline import batch
+from zkrebalancer.pipeline.local_files import Source
 from zkrebalancer.pipeline.report import measures
 from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
 from zkrebalancer.pipeline.report.sentences import (
@@ -86,15 +86,9 @@ def compare(spark: SparkSession, directories: Sequence[Path], out: Path, *, with
 
 
 def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[str, DataFrame]:
-    lines = reduce(DataFrame.unionByName, [_lines(spark, directory) for directory in dict.fromkeys(directories)])
-    return batch.write_tables(spark, lines, str(out / FACTS))
-
-
-def _lines(spark: SparkSession, directory: Path) -> DataFrame:
-    """Read the lines below one folder; `run` and `file` start with its name, as in `folders.run_name`."""
-    lines = ingest.read_lines(spark, str(directory))
-    within = F.lit(f"{directory}/")
-    return lines.withColumns({name: F.concat(within, F.col(name)) for name in ("run", "file")})
+    """Write the tables of all folders; `run` and `file` start with a folder's name, as in `folders.run_name`."""
+    sources = [Source(str(directory), f"{directory}/") for directory in dict.fromkeys(directories)]
+    return batch.write_tables(spark, sources, str(out / FACTS))
 
 
 def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:

@@ -1,0 +1,57 @@
+"""Pieces of files contain every line once, wherever they are cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.observe.reading import NoEventsError
+from zkrebalancer.pipeline import local_files
+from zkrebalancer.pipeline.local_files import EventFile, Piece, Source, chunks, divided, event_files, run_of
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_have_every_line_once(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `chunks`, seek to the begin of a piece and not one byte before it."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(local_files, "MIN_TASK_BYTES", chance.randint(1, 9))
+    files, expected = [], []
+    for number in range(3):
+        lines = [b"x" * chance.choice([0, 1, 2, 3, 20]) + b"\n" for _ in range(chance.randint(0, 20))]
+        content = b"".join(lines) + chance.choice([b"", b"torn"])
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(content)
+        files.append(EventFile(str(path), ".", path.name, len(content)))
+        expected.append(content)
+    cores = chance.randint(1, 20)
+    tasks = divided(files, cores)
+    pieces = [piece for task in tasks for piece in task]
+    size = chance.randint(1, 30)
+    assert [b"".join(b"".join(chunks(p, size)) for p in pieces if p.file == file) for file in files] == expected
+    sizes = [sum(piece.end - piece.begin for piece in task) for task in tasks]
+    assert len(set(sizes[:-1])) <= 1
+    assert len(tasks) <= cores
+    assert all(lines.endswith((b"\n", b"torn")) for p in pieces for lines in chunks(p, size))
+
+
+def test_a_file_that_has_become_shorter_ends_its_piece(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    assert list(chunks(Piece(EventFile(str(tmp_path / "a"), ".", "a", 9), 0, 9))) == [b"1\n"]
+
+
+def test_files_are_named_like_sparks(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "events/b.jsonl", "x/events/c d.jsonl", "x/y/e.jsonl", "_x/f.jsonl", ".g.jsonl", "h.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = [(file.run, file.name, file.size) for file in event_files(Source(str(tmp_path), "p/"))]
+    assert found == [
+        ("p/.", "p/a.jsonl", 1),
+        ("p/.", "p/events/b.jsonl", 1),
+        ("p/x", "p/x/events/c d.jsonl", 1),
+        ("p/x/y", "p/x/y/e.jsonl", 1),
+    ]
+    assert run_of("a=b/c/events/events/d.jsonl") == "a=b/c/events"
+    with pytest.raises(NoEventsError):
+        event_files(Source(str(tmp_path / "none")))
