@@ -26,6 +26,7 @@ from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS_AT_ONCE = 1_000  # pipelined
+MAX_TRIES = 3  # to judge the claims of members while a leader writes; then they are believed
 EMPTY, STABLE, MOVING = "empty", "stable", "moving"
 
 
@@ -153,8 +154,8 @@ def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefuse
     return reports, refused
 
 
-def read_group(zk: BlockingZk, name: str) -> GroupReport:
-    """Read one group, as the coordinator reads it.
+def read_group(zk: BlockingZk, name: str, *, judge: bool = True) -> GroupReport:
+    """Read one group, as the coordinator reads it; without `judge`, believe what its members claim.
 
     Raises:
         InvalidNameError: not a legal name.
@@ -162,9 +163,15 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
         ZooKeeperRefusedError: it may not be read; what may not be read of one consumer is a problem in the report.
 
     """
-    reader = _read_group(zk, paths.validate_name("group", name), {})
+    topics: Mapping[str, Topic] = {}
+    reader = _read_group(zk, paths.validate_name("group", name), topics, judge=judge)
     if reader.needs_topics:
-        reader = _read_group(zk, name, read_topics(zk))
+        topics = read_topics(zk)
+        reader = _read_group(zk, name, topics, judge=judge)
+    for number in range(MAX_TRIES):
+        if not reader.grounds.is_overtaken:
+            break
+        reader = _read_group(zk, name, topics, judge=number + 1 < MAX_TRIES)
     view = reader.view
     members = [
         MemberReport(member.consumer, member.registration, member.owners, len(reader.commands.get(member.consumer, ())))
@@ -174,13 +181,13 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
     return GroupReport(name, view, members, problems=reader.problems)
 
 
-def _read_group(zk: BlockingZk, name: str, topics: Mapping[str, Topic]) -> GroupReader:
-    reader = GroupReader(name, topics)
+def _read_group(zk: BlockingZk, name: str, topics: Mapping[str, Topic], *, judge: bool = True) -> GroupReader:
+    reader = GroupReader(name, topics, judge=judge)
     for stage in reader.stages():
         reads = [read() for read in stage()]
         replies = zk.perform_all([call for call, _handle in reads], frozenset(Refusal))
         for (call, handle), reply in zip(reads, replies, strict=True):
-            require_expected(call, reply, expected_refusals(call))
+            require_expected(call, reply, expected_refusals(call, of_tool=True))
             handle(reply)
         if not reader.exists:
             raise UnknownGroupError(f"there is no group {name}; `groups list` shows all groups")

@@ -12,7 +12,7 @@ from zkrebalancer.protocol.obstacles import BACKING_OFF, REFUSED, UNAPPROVED, Pu
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.view import GroupView, Member
+from zkrebalancer.rebalance.view import RECORD_GONE, SESSIONLESS, GroupView, Member
 
 MAX_SHOWN = 20  # of each kind
 
@@ -105,8 +105,13 @@ def _of_member(member: Member, settings: GroupSettings) -> Iterator[Obstacle]:
         yield Obstacle(
             "false-claim", f"{name} claims {len(member.false_claims)} partitions that it was not given", name
         )
-    if member.pending:
-        pending = member.pending[0]
+    for kind, is_so, why in (
+        ("record-gone", member.is_record_gone, RECORD_GONE),
+        ("sessionless", member.is_sessionless, SESSIONLESS),
+    ):
+        if is_so:
+            yield Obstacle(kind, f"{name} gets nothing, and will be evicted: {why}", name)
+    for pending in tuple(member.pending)[:1]:  # a page looks at it in a thread, while the leader goes on
         is_stop = isinstance(pending.command, StopFetcher)
         what = "stop" if is_stop else "start"
         allowed_ms = settings.rebalance_timeout_ms

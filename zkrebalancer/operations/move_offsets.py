@@ -71,7 +71,7 @@ def in_zookeeper(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
 
 
 def _read(zk: BlockingZk, group: str) -> inspection.GroupReport:
-    report = inspection.read_group(zk, group)
+    report = inspection.read_group(zk, group, judge=False)
     inspection.read_offsets(zk, report)
     return report
 

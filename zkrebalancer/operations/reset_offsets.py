@@ -55,7 +55,7 @@ def reset_offsets(
         KafkaOffsetsError: Kafka does not answer or rejects the offsets; those in ZooKeeper may be written already.
 
     """
-    report = inspection.read_group(zk, group)
+    report = inspection.read_group(zk, group, judge=False)
     refuse_consumers(zk, group)
     if dry_run:
         return _changes(zk, report, new_offsets, kafka)

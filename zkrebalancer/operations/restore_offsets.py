@@ -52,7 +52,7 @@ def restore_offsets(
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
-    report = inspection.read_group(zk, group)
+    report = inspection.read_group(zk, group, judge=False)
     refuse_consumers(zk, group)
     chosen = _chosen(_read_copies(zk, group, copies), group, topics, copies)
     known = read_topics(zk, (copy.topic for copy in chosen.values()))

@@ -18,6 +18,7 @@ from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.grounds import Grounds, is_doubtful
 from zkrebalancer.rebalance.problems import Problems
 from zkrebalancer.rebalance.view import NONE, GroupView, Member, PendingCommand
 
@@ -40,10 +41,21 @@ class GroupReader:
     """
 
     def __init__(
-        self, group: str, topics: Mapping[str, Topic], known: GroupSettings | None = None, *, watch: bool = False
+        self,
+        group: str,
+        topics: Mapping[str, Topic],
+        known: GroupSettings | None = None,
+        *,
+        watch: bool = False,
+        judge: bool = True,
     ) -> None:
-        """Prepare to read. `known`: settings that stay in force if those in ZooKeeper cannot be read."""
+        """Prepare to read, for the leader with `watch`.
+
+        `known`: settings that stay in force if those in ZooKeeper cannot be read. `judge`: compare what members claim
+        with what they were given.
+        """
         self._group = group
+        self._judge = judge
         self._known = known if known is not None else GroupSettings()
         self._watch = watch
         self.view = GroupView(group, topics)
@@ -58,6 +70,7 @@ class GroupReader:
         self._is_generation_known = True
         self._seen_generation = 0  # the highest in members' nodes
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
+        self.grounds = Grounds()
         self._refused: dict[str, set[str]] = {}  # consumer -> paths of its nodes that may not be read
         self._bounds: list[Bound] = []  # of the nodes that a tool has read
         self._without_record: list[str] = []  # members whose `owners` was missing after `ids` was read
@@ -75,6 +88,7 @@ class GroupReader:
             self._registrations_without_owners,
             self._evicted_names,
             self._eviction_records,
+            *([] if self._watch else [self._grounds_again]),
         ]
 
     def finish(self) -> None:
@@ -109,8 +123,8 @@ class GroupReader:
             partial(self._list, paths.offsets, (), self._offset_topics_listed),
             partial(self._list, paths.static, (), self._statics_listed),
             *([partial(self._list, paths.incarnations, (), self._incarnations_listed)] if self._watch else ()),
-            *([partial(self._get, paths.given, (), self._mark_read)] if self._watch else ()),
-            *([partial(self._list, paths.given, (), self._given_listed)] if self._watch else ()),
+            *([partial(self._get, paths.given, (), self._mark_read)] if self._judge else ()),
+            *([partial(self._list, paths.given, (), self._given_listed)] if self._judge else ()),
         ]
 
     def _commands_incarnations_and_statics(self) -> list[LazyRead]:
@@ -153,6 +167,16 @@ class GroupReader:
     def _eviction_records(self) -> list[LazyRead]:
         return [partial(self._get, paths.evicted, (name,), self._eviction_read) for name in sorted(self.view.evicted)]
 
+    def _grounds_again(self) -> list[LazyRead]:
+        """Read again what claims are judged by, if some seem false: a leader may have written it before the claims."""
+        doubtful = sorted(member.consumer for member in self.view.members.values() if is_doubtful(member))
+        found = [(paths.generation, ()), (paths.given, ()), *((paths.given, (name,)) for name in doubtful)]
+        return [partial(self._ground, path, of) for path, of in (found if doubtful else ())]
+
+    def _ground(self, path: Path, of: tuple[str, ...]) -> Read:
+        call = Get(path(self._group, *of))
+        return call, partial(self.grounds.compare, call.path)
+
     def _get(self, path: Path, of: tuple[str, ...], handle: Callable[..., None], watch: bool = False) -> Read:
         return Get(path(self._group, *of), watch=watch), partial(handle, *of)
 
@@ -175,6 +199,7 @@ class GroupReader:
             self.exists = False
 
     def _generation_read(self, reply: Reply) -> None:
+        self.grounds.note(paths.generation(self._group), reply)
         if isinstance(reply, Content):
             self.view.generation_version = reply.stat.version
             try:
@@ -197,13 +222,22 @@ class GroupReader:
         self._statics = _names(reply)
 
     def _mark_read(self, reply: Reply) -> None:
+        self.grounds.note(paths.given(self._group), reply)
         if isinstance(reply, Content):
             self._mark, self.view.given_version = reply.content, reply.stat.version
+        else:
+            self._is_unreadable(reply, paths.given(self._group))
 
     def _given_listed(self, reply: Reply) -> None:
         self.view.recorded = set(_names(reply))
+        if self._is_unreadable(reply, paths.given(self._group)):
+            self._mark = None
 
     def _given_read(self, consumer: str, reply: Reply) -> None:
+        path = paths.given(self._group, consumer)
+        self.grounds.note(path, reply)
+        if self._is_unreadable(reply, path):
+            self._given[consumer] = None
         if isinstance(reply, Content):
             try:
                 self._given[consumer] = dict.fromkeys(ownership.decode_given(reply.content, self._bound()), 0)
@@ -366,9 +400,14 @@ class GroupReader:
             self.problems.add(place, problem)
 
 
-def expected_refusals(call: ListChildren | Get) -> frozenset[Refusal]:
-    """Return the refusals that the reader handles: any for a node of one consumer, else only NO_NODE."""
+def expected_refusals(call: ListChildren | Get, *, of_tool: bool = False) -> frozenset[Refusal]:
+    """Return the refusals that the reader handles: any for a node of one consumer, else only NO_NODE.
+
+    A tool that may not read what members were given believes them.
+    """
     names = call.path.split("/")
+    if of_tool and names[PLACE : PLACE + 1] == ["given"]:
+        return ANY_REFUSAL
     return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in OF_ONE else ONLY_MISSING
 
 
