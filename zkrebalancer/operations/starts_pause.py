@@ -109,19 +109,23 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
 def refuse_consumers(zk: BlockingZk, group: str) -> None:
     """Raise OffsetsRefusedError if the group has consumers, ZooKeeperRefusedError if they may not be listed.
 
-    The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S.
+    The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S. Then
+    a channel alone belongs to nobody: a consumer creates and loses it together with the nodes that are read after it.
     """
     give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
-    while names := (live := _listed(zk, paths.ids(group))) or _left_behind(zk, group):
-        if live or time.monotonic() > give_up_s:
-            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join(names[:3])}); stop them first")
+    while True:
+        channels = _listed(zk, paths.channel(group))
+        live, owners = _listed(zk, paths.ids(group)), _listed(zk, paths.owners(group))
+        evicted = _listed(zk, paths.evicted(group))
+        is_late = time.monotonic() > give_up_s
+        if live or (owners and is_late):
+            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join((live or owners)[:3])}); stop them first")
+        if evicted and is_late:
+            text = "their leases may not be over; try again once a coordinator has removed them"
+            raise OffsetsRefusedError(f"group {group} has evicted consumers ({', '.join(evicted[:3])}): {text}")
+        if is_late or not (owners or evicted or channels):
+            return
         gevent.sleep(CLEANUP_INTERVAL_S)
-
-
-def _left_behind(zk: BlockingZk, group: str) -> tuple[str, ...]:
-    """Return the consumers that have nodes other than a registration."""
-    lists = (_listed(zk, path) for path in (paths.channel(group), paths.owners(group), paths.evicted(group)))
-    return next(filter(None, lists), ())
 
 
 def _listed(zk: BlockingZk, path: str) -> tuple[str, ...]:

@@ -228,6 +228,20 @@ class Met(Client):
 
 
 @pytest.mark.usefixtures("small_transactions")
+def test_a_large_group_with_channels_of_dead_consumers_is_deleted_without_a_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `starts_pause.refuse_consumers`, count a channel as a consumer."""
+    monkeypatch.setattr(starts_pause, "CLEANUP_TIMEOUT_S", 0.0)
+    world = with_offsets()
+    world.kill_coordinator(world.leader())
+    channel = paths.channel(GROUP, "c-1")
+    world.zk.perform(Multi((Create(channel), Create(f"{channel}/command-0000000000"))))
+    delete(Client(world, MAX_CALLS))
+    assert not nodes_of(world)
+
+
+@pytest.mark.usefixtures("small_transactions")
 @pytest.mark.parametrize("offsets_left", range(PARTITIONS))
 def test_a_consumer_that_registers_meanwhile_starts_when_all_offsets_are_deleted(offsets_left: int) -> None:
     """In `_delete_below`, do not pause starts."""

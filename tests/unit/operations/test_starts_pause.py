@@ -51,3 +51,35 @@ def test_a_consumer_that_lives_is_refused_at_once_and_what_stays_after_a_while(m
     with pytest.raises(OffsetsRefusedError, match=r"c-2"):
         refuse_consumers(client_of(world), GROUP)
     assert now_s[0] == waited_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let sleeping take no time; return the seconds that have passed."""
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(starts_pause, "gevent", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(starts_pause, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    return now_s
+
+
+def test_the_channel_of_a_dead_consumer_keeps_no_command_from_a_group_without_a_coordinator(clock: list[float]) -> None:
+    """In `refuse_consumers`, count it as a consumer: nobody can stop it, so a large group can never be deleted."""
+    world = world_with()
+    world.kill_coordinator(world.leader())
+    channel = paths.channel(GROUP, "c-1")
+    world.zk.perform(Multi((Create(channel), Create(f"{channel}/command-0000000000"))))
+    refuse_consumers(client_of(world), GROUP)
+    assert clock[0] > starts_pause.CLEANUP_TIMEOUT_S  # it waits for a leader, which might remove it
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_lease_that_lasts_is_not_called_a_consumer_to_stop() -> None:
+    world = world_with()
+    world.kill_coordinator(world.leader())
+    world.zk.perform(Multi((Create(paths.evicted(GROUP, "c-1")),)))
+    with pytest.raises(OffsetsRefusedError, match=r"has evicted consumers \(c-1\): their leases may not be over"):
+        refuse_consumers(client_of(world), GROUP)
