@@ -9,6 +9,7 @@ import gevent
 
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Get, Refused, Replied
+from zkrebalancer.protocol.shards import shard_of
 from zkrebalancer.rebalance import census
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.census import Figures
@@ -20,7 +21,7 @@ from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 
 BEAT_CALL = -1  # the id of the call that asks whether ZooKeeper answers; the core's ids are positive
-MAX_LOOKS = 1_000  # members and topics that are counted before other greenlets have their turn
+MAX_LOOKS = 1_000  # groups, or members and topics, that are counted before other greenlets have their turn
 TURN_S = 0.001  # a pause of 0 would let other greenlets run, but read no socket
 REGION_ROUNDS = {
     f"region_{kind}_{outcome}": (kind, outcome)
@@ -160,7 +161,10 @@ class Monitor:
 
     def machine_of(self, group: str) -> Coordinator | None:
         """Return the coordinator of a group's shard; None while the number of shards is not known."""
-        return next((one for one in self.shards.machines if one.shard.has(group)), None)
+        machines = self.shards.machines
+        if len(machines) > 1:  # it is asked for each of ten thousand groups
+            return machines[shard_of(group, len(machines))]
+        return machines[0] if machines else None
 
     def group(self, name: str) -> Group | None:
         """Return a group that this coordinator serves."""
@@ -171,16 +175,25 @@ class Monitor:
         """Return the names of the groups that this coordinator serves."""
         return [name for one in self.shards.machines for name in one.groups]
 
+    def served(self) -> Iterator[Group]:
+        """Iterate over the groups that this coordinator serves; now and then other greenlets have their turn."""
+        served = [group for one in self.shards.machines for group in one.groups.values()]
+        for number, group in enumerate(served, start=1):
+            yield group
+            if number % MAX_LOOKS == 0:
+                gevent.sleep(TURN_S)
+
     def health(self) -> Health:
         """Return what the probes ask for. A standby is ready, too."""
-        electing = [state for one in self.shards.machines if (state := one.coordinator_elector.state) not in ROLES]
-        leading = [one for one in self.shards.machines if one.shard.number in self.led]
+        machines = self.shards.machines
+        electing = [state for one in machines if (state := one.coordinator_elector.state) not in ROLES]
+        leading = [one for one in machines if one.coordinator_elector.state is ElectionState.LEADING]
         faults = []
         if not self.is_connected:
             faults.append("ZooKeeper does not answer")
-        elif self.shards.damage is not None and not self.led:
+        elif self.shards.damage is not None and not leading:
             faults.append(self.shards.damage)
-        elif electing or not self.shards.machines:
+        elif electing or not machines:
             faults.append(f"it neither leads nor is a standby yet: {(electing or [self.state])[0].value}")
         elif not all(one.is_complete for one in leading):
             faults.append("topics and groups are being listed")
@@ -189,8 +202,8 @@ class Monitor:
             "state": self.state.value,
             "epoch": self.epoch,
         }
-        if len(self.shards.machines) > 1:
-            facts |= {"shards": len(self.shards.machines), "leads_shards": self.led}
+        if len(machines) > 1:
+            facts |= {"shards": len(machines), "leads_shards": [one.shard.number for one in leading]}
         return Health(self.vitals.death(), faults, self.leads, facts)
 
     def status(self) -> str:

@@ -74,7 +74,7 @@ class ServiceLevels(Collector):
 
     def measure(self, read: Read, now_us: Callable[[], int] = clock.steady_us) -> None:
         """Read the lag of each group with a limit for it; the time since the last reading counts by this one."""
-        for group in [name for name in self._monitor.groups() if self._limit(name, LAG_S) is not None]:
+        for group in self._with(LAG_S):
             burned, limit_s = self._of(group), self._limit(group, LAG_S)
             if burned is None or limit_s is None:
                 continue
@@ -104,9 +104,8 @@ class ServiceLevels(Collector):
         lag = GaugeMetricFamily(
             f"{PREFIX}_group_lag_seconds", "How long the oldest unread record of the group waits.", labels=names
         )
-        named = [name for name in self._monitor.groups() if self._limit(name, PAUSE_MS) is not None]
         # A counter that begins above 0 has not grown, for Prometheus.
-        groups = dict.fromkeys(named[:MAX_GROUPS], Burned()) | self._groups
+        groups = dict.fromkeys(self._with(PAUSE_MS)[:MAX_GROUPS], Burned()) | self._groups
         for group, burned in groups.items():
             if burned.pauses or self._limit(group, PAUSE_MS) is not None:
                 pauses.add_metric([group], burned.pauses)
@@ -128,6 +127,10 @@ class ServiceLevels(Collector):
             if len(self._groups) >= MAX_GROUPS:
                 return None
         return self._groups.setdefault(group, Burned())
+
+    def _with(self, name: str) -> list[str]:
+        """Return the groups that have a limit of this name."""
+        return [group.name for group in self._monitor.served() if name in group.view.settings.slo]
 
     def _limit(self, group: str, name: str) -> float | None:
         known = self._monitor.group(group)

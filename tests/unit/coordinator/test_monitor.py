@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import gevent
 import pytest
@@ -21,6 +23,7 @@ from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.localcluster import mirror_metrics
 from zkrebalancer.protocol.calls import Connected, Suspended
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.protocol.shards import WHOLE, Number, Shard
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.rebalance.election import Identity
@@ -183,3 +186,34 @@ def test_every_metric_is_explained_and_documented(title: str, prefix: str, shown
     documented = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
     names = {metric.name.removeprefix(prefix) + "_total" * (metric.type == "counter") for metric in own}
     assert names == documented
+
+
+def test_the_shard_of_a_group_is_found_without_a_look_at_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Monitor.machine_of`, ask each shard: 100 ms of the loop for ten thousand groups in 200 shards."""
+    world = world_with(GroupSettings(), "a")
+    shards = shards_of(world.leader().machine)
+    several = [SimpleNamespace(shard=shard, groups={}) for shard in Number(7).all(0)]
+    shards.machines = tuple(cast("Coordinator", one) for one in several)
+    names = [f"g-{number}" for number in range(50)]
+    expected = {name: shard.number for name in names for shard in Number(7).all(0) if shard.has(name)}
+    monkeypatch.setattr(Shard, "has", lambda _shard, group: pytest.fail(f"it looks for {group}"))
+    monitor = Monitor(shards, Vitals(6_000, Notifier({})))
+    found = {name: monitor.machine_of(name) for name in names}
+    assert {name: one.shard.number for name, one in found.items() if one is not None} == expected
+
+
+def test_others_have_their_turn_while_groups_with_service_levels_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `ServiceLevels._with`, look at all groups at once, at each scrape and each minute."""
+    monkeypatch.setattr(monitor_module, "MAX_LOOKS", 10)
+    turns: list[float] = []
+    monkeypatch.setattr(monitor_module, "gevent", SimpleNamespace(sleep=turns.append))
+    world = world_with(GroupSettings(slo={"pause_ms": 5}), "a")
+    shards = shards_of(world.leader().machine)
+    (group,) = shards.machines[0].groups.values()
+    many = SimpleNamespace(shard=WHOLE, groups={f"g-{number}": group for number in range(95)})
+    shards.machines = (cast("Coordinator", many),)
+    levels = ServiceLevels(Monitor(shards, Vitals(6_000, Notifier({}))))
+    list(levels.collect())
+    assert len(turns) == 9
