@@ -135,7 +135,9 @@ def raise_in_command(_number: int = signal.SIGINT, _frame: FrameType | None = No
 
 
 def _fail(line: str, code: int) -> NoReturn:
-    click.echo(f"Error: {' '.join(line.split())}", err=True)
+    from zkrebalancer.cli.plain import plain  # noqa: PLC0415  # only failures need it
+
+    click.echo(f"Error: {plain(' '.join(line.split()))}", err=True)
     sys.exit(code)
 
 

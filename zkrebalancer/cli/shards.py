@@ -10,9 +10,12 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.groups import leading
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import change_shards
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NewerVersionError, NodeContentError
 from zkrebalancer.protocol.shards import MAX_SHARDS
 from zkrebalancer.runtime.zk import BlockingZk
@@ -47,18 +50,23 @@ def show(group: str | None, zookeeper: str, as_json: bool) -> None:
         hosts = inspection.read_shard_hosts(zk)
     if as_json:
         found = [
-            {"shard": shard.number, "coordinator": None if leader is None else asdict(leader)}
+            {"shard": shard.number, "coordinator": leading.address(leader)}
             for shard, leader in zip(known, leaders, strict=True)
         ]
         click.echo(json.dumps({"count": known[0].count, "shards": found, "hosts": [asdict(host) for host in hosts]}))
         return
     table = Table("shard", "leader", "host", "epoch", title=f"{known[0].count} shards", title_justify="left")
     for shard, leader in zip(known, leaders, strict=True):
-        cells = ("none", "", "") if leader is None else (f"broker {leader.brokerid}", leader.host, str(leader.epoch))
-        table.add_row(str(shard.number), *cells)
+        table.add_row(str(shard.number), *_cells(leader))
     console().print(table)
     for host in hosts:
-        click.echo(f"broker {host.brokerid} on {host.host} can lead shards, capacity {host.capacity}")
+        click.echo(plain(f"broker {host.brokerid} on {host.host} can lead shards, capacity {host.capacity}"))
+
+
+def _cells(leader: CoordinatorAddress | None) -> tuple[str, str, str]:
+    if leader is None:
+        return ("none", "", "")
+    return (f"broker {leader.brokerid}", leader.host, str(leader.epoch)) if leader.is_known else (leader.name, "", "")
 
 
 @shards.command("set")

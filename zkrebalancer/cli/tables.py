@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
+from rich.text import Text
+
+from zkrebalancer.cli.plain import plain
 
 WIDTH_WITHOUT_TERMINAL = 200
+
+
+class _Plain(Console):
+    """Shows the text of a table's cells, and of lines, without what could command the terminal."""
+
+    def render_str(self, text: str, **others: Any) -> Text:  # noqa: ANN401  # rich's own
+        return super().render_str(plain(text), **others)
 
 
 def console() -> Console:
@@ -14,10 +25,10 @@ def console() -> Console:
 
     Text is shown as it is: what consumers registered, such as the pattern `[a-z]+`, is no markup.
     """
-    on_terminal = Console(highlight=False, markup=False, emoji=False)
+    on_terminal = _Plain(highlight=False, markup=False, emoji=False)
     if on_terminal.is_terminal:
         return on_terminal
-    return Console(highlight=False, markup=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
+    return _Plain(highlight=False, markup=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
 
 
 def utc(epoch_ms: int) -> str:

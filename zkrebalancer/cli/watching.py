@@ -9,6 +9,7 @@ import click
 import gevent
 from rich.console import RenderableType
 
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.tables import console
 from zkrebalancer.protocol.errors import RebalancerError
 
@@ -58,4 +59,4 @@ def _print(view: View) -> None:
     for each in shown:
         console().print(each)
     for problem in problems:
-        click.echo(f"problem: {problem}", err=True)
+        click.echo(f"problem: {plain(problem)}", err=True)

@@ -105,14 +105,20 @@ def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress
     """Return the leader of each shard, None if there is none, also while a restore keeps coordinators from leading.
 
     Raises:
-        NodeContentError, ZooKeeperRefusedError: a leader's node cannot be read.
+        ZooKeeperRefusedError: a leader's node may not be read.
 
     """
-    replies = zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)
-    found = [
-        cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None for reply in replies
-    ]
-    return [None if leader is None or leader.brokerid == NOBODY else leader for leader in found]
+    return [_leader(reply) for reply in zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)]
+
+
+def _leader(reply: Reply) -> CoordinatorAddress | None:
+    if not isinstance(reply, Content) or not reply.stat.ephemeral_owner:
+        return None  # a node of no session names no leader: a coordinator removes it, or it keeps all from leading
+    try:
+        found = cluster_nodes.decode_coordinator(reply.content)
+    except NodeContentError as error:
+        return cluster_nodes.unknown_coordinator(error)
+    return None if found.brokerid == NOBODY else found
 
 
 def read_leader(zk: BlockingZk, group: str = "") -> CoordinatorAddress | None:
@@ -221,13 +227,15 @@ def read_published(zk: BlockingZk, shard: Shard) -> Published:
     """Return why groups are stuck as the leader of a shard publishes it, without what a former leader published.
 
     Raises:
-        NodeContentError, ZooKeeperRefusedError: the leader's nodes cannot be read.
+        ZooKeeperRefusedError: the leader's nodes may not be read.
 
     """
     (leader,) = read_leaders(zk, [shard])
     node = zk.perform(Get(shard.obstacles), ABSENT)
     if leader is None or not isinstance(node, Content):
         return Published(is_led=leader is not None)
+    if not leader.is_known:
+        return Published(is_led=True, problem=f"the leader is {leader.name}")
     try:
         epoch, found, more = obstacles.decode(node.content)
     except NodeContentError as error:

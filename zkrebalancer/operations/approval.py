@@ -38,6 +38,7 @@ def approving(zk: BlockingZk, group: str) -> tuple[int, Altered]:
         if each.group == group and each.kind == UNAPPROVED and each.moves is not None and each.generation is not None:
             return each.moves, _approved(each.moves, each.generation)
     more = f"; {found.more} more obstacles are not published" if found.more else ""
+    more += f"; what the leader publishes cannot be read: {found.problem}" if found.problem is not None else ""
     raise NothingWaitsError(
         f"group {group}: no plan waits for approval; `groups describe {group} --state` shows one, a second after it was"
         f" made{more}"

@@ -119,7 +119,8 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
         evicted = _listed(zk, paths.evicted(group))
         is_late = time.monotonic() > give_up_s
         if live or (owners and is_late):
-            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join((live or owners)[:3])}); stop them first")
+            names = ", ".join((live or owners)[:3])
+            raise OffsetsRefusedError(f"group {group} has consumers ({names}); stop them first")
         if evicted and is_late:
             text = "their leases may not be over; try again once a coordinator has removed them"
             raise OffsetsRefusedError(f"group {group} has evicted consumers ({', '.join(evicted[:3])}): {text}")

@@ -36,6 +36,7 @@ class Topic:
 
 
 NOBODY = -1
+UNKNOWN = -2
 UNREAD = Topic(frozenset(), "")
 
 
@@ -51,6 +52,21 @@ class CoordinatorAddress:
     epoch: int
     http: str | None
     timestamp: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its node could be read."""
+        return self.brokerid != UNKNOWN
+
+    @property
+    def name(self) -> str:
+        """Which coordinator it is, for people."""
+        return f"broker {self.brokerid} on {self.host}" if self.is_known else self.host
+
+
+def unknown_coordinator(error: NodeContentError) -> CoordinatorAddress:
+    """Return what is known of a coordinator whose node cannot be read, such as one of a newer release."""
+    return CoordinatorAddress(UNKNOWN, f"one whose node cannot be read ({error})", 0, None, "0")
 
 
 def decode_topic(content: bytes, created_zxid: int) -> Topic:

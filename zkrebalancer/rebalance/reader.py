@@ -170,7 +170,8 @@ class GroupReader:
     def _grounds_again(self) -> list[LazyRead]:
         """Read again what claims are judged by, if some seem false: a leader may have written it before the claims."""
         doubtful = sorted(member.consumer for member in self.view.members.values() if is_doubtful(member))
-        found = [(paths.generation, ()), (paths.given, ()), *((paths.given, (name,)) for name in doubtful)]
+        found: list[tuple[Path, tuple[str, ...]]] = [(paths.generation, ()), (paths.given, ())]
+        found += [(paths.given, (name,)) for name in doubtful]
         return [partial(self._ground, path, of) for path, of in (found if doubtful else ())]
 
     def _ground(self, path: Path, of: tuple[str, ...]) -> Read:

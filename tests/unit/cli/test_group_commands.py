@@ -18,10 +18,11 @@ from click.testing import CliRunner, Result
 from tests.support.groups import world_with
 from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
 from zkrebalancer.protocol import obstacles, paths, settings
-from zkrebalancer.protocol.calls import Create, Multi, SetContent
+from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.settings import GroupSettings
@@ -181,11 +182,9 @@ def test_a_view_is_shown_again_until_an_interrupt(
         number = next(rounds, None)
         if number is None:
             raise KeyboardInterrupt
-        node = commands.world.zk.nodes[paths.COORDINATOR]
-        content = b"other" if number == 1 else coordinator
-        commands.world.zk.perform(Multi((SetContent(paths.COORDINATOR, content, node.version),)))
+        (denied.add if number == 1 else denied.discard)(("", paths.COORDINATOR, Right.READ))
 
-    coordinator = commands.world.zk.nodes[paths.COORDINATOR].content
+    denied = commands.world.zk.denied
     monkeypatch.setattr("gevent.sleep", sleep)
     result = commands.run(*arguments, "--watch")
     assert result.exit_code == 0

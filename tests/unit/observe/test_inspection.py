@@ -12,6 +12,7 @@ from tests.support.groups import world_with
 from tests.support.world import GROUP
 from tests.support.zk_model import ZkModel
 from zkrebalancer.observe import inspection
+from zkrebalancer.operations.approval import NothingWaitsError, approving
 from zkrebalancer.protocol import paths, shards
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
@@ -39,6 +40,11 @@ class Client:
 
     def perform_all(self, many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
         return [self.perform(call, expected) for call in many]
+
+    def lead(self, content: bytes) -> None:
+        """Create the leader's node, as a session does."""
+        node = Create(paths.COORDINATOR, content, ephemeral=True)
+        assert isinstance(self.model.perform(Multi((node,)), self.model.open().session_id), Done)
 
     def create(self, *created: str) -> None:
         assert isinstance(self.perform(Multi(tuple(Create(path) for path in created))), Done)
@@ -132,11 +138,8 @@ def test_what_the_leader_does_not_publish_is_mentioned() -> None:
     client = with_groups("g")
     leader = CoordinatorAddress(1, "host", 3, None, "0")
     published = encode(3, [PublishedObstacle("other", "backing-off", "reason")], 7)
-    for path, content in (
-        (paths.COORDINATOR, encode_coordinator(leader)),
-        (paths.COORDINATOR_OBSTACLES, published),
-    ):
-        client.perform(Multi((Create(path, content),)))
+    client.lead(encode_coordinator(leader))
+    client.perform(Multi((Create(paths.COORDINATOR_OBSTACLES, published),)))
     report = inspection.read_group(cast("BlockingZk", client), "g")
     (found,) = inspection.read_obstacles(cast("BlockingZk", client), report)
     assert found.kind == "unpublished"
@@ -211,7 +214,7 @@ def test_what_only_keeps_coordinators_from_leading_is_no_leader() -> None:
     """A restore, for example. In `cluster_nodes.decode_coordinator`, allow no such id: every command ends with it."""
     client = with_groups("g")
     nobody = encode_coordinator(CoordinatorAddress(NOBODY, "h (restore)", 0, None, "0"))
-    assert isinstance(client.perform(Multi((Create(paths.COORDINATOR, nobody),))), Done)
+    client.lead(nobody)
     assert inspection.read_leader(cast("BlockingZk", client)) is None
 
 
@@ -221,8 +224,34 @@ def test_what_another_leader_has_published_is_not_shown(epoch: int, kinds: list[
     client = with_groups("g")
     leader = encode_coordinator(CoordinatorAddress(1, "host", 3, None, "0"))
     published = encode(epoch, [PublishedObstacle("g", "backing-off", "reason")])
-    nodes = (Create(paths.COORDINATOR, leader), Create(paths.COORDINATOR_OBSTACLES, published))
-    assert isinstance(client.perform(Multi(nodes)), Done)
+    client.lead(leader)
+    assert isinstance(client.perform(Multi((Create(paths.COORDINATOR_OBSTACLES, published),))), Done)
     report = inspection.read_group(cast("BlockingZk", client), "g")
     found = inspection.read_obstacles(cast("BlockingZk", client), report)
     assert [each.kind for each in found] == kinds
+
+
+@pytest.mark.parametrize("content", [b'{"version": 2}', b"[" * 400_000, b""])
+def test_a_leader_of_another_release_is_named_and_hides_nothing_else(content: bytes) -> None:
+    """In `inspection._leader`, raise: during an upgrade, no tool of the former release can show any group."""
+    client = with_groups("g")
+    client.lead(content)
+    zk = cast("BlockingZk", client)
+    leader = inspection.read_leader(zk, "g")
+    assert leader is not None
+    assert not leader.is_known
+    report = inspection.read_group(zk, "g")
+    assert inspection.read_obstacles(zk, report) == []
+    client.create(paths.COORDINATOR_OBSTACLES)
+    assert inspection.read_obstacles(zk, report) == []
+    assert ["whose node cannot be read" in line for line in report.problems.lines()] == [True]
+    with pytest.raises(NothingWaitsError, match="whose node cannot be read"):
+        approving(zk, "g")
+
+
+def test_a_node_of_no_session_names_no_leader() -> None:
+    """In `inspection._leader`, believe it: a copied tree seems to be led. A coordinator removes the node."""
+    client = with_groups("g")
+    copied = encode_coordinator(CoordinatorAddress(1, "host", 3, None, "0"))
+    client.perform(Multi((Create(paths.COORDINATOR, copied),)))
+    assert inspection.read_leader(cast("BlockingZk", client)) is None

@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
@@ -153,4 +154,4 @@ def show_foreseen(foreseen: Foreseen) -> None:
         to.print(shares)
     to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no owner")
     for note in foreseen.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {plain(note)}", err=True)

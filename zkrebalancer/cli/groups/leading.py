@@ -18,20 +18,25 @@ def heading(leaders: Leaders) -> str:
     leader = leaders[0]
     if leader is None:
         return "coordinator: none leads; no group is rebalanced until one does"
-    return f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
+    return f"coordinator: {leader.name}" + (f", epoch {leader.epoch}" if leader.is_known else "")
 
 
 def _of_each(leaders: Leaders) -> list[str]:
     found: dict[str, list[str]] = {}
     for shard, leader in enumerate(leaders):
-        who = "none leads" if leader is None else f"broker {leader.brokerid} on {leader.host} leads"
+        who = "none leads" if leader is None else f"{leader.name} leads"
         found.setdefault(who, []).append(str(shard))
     return [f"{who} {', '.join(numbers)}" for who, numbers in sorted(found.items())]
 
 
+def address(leader: CoordinatorAddress | None) -> dict[str, Any] | None:
+    """Return one leader for `--json`; its broker id is null if its node cannot be read."""
+    return None if leader is None else {**asdict(leader), **({} if leader.is_known else {"brokerid": None})}
+
+
 def document(leaders: Leaders) -> dict[str, Any]:
     """Return the leader, or with several shards the leader of each."""
-    addresses = [None if leader is None else asdict(leader) for leader in leaders]
+    addresses = [address(leader) for leader in leaders]
     if len(addresses) == 1:
         return {"coordinator": addresses[0]}
     return {"coordinator": None, "shards": [{"shard": n, "coordinator": one} for n, one in enumerate(addresses)]}

@@ -17,6 +17,7 @@ from zkrebalancer.cli.groups.changes import (
     kafka_options,
     show_foreseen,
 )
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.foresight import foresee, foresee_one
@@ -82,7 +83,7 @@ def explain(
         terms = ", ".join(f"{term} {change:+.4f}" for term, change in why.changes.items())
         click.echo(f"with {why.alternative}, the best alternative, the cost would change by: {terms}")
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {plain(note)}", err=True)
 
 
 @click.command()
@@ -114,7 +115,8 @@ def rebalance(group: str, asked: Asked, zookeeper: str) -> None:
         known = {"generation": report.generation, "plan": foreseen_document(foreseen)}
         click.echo(json.dumps({"group": group, "requested": is_requested, **known}))
     elif is_requested:
-        click.echo(f"asked coordinator {leader.brokerid} to check {group}, now at generation {report.generation}")
+        who = f"coordinator {leader.brokerid}" if leader.is_known else "a coordinator of another release"
+        click.echo(f"asked {who} to check {group}, now at generation {report.generation}")
     else:
         click.echo("nothing was requested")
 
