@@ -90,15 +90,20 @@ class GroupReport:
 
 def read_shards(zk: BlockingZk) -> tuple[Shard, ...]:
     """Return the shards of groups; raises NodeContentError, ZooKeeperRefusedError if their number cannot be read."""
-    reply = zk.perform(Get(paths.SHARDS), ABSENT)
-    if not isinstance(reply, Content):
-        if isinstance(zk.perform(Get(shards.BARRIER), ABSENT), Content):
-            raise NodeContentError(shards.damaged(NodeContentError("it is missing")))
-        return Number().all(-1)
-    try:
-        return shards.decode_number(reply.content).all(reply.stat.version)
-    except NodeContentError as error:
-        raise type(error)(shards.damaged(error)) from None
+    doubted: int | None = None  # version of a node that names one shard beside the barrier of several
+    while True:
+        reply = zk.perform(Get(paths.SHARDS), ABSENT)
+        number, version = Number(), -1
+        try:
+            if isinstance(reply, Content):
+                number, version = shards.decode_number(reply.content), reply.stat.version
+            if number.shards > 1 or not isinstance(zk.perform(Get(shards.BARRIER), ABSENT), Content):
+                return number.all(version)
+            if doubted == version:
+                raise NodeContentError("it is missing" if version < 0 else "it is empty")
+        except NodeContentError as error:
+            raise type(error)(shards.damaged(error)) from None
+        doubted = version  # it may have been changed before the barrier was looked for
 
 
 def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress | None]:

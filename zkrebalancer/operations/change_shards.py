@@ -106,6 +106,8 @@ def _read(zk: BlockingZk, count: int) -> Found:
     found = Found(Number(), -1)
     if isinstance(node, Content):
         found = _decoded(zk, node)
+    if found.number.shards == 1 and isinstance(zk.perform(Get(BARRIER), ABSENT), Content):
+        found = _unknown(zk, found.version)  # the number was removed or emptied
     former = {shard.number for shard in found.former}
     known = (WHOLE, *(_one_of_several(number) for number in sorted(former | set(range(count)))))
     wanted = [paths.SHARD_HOSTS, BARRIER]
@@ -123,9 +125,13 @@ def _decoded(zk: BlockingZk, node: Content) -> Found:
     except NewerVersionError:
         raise
     except NodeContentError:
-        known = {str(number): number for number in range(MAX_SHARDS)}
-        below = sorted(known[name] for name in names_below(zk, paths.SHARDS) if name in known)
-        return Found(Number(), node.stat.version, possible=(WHOLE, *map(_one_of_several, below)))
+        return _unknown(zk, node.stat.version)
+
+
+def _unknown(zk: BlockingZk, version: int) -> Found:
+    known = {str(number): number for number in range(MAX_SHARDS)}
+    below = sorted(known[name] for name in names_below(zk, paths.SHARDS) if name in known)
+    return Found(Number(), version, possible=(WHOLE, *map(_one_of_several, below)))
 
 
 def _one_of_several(number: int) -> Shard:

@@ -75,6 +75,7 @@ class AllShards:
         self._number: tuple[Number, int] | None = None  # with the version of its node
         self.damage: str | None = None  # why the number cannot be read now
         self._connected: calls.Connected | None = None
+        self._doubted: int | None = None  # version of the node that named one shard beside the barrier of several
         self._tries = 0  # to read the number or the hosts, in a row
         self._hosts: dict[str, ShardHost | None] = {}  # node -> host, None if its node is invalid
         self._awaited_hosts: set[str] = set()  # nodes that are listed and not read yet
@@ -208,23 +209,54 @@ class AllShards:
 
     def _number_read(self, reply: Reply) -> None:
         self._look_again()
-        self.damage = None
         number, version = Number(), -1
         if isinstance(reply, Content):
             try:
                 number, version = shards.decode_number(reply.content), reply.stat.version
             except NodeContentError as error:
-                self.damage = shards.damaged(error)
-                self._own.complain(paths.SHARDS, self.damage)
+                self._note_damage(error)
                 return
         elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self.damage = None
             self._own.note_refused(Get(paths.SHARDS), reply.refusal)
             self._retry("number", self._read_number)
             return
-        self._tries = 0
+        if number.shards == 1 and self._is_leaderless:
+            self._own.ask(Get(shards.BARRIER), self._barrier_read, number, version, expected=ANY)
+        else:
+            self._adopt(number, version)
+
+    @property
+    def _is_leaderless(self) -> bool:
+        """Whether the only shard is not known to have a leader, also if there was none or several shards before."""
+        return len(self.machines) != 1 or not self.machines[0].coordinator_elector.knows_leader
+
+    def _barrier_read(self, reply: Reply, number: Number, version: int) -> None:
+        """Look for what keeps coordinators from leading while there are several shards, although there is one.
+
+        If the number has not changed around this look, it was lost.
+        """
+        if not isinstance(reply, Content):
+            self._adopt(number, version)
+        elif self._doubted != version:
+            self._doubted = version
+            self._read_number()
+        else:
+            self._note_damage(NodeContentError("it is missing" if version < 0 else "it is empty"))
+            if version < 0 and self.machines:  # with all nodes of its leaders
+                self._end_machines()
+                self.machines = ()
+            self._retry("number", self._read_number)
+
+    def _note_damage(self, error: NodeContentError) -> None:
+        self.damage = shards.damaged(error)
+        self._own.complain(paths.SHARDS, self.damage)
+
+    def _adopt(self, number: Number, version: int) -> None:
+        self.damage, self._doubted, self._tries = None, None, 0
         before = self._number
         is_same = before is not None and number.shards == 1 == before[0].shards  # then it has no version to check
-        if before != (number, version) and not is_same:
+        if not self.machines or (before != (number, version) and not is_same):
             self._become(number, version)
 
     def _look_again(self) -> None:
@@ -237,10 +269,7 @@ class AllShards:
     def _become(self, number: Number, version: int) -> None:
         """Replace all machines: leaders of the former number can no longer write."""
         is_change = self._number is not None
-        self._feed(Retire(), self.machines)
-        self._callers.clear()
-        self._deadlines.clear()
-        self._own.forget()
+        self._end_machines()
         self._look_again()
         self._number = number, version
         self.machines = tuple(
@@ -250,8 +279,6 @@ class AllShards:
         if self._keeps_turnover:
             self.keep_turnover()
         self._are_connected = number.shards == 1
-        self._order = {}
-        self._hosts.clear()
         if is_change:
             self._own.warn(f"there are {number.shards} shards of groups now")
         if number.shards == 1:
@@ -260,6 +287,14 @@ class AllShards:
         if is_change:
             self._own.wake("hosts", self.scheduler.now.mono_us + GATHER_US, self._list_hosts)
         self._register()
+
+    def _end_machines(self) -> None:
+        self._feed(Retire(), self.machines)
+        self._callers.clear()
+        self._deadlines.clear()
+        self._own.forget()
+        self._are_connected, self._order = False, {}
+        self._hosts.clear()
 
     @property
     def _session(self) -> calls.Connected:

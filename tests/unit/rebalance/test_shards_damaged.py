@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.shard_world import ShardWorld
 from zkrebalancer.protocol import cluster_nodes, paths, shards
-from zkrebalancer.protocol.calls import Check, Create, Done, Multi, SetContent
+from zkrebalancer.protocol.calls import Check, Create, Delete, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import NewerVersionError
 from zkrebalancer.rebalance.deadlines import MAX_MOVED, Deadlines
 
@@ -16,7 +16,7 @@ JUNK = b"{}"
 NEWER = b'{"version": 2, "shards": {"first": 3}}'
 
 
-def damaged(count: int, *, content: bytes = JUNK) -> ShardWorld:
+def damaged(count: int, *, content: bytes | None = JUNK) -> ShardWorld:
     """Return two hosts that share the shards, and whose number is damaged."""
     world = ShardWorld()
     world.prepare(count)
@@ -28,7 +28,12 @@ def damaged(count: int, *, content: bytes = JUNK) -> ShardWorld:
     return world
 
 
-def write(world: ShardWorld, content: bytes) -> None:
+def write(world: ShardWorld, content: bytes | None) -> None:
+    """Replace the content of the node; None: remove it with everything below."""
+    if content is None:
+        below = sorted((path for path in world.zk.nodes if path.startswith(paths.SHARDS)), reverse=True)
+        assert isinstance(world.zk.perform(Multi(tuple(map(Delete, below)))), Done)
+        return
     change = SetContent if paths.SHARDS in world.zk.nodes else Create
     assert isinstance(world.zk.perform(Multi((change(paths.SHARDS, content),))), Done)
 
@@ -58,10 +63,13 @@ def test_leaders_go_on_and_elections_are_tried_at_growing_intervals() -> None:
     assert 2 <= len(said) < 30  # of two hosts, at growing intervals
 
 
+@pytest.mark.parametrize("content", [JUNK, b""])
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 2), (1, 3), (3, 1)])
-def test_setting_the_number_mends_it(before: int, after: int) -> None:
+def test_setting_the_number_mends_it(before: int, after: int, content: bytes) -> None:
     """In `change_shards._decoded`, leave the shards out that have nodes: their former leaders could still write."""
-    world = damaged(before)
+    if (before, content) == (1, b""):
+        return  # an empty node is no damage then
+    world = damaged(before, content=content)
     fences = [one.scheduler.fence for process in world.processes for one in process.leading()]
     epochs = [one.coordinator_elector.epoch for process in world.processes for one in process.leading()]
     assert world.set_shards(after) is None
@@ -74,6 +82,50 @@ def test_setting_the_number_mends_it(before: int, after: int) -> None:
     assert sum(counts) == after
     for process in world.processes:
         assert process.machine.damage is None
+
+
+@pytest.mark.parametrize("content", [b"", None])
+def test_a_number_that_is_gone_while_there_are_several_shards_is_a_damage(content: bytes | None) -> None:
+    """In `AllShards._number_read`, believe that there is one: nobody leads, and nobody says why."""
+    world = damaged(3, content=content)
+    newcomer = world.add()
+    world.pass_time(2 * 60_000)
+    for process in world.processes:
+        assert "is damaged" in (process.machine.damage or "")
+    assert newcomer.machine.machines == ()
+    said = [text for text in world.warnings if text.startswith(f"{paths.SHARDS} is damaged")]
+    assert len(said) < 30  # of three hosts, at growing intervals
+    assert [text for text in world.warnings if "belongs to no session" in text] == []
+    assert len(world.events) < 100
+    assert world.set_shards(3) is None
+    world.pass_time(60_000)
+    world.assert_shared(3, 1, 1, 1)
+
+
+def test_leaders_go_on_beside_an_emptied_number() -> None:
+    """In `AllShards._number_read`, let them end: an empty node also means one shard."""
+    world = damaged(4, content=b"")
+    elected = len(world.led_at)
+    world.pass_time(2 * 60_000)
+    world.assert_shared(4, 2, 2)
+    assert len(world.led_at) == elected
+
+
+def test_a_change_between_two_reads_is_no_damage() -> None:
+    """In `AllShards._barrier_read`, compare no versions: the number is read, it changes, and the barrier is read."""
+    world = ShardWorld()
+    world.prepare(1)
+    process = world.add()
+    for _ in range(20):
+        if [call for _call_id, call in process.session.sent][:1] == [Get(shards.BARRIER)]:
+            break
+        world._move(process)
+    else:
+        raise AssertionError("it looks for no barrier")
+    world.set_shards(5)
+    world.pass_time(SETTLED_MS)
+    world.assert_shared(5, 5)
+    assert [text for text in world.warnings if "is damaged" in text] == []
 
 
 def test_a_leader_elected_after_the_damage_makes_the_repair_fail_and_be_tried_again() -> None:
