@@ -26,6 +26,7 @@ from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS_AT_ONCE = 1_000  # pipelined
+MAX_GROUPS_AT_ONCE = 50  # that are read side by side
 MAX_TRIES = 3  # to judge the claims of members while a leader writes; then they are believed
 EMPTY, STABLE, MOVING = "empty", "stable", "moving"
 
@@ -156,13 +157,33 @@ def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefuse
     """
     reports: list[GroupReport] = []
     refused: list[ZooKeeperRefusedError] = []
-    for name in _names(zk.perform(ListChildren(paths.GROUPS), ABSENT)):
-        with contextlib.suppress(InvalidNameError, UnknownGroupError):  # the latter: deleted since it was listed
-            try:
-                reports.append(read_group(zk, name))
-            except ZooKeeperRefusedError as error:
-                refused.append(error)
+    names = [name for name in _names(zk.perform(ListChildren(paths.GROUPS), ABSENT)) if _is_legal(name)]
+    for begin in range(0, len(names), MAX_GROUPS_AT_ONCE):
+        some = names[begin : begin + MAX_GROUPS_AT_ONCE]
+        for name, found in zip(some, _read_some(zk, some, {}), strict=True):
+            if isinstance(found, ZooKeeperRefusedError):
+                refused.append(found)
+            elif isinstance(found, GroupReader):  # otherwise, it was deleted since it was listed
+                try:
+                    reports.append(read_group(zk, name) if _is_doubtful(found) else _report(found))
+                except ZooKeeperRefusedError as error:
+                    refused.append(error)
+                except UnknownGroupError:
+                    continue
     return reports, refused
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        paths.validate_name("group", name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def _is_doubtful(reader: GroupReader) -> bool:
+    """Whether a group has to be read again."""
+    return reader.needs_topics or reader.grounds.is_overtaken
 
 
 def read_group(zk: BlockingZk, name: str, *, judge: bool = True) -> GroupReport:
@@ -183,27 +204,49 @@ def read_group(zk: BlockingZk, name: str, *, judge: bool = True) -> GroupReport:
         if not reader.grounds.is_overtaken:
             break
         reader = _read_group(zk, name, topics, judge=number + 1 < MAX_TRIES)
+    return _report(reader)
+
+
+def _report(reader: GroupReader) -> GroupReport:
     view = reader.view
     members = [
         MemberReport(member.consumer, member.registration, member.owners, len(reader.commands.get(member.consumer, ())))
         for member in sorted(view.members.values(), key=lambda member: member.consumer)
         if member.registered
     ]
-    return GroupReport(name, view, members, problems=reader.problems)
+    return GroupReport(view.group, view, members, problems=reader.problems)
 
 
 def _read_group(zk: BlockingZk, name: str, topics: Mapping[str, Topic], *, judge: bool = True) -> GroupReader:
-    reader = GroupReader(name, topics, judge=judge)
-    for stage in reader.stages():
-        reads = [read() for read in stage()]
-        replies = zk.perform_all([call for call, _handle in reads], frozenset(Refusal))
-        for (call, handle), reply in zip(reads, replies, strict=True):
-            require_expected(call, reply, expected_refusals(call, of_tool=True))
-            handle(reply)
-        if not reader.exists:
-            raise UnknownGroupError(f"there is no group {name}; `groups list` shows all groups")
-    reader.finish()
-    return reader
+    (found,) = _read_some(zk, [name], topics, judge=judge)
+    if isinstance(found, RebalancerError):
+        raise found
+    return found
+
+
+def _read_some(
+    zk: BlockingZk, names: Sequence[str], topics: Mapping[str, Topic], *, judge: bool = True
+) -> list[GroupReader | RebalancerError]:
+    """Read groups side by side, so that many cost few round trips; an error is why one of them cannot be read."""
+    readers = {name: GroupReader(name, topics, judge=judge) for name in names}
+    failed: dict[str, RebalancerError] = {}
+    for stages in zip(*(reader.stages() for reader in readers.values()), strict=True):
+        of_stage = [(name, stage) for name, stage in zip(readers, stages, strict=True) if name not in failed]
+        reads = [(name, *read()) for name, stage in of_stage for read in stage()]
+        replies = zk.perform_all([call for _name, call, _handle in reads], frozenset(Refusal))
+        for (name, call, handle), reply in zip(reads, replies, strict=True):
+            try:
+                require_expected(call, reply, expected_refusals(call, of_tool=True))
+            except ZooKeeperRefusedError as error:
+                failed.setdefault(name, error)
+            else:
+                handle(reply)
+        for name, _stage in of_stage:
+            if not readers[name].exists:
+                failed[name] = UnknownGroupError(f"there is no group {name}; `groups list` shows all groups")
+    for name in readers.keys() - failed.keys():
+        readers[name].finish()
+    return [failed.get(name, reader) for name, reader in readers.items()]
 
 
 def read_topics(zk: BlockingZk) -> dict[str, Topic]:

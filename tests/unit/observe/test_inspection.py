@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP
-from tests.support.zk_model import ZkModel
+from tests.support.zk_model import Right, ZkModel
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations.approval import NothingWaitsError, approving
 from zkrebalancer.protocol import paths, shards
@@ -255,3 +255,25 @@ def test_a_node_of_no_session_names_no_leader() -> None:
     copied = encode_coordinator(CoordinatorAddress(1, "host", 3, None, "0"))
     client.perform(Multi((Create(paths.COORDINATOR, copied),)))
     assert inspection.read_leader(cast("BlockingZk", client)) is None
+
+
+def test_many_groups_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `read_groups`, read one after the other: a minute for ten thousand, ten where a round trip takes 5 ms."""
+    monkeypatch.setattr(inspection, "MAX_GROUPS_AT_ONCE", 20)
+    client = with_groups(*(f"g{number:02}" for number in range(40)))
+    client.create(paths.ids("g07"), paths.ids("g07", "c-1"), paths.owners("g07"), paths.owners("g07", "c-1"))
+    client.model.identity = str
+    client.model.denied.add(("0", paths.group("g09"), Right.READ))
+    trips: list[int] = []
+    perform_all = client.perform_all
+
+    def counting(many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+        trips.append(len(many))
+        return perform_all(many, expected)
+
+    monkeypatch.setattr(client, "perform_all", counting)
+    reports, refused = inspection.read_groups(cast("BlockingZk", client))
+    assert [report.name for report in reports] == [f"g{number:02}" for number in range(40) if number != 9]
+    assert [str(error).split(":")[0] for error in refused] == [f"ZooKeeper refuses {paths.group('g09')}"]
+    assert [len(report.members) for report in reports if report.members] == [1]
+    assert len(trips) <= 2 * 12
