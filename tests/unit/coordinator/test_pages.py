@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import gevent
 import pytest
@@ -367,38 +367,6 @@ def test_a_history_that_may_not_be_read_is_a_problem() -> None:
     assert document(shown, "/page/group", f"name={GROUP}")["problems"] == [
         f"history: ZooKeeper refuses to show it: {Refusal.NO_AUTH.value}"
     ]
-
-
-def test_a_plan_that_was_sent_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Streams.once`, do not count down: after ten plans, nobody can follow anything."""
-    monkeypatch.setattr(live, "MAX_STREAMS", 1)
-    streams = Streams()
-    for _ in range(2):
-        assert not streams.is_full
-        assert list(streams.once(lambda: b"1"))[-1].startswith(b"event: end")
-
-
-def test_a_reader_who_goes_before_the_plan_is_made_frees_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Streams.once`, send nothing before the plan: ten reloads of a slow group's page keep all others out."""
-    monkeypatch.setattr(live, "MAX_STREAMS", 1)
-    monkeypatch.setattr(live, "PING_INTERVAL_S", 0.001)
-    has_ended = Event()
-
-    def make() -> bytes:
-        try:
-            gevent.sleep(2 * WITHIN_S)
-        finally:
-            has_ended.set()
-        return b"1"
-
-    streams = Streams()
-    pieces = streams.once(make)
-    with gevent.Timeout(WITHIN_S):
-        next(pieces)
-        assert next(pieces) == live.PING  # upon which the server notices that the reader has gone
-        cast("Generator[bytes]", pieces).close()
-        assert not streams.is_full
-        assert has_ended.wait(WITHIN_S), "it is still made, for nobody"
 
 
 def test_a_page_with_very_many_digits_is_the_first_one() -> None:
