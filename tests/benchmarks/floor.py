@@ -6,7 +6,8 @@ and reads its command, deletes it and writes its record in one transaction, and 
 two such rounds plus its own work.
 
 Other conversations: `foreseen` reads the next command along with each list, by its likely name; `lasting` has a watch
-that lasts and names the command, so that nothing is listed.
+that lasts and names the command, so that nothing is listed; `wrapper` is the same through `runtime.zk`, the client of
+the agents, on a gevent hub in a thread as theirs.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+import gevent.event
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.protocol import calls
+from zkrebalancer.runtime.zk import ZkClient
 from zkrebalancer.runtime.zk_watches import AddWatch, path_of
 
 ROUNDS = 15
@@ -36,7 +40,8 @@ ROUND_DEADLINE_S = 30.0
 REST_S = 0.2  # between rounds, so that each starts with idle clients
 ASK_INTERVAL_S = 0.01
 RECORD = b"x" * 200
-CONVERSATIONS = LIST, FORESEEN, LASTING = "list", "foreseen", "lasting"
+CONVERSATIONS = LIST, FORESEEN, LASTING, WRAPPER = "list", "foreseen", "lasting", "wrapper"
+SESSION_TIMEOUT_MS = 10_000
 CREATED = 1  # ZooKeeper's number of that event
 
 
@@ -122,10 +127,64 @@ class Client:
             self._changed.set()
 
 
+class WrappedClient:
+    """The same as `Client` with a lasting watch, by the wrapper."""
+
+    def __init__(self, hosts: str, number: str) -> None:
+        """Prepare; nothing is connected yet."""
+        self._hosts = hosts
+        self._channel, self._record = f"/channel/{number}", f"/owners/{number}"
+        self._events: deque[calls.ZooKeeperEvent] = deque()
+        self._numbers = itertools.count()
+        self._reading: dict[int, str] = {}  # the command whose content is requested
+
+    def run(self, _conversation: str) -> None:
+        """Answer, and tell the processor time so far for each line of standard input."""
+        threading.Thread(target=self._answer, daemon=True).start()
+        for _line in sys.stdin:
+            sys.stdout.write(f"{time.process_time()}\n")
+            sys.stdout.flush()
+
+    def _answer(self) -> None:
+        has_come = gevent.event.Event()
+
+        def put(event: calls.ZooKeeperEvent) -> None:
+            self._events.append(event)
+            has_come.set()
+
+        self._zk = ZkClient(self._hosts, SESSION_TIMEOUT_MS, put, reads_together=True)
+        self._zk.start()
+        while True:
+            has_come.wait()
+            has_come.clear()
+            while self._events:
+                self._handle(self._events.popleft())
+
+    def _request(self, call: calls.Call) -> int:
+        number = next(self._numbers)
+        self._zk.request(number, call)
+        return number
+
+    def _handle(self, event: calls.ZooKeeperEvent) -> None:
+        match event:
+            case calls.Connected():
+                self._request(calls.Multi((calls.Create(self._channel), calls.Create(self._record, ephemeral=True))))
+                self._request(calls.WatchBelow(self._channel))
+            case calls.Watched(path) if path not in self._reading.values():
+                self._reading[self._request(calls.Get(path))] = path
+            case calls.Watched(path):  # its own acknowledgement
+                self._reading = {number: reading for number, reading in self._reading.items() if reading != path}
+            case calls.Replied(number, calls.Content()):
+                operations = calls.SetContent(self._record, RECORD, -1), calls.Delete(self._reading[number])
+                self._request(calls.Multi(operations))
+
+
 def time_rounds(hosts: str, size: int, conversation: str) -> tuple[list[float], float]:
     """Return the milliseconds of each round, from the transaction to the last answer, and of each client's work."""
     client = KazooClient(hosts)
     client.start()
+    for above in ("/channel", "/owners"):
+        client.ensure_path(above)
     command = [sys.executable, "-m", "tests.benchmarks.floor", "--client", hosts]
     numbers = [f"{conversation}-{size}-{n}" for n in range(size)]
     children = [_start([*command, number, conversation]) for number in numbers]
@@ -191,7 +250,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.client:
         hosts, number, conversation = arguments.client
-        Client(hosts, number).run(conversation)
+        (WrappedClient if conversation == WRAPPER else Client)(hosts, number).run(conversation)
         return
     with LocalCluster(broker="none") as cluster:
         for size, conversation in itertools.product(arguments.sizes, arguments.conversations):

@@ -164,7 +164,7 @@ def _ask(client: ZkClient, numbers: range) -> None:
 
 
 def test_a_thousand_calls_of_one_callback_are_all_answered(agent_cluster: LocalCluster) -> None:
-    """In `runtime.zk`, raise MAX_IN_FLIGHT to 2,000: calls are answered as lost, and all later ones wait for others."""
+    """In `Bell.send`, count one ring for all calls of a turn; in `ZkClient._finish`, send nothing that waits."""
     connected, replies = Event(), Queue[Reply]()
 
     def handle(event: ZooKeeperEvent) -> None:

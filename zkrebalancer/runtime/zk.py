@@ -47,10 +47,7 @@ from zkrebalancer.runtime.zk_reads import BulkReads, Watch
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
 
-# kazoo wakes its connection with one byte per call, through a pair of sockets whose buffer takes 278 such bytes by
-# default. Where it is full, a call made by a callback of the hub would be answered as lost and still be sent, and from
-# then on the connection would always be one call behind.
-MAX_IN_FLIGHT = 200
+MAX_IN_FLIGHT = 200  # more wait here, and are not sent if the connection breaks meanwhile
 MAX_REPLIES = 20  # in one event, so that others have their turn
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0

@@ -7,6 +7,7 @@ import errno
 import logging
 import select
 import struct
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from kazoo.protocol.states import KeeperState
 
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.zk_login import Login
+from zkrebalancer.runtime.zk_stream import Bell, Stream
 
 CONNECT_TRIES = 3  # per session timeout
 # A silent server is noticed after two thirds of the session: the rest has to suffice for another silent one and
@@ -50,7 +52,7 @@ class SessionLog(logging.Logger):
 
 
 class Handler(SequentialGeventHandler):
-    """kazoo's gevent handler with a cheaper `select`, which runs several times per reply, mostly with data ready."""
+    """kazoo's gevent handler with cheaper sockets and a cheaper `select`, which runs several times per reply."""
 
     _has_connected = False
 
@@ -64,7 +66,7 @@ class Handler(SequentialGeventHandler):
         super().start()
         atexit.unregister(self.stop)
 
-    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **options: object) -> Any:  # noqa: ANN401  # a socket, or one with TLS
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **options: object) -> Stream:
         """Connect; pause before a reconnect, because many clients may have lost their connection at the same time."""
         if self._has_connected:
             gevent.sleep(RECONNECT_PAUSE_S)
@@ -74,28 +76,36 @@ class Handler(SequentialGeventHandler):
                 self._login.refresh()
                 if self._login.security.uses_tls:
                     tcp_s, handshake_s = tcp_connect_s(timeout), timeout / CONNECT_TRIES
-                    return self._login.connect(address, hostname, tcp_s, handshake_s)
+                    return Stream(self._login.connect(address, hostname, tcp_s, handshake_s))
         except ConfigurationError as error:  # a file that was readable at the start
             raise OSError(errno.EACCES, str(error)) from None
-        return super().create_connection(address, hostname, tcp_connect_s(timeout), **options)  # type: ignore[misc]  # missing in kazoo's types
+        connection = super().create_connection(address, hostname, tcp_connect_s(timeout), **options)  # type: ignore[misc]  # missing in kazoo's types
+        return Stream(connection)
+
+    def create_socket_pair(self) -> tuple[Bell, Bell]:
+        """Return what wakes the connection for a request."""
+        bell = Bell()
+        return bell, bell
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Poll the kernel without waiting; wait on the hub only if nothing is ready.
+        """Look without waiting; wait on the hub only if nothing is ready.
 
-        gevent's own `select` cannot be used: it begins with select(2), which accepts no descriptor above 1,023, and a
-        process with a hundred consumers has more. What TLS has already decrypted is ready, too.
+        `rlist` has the connection's stream and perhaps its bell, or `wlist` the stream. gevent's own `select` cannot be
+        used: it begins with select(2), which accepts no descriptor above 1,023, and a process with a hundred consumers
+        has more.
         """
-        buffered = [waiting for waiting in rlist if hasattr(waiting, "pending") and waiting.pending()]
-        if buffered:
-            return buffered, [], []
-        asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
-        ready = _polled(select.poll(), asked, 0)
-        if not ready:
-            ready = _polled(gevent.select.poll(), asked, None if timeout is None else 1_000 * timeout)
-        readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
-        return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
+        if wlist:
+            return [], _writable(wlist, timeout), []
+        stream, bell = rlist[0], rlist[1] if len(rlist) > 1 else None
+        give_up_at_s = None if timeout is None else time.monotonic() + timeout
+        while not (ready := _readable(stream, bell)):  # again, if what arrived is only a part of what TLS can decrypt
+            left_s = None if give_up_at_s is None else give_up_at_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            stream.wait(bell, left_s)
+        return ready, [], []
 
 
 def tcp_connect_s(session_s: float) -> float:
@@ -124,8 +134,23 @@ def keep_connecting(client: KazooClient) -> None:
     connection._connect_attempt = attempt_and_go_on  # noqa: SLF001
 
 
-def _polled(poll: Any, asked: list[tuple[Any, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
+def _readable(stream: Stream, bell: Bell | None) -> list[Stream | Bell]:
+    """Return what is ready. A request is sent before the kernel is asked for more replies."""
+    if bell is not None and bell.count:
+        return [stream, bell] if stream.pending() else [bell]
+    return [stream] if stream.has_arrived() else []
+
+
+def _writable(streams: list[Stream], timeout_s: float | None) -> list[Stream]:
+    asked = [(stream.fileno(), select.POLLOUT) for stream in streams]
+    ready = _polled(select.poll(), asked, 0)
+    if not ready:
+        ready = _polled(gevent.select.poll(), asked, None if timeout_s is None else 1_000 * timeout_s)
+    return [stream for stream in streams if stream.fileno() in ready]
+
+
+def _polled(poll: Any, asked: list[tuple[int, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
     """Return descriptor -> events for the descriptors that are ready."""
-    for waiting, event in asked:
-        poll.register(waiting.fileno(), event)
+    for descriptor, event in asked:
+        poll.register(descriptor, event)
     return dict(poll.poll(timeout_ms))
