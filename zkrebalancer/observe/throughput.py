@@ -16,6 +16,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 SLICE_US = 100_000
 SLICES_BEFORE = 10  # the lag before a step is the highest of the second before it
 SLICES_PER_S = 10
+USUAL_S = 0.2  # a lag that rises by the records of this time is usual: the producer reports as often
 Throughput = dict[str, int | list[int] | None]
 
 
@@ -97,7 +98,8 @@ def throughput(events: Iterable[Event]) -> dict[int, Throughput]:
 
     `delivered_per_s`: records of each full second from the step's begin on; `delivered_per_s_min`: the fewest in any
     second, begun at any tenth of one; `produced_per_s`: on average. `lag_before`, `lag_max`: in records. `lag_back_ms`:
-    from the step's begin until the lag is again what it was before; 0 if it did not rise, None if it did not happen.
+    from the step until the lag is again what it was before, up to the records of USUAL_S, for at least a second;
+    0 if it did not rise, None if it did not happen.
     """
     run = _Run()
     for event in events:
@@ -108,14 +110,21 @@ def throughput(events: Iterable[Event]) -> dict[int, Throughput]:
 def _figures(window: _Window) -> Throughput:
     counts = window.delivered[:-1]  # the last slice is not full
     seconds = [sum(counts[at : at + SLICES_PER_S]) for at in range(len(counts) - SLICES_PER_S + 1)]
-    peak = max(window.lags)
-    since = window.lags.index(peak)
-    back = next((at for at in range(since, len(window.lags)) if window.lags[at] <= window.lag_before), None)
+    produced_per_s = window.produced * SLICES_PER_S // max(1, len(counts))
     return {
         "delivered_per_s": seconds[::SLICES_PER_S],
         "delivered_per_s_min": min(seconds, default=None),
-        "produced_per_s": window.produced * SLICES_PER_S // max(1, len(counts)),
+        "produced_per_s": produced_per_s,
         "lag_before": window.lag_before,
-        "lag_max": peak,
-        "lag_back_ms": 0 if peak <= window.lag_before else back and back * SLICE_US // 1_000,
+        "lag_max": max(window.lags),
+        "lag_back_ms": _back_ms([lag > window.lag_before + produced_per_s * USUAL_S for lag in window.lags]),
     }
+
+
+def _back_ms(is_behind: list[bool]) -> int | None:
+    """Return when the group has caught up: from there on, it is not behind in any slice of a second."""
+    if not any(is_behind):
+        return 0
+    begin = is_behind.index(True)
+    calm = (at for at in range(begin, len(is_behind)) if not any(is_behind[at : at + SLICES_PER_S]))
+    return next((at * SLICE_US // 1_000 for at in calm), None)

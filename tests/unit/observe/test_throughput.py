@@ -70,6 +70,15 @@ def test_a_backlog_that_remains() -> None:
     assert (found[2]["lag_before"], found[2]["lag_max"], found[2]["lag_back_ms"]) == (900, 1_400, None)
 
 
+def test_a_group_that_falls_behind_twice_within_a_second_is_back_after_the_second_time() -> None:
+    events = [*steadily(0, 1_000), step(1, "add-member", 1_000)]
+    for at_ms in range(1_000, 5_000, 100):
+        events.append(produced(at_ms + 10, at_ms // 10, 10))
+        if at_ms not in range(1_200, 1_600) and at_ms not in range(2_000, 2_400):
+            events.append(delivered(at_ms + 50, 0, at_ms // 10 + 10))
+    assert throughput([*events, step(2, "end", 5_000)])[1]["lag_back_ms"] == 1_500
+
+
 def test_a_step_that_ends_at_once_has_no_full_second() -> None:
     found = throughput([step(1, "before", 1_000), step(2, "end", 1_050)])
     assert found[1]["delivered_per_s"] == []
