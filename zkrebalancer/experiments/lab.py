@@ -43,7 +43,7 @@ OWN_SESSION_TIMEOUT_MS = 30_000  # its thread sends no heartbeat while a Kafka c
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
 SETTLE_DEADLINE_S = 180.0
 END_DEADLINE_S = 120.0
-GATEWAY_PORTS = 3  # of a gateway: for itself, for its one broker, and for HTTP
+GATEWAY_PORTS = 5  # of a gateway: for itself, for up to three brokers, and for HTTP
 HTTP_TIMEOUT_S = 5.0
 
 

@@ -10,6 +10,7 @@ import pytest
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.cli.group_coordinator import group_coordinator
+from zkrebalancer.experiments.lab import GATEWAY_PORTS
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
@@ -54,6 +55,12 @@ def test_the_steps_of_a_scenario_are_valid(name: str) -> None:
                 present.add(member)
         assert present, "a member is always left"
     assert not frozen, "a suspended member cannot leave at the end"
+
+
+def test_a_gateway_has_a_port_for_each_broker() -> None:
+    """In `GATEWAY_PORTS`, provide for one broker: a gateway that restarts finds the port of the second one taken."""
+    most = max(scenario.servers for scenario in SCENARIOS.values())
+    assert most + 2 == GATEWAY_PORTS, "its own, and one for HTTP"
 
 
 def test_groups_share_members_and_partitions_equally() -> None:
