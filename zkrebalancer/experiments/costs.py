@@ -20,6 +20,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -201,6 +202,7 @@ class BrokerCounts:
     def __init__(self) -> None:
         """Create the reader; `start` starts the program."""
         self._program: subprocess.Popen[str] | None = None
+        self._asked: set[int] = set()
 
     def start(self) -> None:
         """Start the program; raises MissingToolError or LocalClusterError if it cannot be compiled."""
@@ -213,6 +215,7 @@ class BrokerCounts:
         program = self._program
         if program is None or program.stdin is None or program.stdout is None:
             return None
+        self._asked.add(pid)
         try:
             program.stdin.write(f"{pid}\n")
             program.stdin.flush()
@@ -230,9 +233,11 @@ class BrokerCounts:
             self._program.kill()
 
     def end(self) -> None:
-        """Wait for the end of the killed program."""
+        """Wait for the end of the killed program, and remove what Java left in the brokers' folder if it was asking."""
         if self._program is not None:
             self._program.communicate(timeout=END_DEADLINE_S)
+        for pid in self._asked:
+            Path(f".attach_pid{pid}").unlink(missing_ok=True)
 
 
 def zookeeper_counts(answer: str, queries: int) -> dict[str, int] | None:

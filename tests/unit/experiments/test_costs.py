@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from zkrebalancer.experiments import costs
-from zkrebalancer.experiments.costs import Costs, Sums, broker_counts, zookeeper_counts
+from zkrebalancer.experiments.costs import BrokerCounts, Costs, Sums, broker_counts, zookeeper_counts
 from zkrebalancer.observe.events import EventLog
 
 WAIT_S = 60.0
@@ -68,3 +68,18 @@ def test_sums_continue_after_a_restart() -> None:
     assert sums.total("kafka", 19, {"requests": 0, "bytes_in": 0}) == {"requests": 7, "bytes_in": 70}
     assert sums.total("kafka", 19, {"requests": 2, "bytes_in": 20}) == {"requests": 9, "bytes_in": 90}
     assert sums.of_all("requests") == 10
+
+
+def test_a_reader_that_is_killed_while_it_asks_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "zkrebalancer.experiments.costs.broker_counts_command", lambda: ["sh", "-c", "read x; echo -; read y"]
+    )
+    counts = BrokerCounts()
+    counts.start()
+    counts.read(7)
+    for pid in (7, 8):
+        Path(f".attach_pid{pid}").touch()
+    counts.kill()
+    counts.end()
+    assert [file.name for file in tmp_path.iterdir()] == [".attach_pid8"], "another program's"
