@@ -1,8 +1,9 @@
 """The package's Java programs, compiled once into the user's cache.
 
 `OldConsumer` runs members that assign partitions themselves through ZooKeeper: Kafka's old consumers. `JavaConsumer`
-runs members with Kafka's own client. `BrokerCounts` reads a broker's counters. `java -m jdk.compiler` compiles them, so
-one Java does everything; it must be a JDK.
+runs members with Kafka's own client, `HelixConsumer` participants of Apache Helix, and `HelixController` its controller.
+`BrokerCounts` reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything; it must be a
+JDK.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ _SOURCES = Path(__file__).parent / "java"
 COMPILE_DEADLINE_S = 120.0
 OPTIONS = ("-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 HEAP_MB = 512
+_MEMBERS = ("EventLog", "Delivery", "Member", "Members")
+_HELIX = ("HelixPartition", "HelixCluster", "HelixWarmUp", "HelixMember")
+# Warnings and errors only: at INFO, both log lines for each partition of each rebalance, which costs time.
+_LOG4J = f"-Dlog4j.configuration=file:{_SOURCES / 'log4j.properties'}"
+_LOG4J_2 = "-Dlog4j2.level=WARN"
 
 
 def old_consumer_command(report: Callable[[str], None]) -> list[str]:
@@ -33,28 +39,48 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
         JarError, LocalClusterError: the jars are unavailable, or the cache folder cannot be written.
 
     """
-    return _members_command(jars.OLD_CLIENT, ("OldMember", "OldConsumer"), report)
+    java, source = find_java(), _source(report)
+    files = (*_MEMBERS, "OldMember", "OldConsumer")
+    return _command(java, source, jars.class_path(jars.OLD_CLIENT, java, source), files, _LOG4J)
 
 
 def java_consumer_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs consumers of Kafka's Java client; otherwise as `old_consumer_command`."""
-    return _members_command(jars.KAFKA_4, ("JavaMember", "JavaConsumer"), report)
+    java, source = find_java(), _source(report)
+    files = (*_MEMBERS, "Ownership", "JavaMember", "JavaConsumer")
+    return _command(java, source, jars.class_path(jars.KAFKA_4, java, source), files, _LOG4J)
 
 
-def _members_command(version: str, names: tuple[str, ...], report: Callable[[str], None]) -> list[str]:
-    source = jars.JarSource.of(None, None, report)
-    java = find_java()
-    class_path = jars.class_path(version, java, source)
-    files = [_SOURCES / f"{name}.java" for name in ("EventLog", "Delivery", "Member", "Members", *names)]
-    classes = compiled(files, class_path, java, source)
-    logging = f"-Dlog4j.configuration=file:{_SOURCES / 'log4j.properties'}"
+def helix_consumer_command(report: Callable[[str], None]) -> list[str]:
+    """Return the command that runs participants of Helix, which are consumers; otherwise as `old_consumer_command`."""
+    return _helix_command("HelixConsumer", report)
+
+
+def helix_controller_command(report: Callable[[str], None]) -> list[str]:
+    """Return the command that runs a controller of Helix; it has the options of members, and takes no orders."""
+    return _helix_command("HelixController", report)
+
+
+def _helix_command(main_class: str, report: Callable[[str], None]) -> list[str]:
+    java, source = find_java(), _source(report)
+    files = (*_MEMBERS, "Ownership", "JavaMember", *_HELIX, main_class)
+    return _command(java, source, jars.helix_class_path(java, source), files, _LOG4J_2)
+
+
+def _source(report: Callable[[str], None]) -> jars.JarSource:
+    return jars.JarSource.of(None, None, report)
+
+
+def _command(java: str, source: jars.JarSource, class_path: str, names: tuple[str, ...], logging: str) -> list[str]:
+    """Return the command that runs the last of these classes."""
+    classes = compiled([_SOURCES / f"{name}.java" for name in names], class_path, java, source)
     return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", names[-1]]
 
 
 def broker_counts_command() -> list[str]:
     """Return the command that reads a broker's counters; raises MissingToolError if there is no JDK."""
     java = find_java()
-    classes = compiled([_SOURCES / "BrokerCounts.java"], "", java, jars.JarSource.of(None, None, lambda _line: None))
+    classes = compiled([_SOURCES / "BrokerCounts.java"], "", java, _source(lambda _line: None))
     return [java, f"-Xmx{HEAP_MB // 8}m", *OPTIONS, "-cp", str(classes), "BrokerCounts"]
 
 

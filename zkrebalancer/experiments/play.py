@@ -14,7 +14,7 @@ from operator import itemgetter
 
 import gevent
 
-from zkrebalancer.experiments import servers
+from zkrebalancer.experiments import helix, servers
 from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
@@ -63,8 +63,9 @@ MANY_POLL_RECORDS = 5_000
 class Play:
     """One scenario with one protocol.
 
-    `processes` is process name -> its members, `command` runs such a process, `report` shows progress. In an upgrade
-    there is one process for each version of its members.
+    `processes` is process name -> its members, `command` runs such a process, `controller_command` one of the
+    protocol's own controllers. `report` shows progress. In an upgrade there is one process for each version of its
+    members.
     """
 
     lab: Lab
@@ -75,6 +76,7 @@ class Play:
     cast: Cast
     processes: Mapping[str, Sequence[str]]
     command: Sequence[str]
+    controller_command: Sequence[str]
     costs: Costs
     report: Callable[[str], None]
     expected: set[str] = field(default_factory=set)
@@ -103,6 +105,7 @@ class Play:
             self._start_gateway()
             self.lab.wait_gateway(GATEWAY, self._gateway_port)
         self._resize(TOPIC, self.cast.topic_partitions)
+        self._start_controllers()
         self.report(f"{len(self.cast.present)} members join")
         names = [self._named(name, version) for version in self._known_versions() for name in self.processes]
         for name in names:
@@ -150,9 +153,8 @@ class Play:
         self.report("members leave")
         names = [self._named(name, version) for version in self._known_versions() for name in self.processes]
         self.lab.stop(*(name for name in names if self.lab.programs[name].is_running))
-        if self.protocol.is_central:
-            running = [f"coordinator-{number}" for number in COORDINATORS]
-            self.lab.stop(*(name for name in running if self.lab.programs[name].is_running))
+        coordinators = [name for name in self.lab.programs if name.startswith("coordinator-")]
+        self.lab.stop(*(name for name in coordinators if self.lab.programs[name].is_running))
         if self.protocol.has_gateway:
             self.lab.stop(GATEWAY)
         self.lab.stop("pulse")
@@ -261,6 +263,9 @@ class Play:
         if self.protocol.is_central:
             self.lab.kill(f"coordinator-{self.lab.wait_leader()}", "kill-leader")
             return
+        if self.settings.controller is not None:
+            self.lab.kill(helix.wait_leader(self.lab, self.cast.group_names[0]), "kill-leader")
+            return
         if self.protocol.has_gateway:
             self.lab.kill(GATEWAY, "restart-gateway")
             return
@@ -283,6 +288,20 @@ class Play:
             self.lab.wait_events_of(self.lab.start_coordinator(number))
         self.lab.wait_leader()
 
+    def _start_controllers(self) -> None:
+        settings = self.protocol.controller(self.tuning, is_static=self.scenario.is_static)
+        if settings is not None:
+            groups = self.cast.group_names
+            for number in COORDINATORS:
+                about = (f"coordinator-{number}", self.controller_command, groups, settings, self._subscription)
+                helix.start_controller(self.lab, *about)
+            for group in groups:
+                helix.wait_leader(self.lab, group)
+
+    @property
+    def _subscription(self) -> Mapping[str, str]:
+        return {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
+
     def _start_gateway(self) -> None:
         self.lab.start_gateway(GATEWAY, self._gateway_port, self.settings.gateway or {})
 
@@ -297,12 +316,11 @@ class Play:
         if self.scenario.is_upgrade:
             member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
         config = [text for pair in member.items() for text in ("--config", "=".join(pair))]
-        what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
         work_us = self.scenario.record_work_us(self.cast)
         options: dict[str, object] = {
             "--kind": self.protocol.kind,
             "--group": GROUP,
-            **what,
+            **self._subscription,
             "--record-work-us": work_us,
         }
         if self.scenario.records_s:

@@ -22,6 +22,7 @@ HEARTBEATS_MS: Mapping[str, int] = {f"heartbeat-{ms}": ms for ms in (50, 100, 20
 TUNINGS = ("default", "tuned", *HEARTBEATS_MS)  # names of settings
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
+HELIX_SESSION, HELIX_SESSION_MS = "zk.session.timeout", "30000"  # the setting, and Helix's default
 # A group counts as at rest after this silence, which is longer than the heartbeat interval.
 QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
     name: max(2.0, 2 * ms / 1_000) for name, ms in HEARTBEATS_MS.items()
@@ -43,13 +44,15 @@ JAVA_CLIENT: Mapping[str, str] = {
 class Settings:
     """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it.
 
-    `gateway`: options of the gateway that members use instead of the broker; None: they use the broker.
+    `gateway`: options of the gateway that members use instead of the broker; None: they use the broker. `controller`:
+    settings of the protocol's own controllers, a leader and a standby; None: it has none.
     """
 
     member: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
     group: GroupSettings | None = None
     gateway: Mapping[str, str] | None = None
+    controller: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Protocol:
 
     name: str
     about: str
-    kind: Literal["central", "kafka", "java", "zookeeper"]
+    kind: Literal["central", "kafka", "java", "zookeeper", "helix"]
     brokers: tuple[BrokerKind, ...]
     settings: Mapping[str, Settings]
     earlier: Sequence[Mapping[str, Mapping[str, str]]] = ()
@@ -92,6 +95,16 @@ class Protocol:
     def has_gateway(self) -> bool:
         """Whether members use a gateway instead of the broker."""
         return self.settings["default"].gateway is not None
+
+    def controller(self, tuning: str, *, is_static: bool) -> Mapping[str, str] | None:
+        """Return the settings of the protocol's own controllers, None if it has none.
+
+        With static members, partitions wait for as long as a session lasts, as those of Kafka's static members do.
+        """
+        settings = self.settings[tuning].controller
+        if settings is None or not is_static:
+            return settings
+        return {**settings, "rebalance.delay.ms": self.settings[tuning].member.get(HELIX_SESSION, HELIX_SESSION_MS)}
 
     def group(self, tuning: str, *, is_skewed: bool, is_before: bool = False) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
@@ -240,6 +253,25 @@ _ZK_CLIENT_SIDE = Protocol(
     },
 )
 
+_TUNED_HELIX = {HELIX_SESSION: "6000"}
+_HELIX = Protocol(
+    "helix",
+    "a controller of Apache Helix assigns through ZooKeeper, with Kafka's Java client",
+    "helix",
+    EVERY_BROKER,
+    {
+        "default": Settings(JAVA_CLIENT, controller={}),
+        "tuned": Settings(
+            {**JAVA_CLIENT, **_TUNED_HELIX},
+            controller={
+                **_TUNED_HELIX,
+                **_TUNED_JAVA_MEMBER,
+                "batch.messages": "true",
+            },
+        ),
+    },
+)
+
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
@@ -262,5 +294,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
             "gateway-central-classic", "cooperative clients, assigned by our coordinator", _COOPERATIVE, "central"
         ),
         _ZK_CLIENT_SIDE,
+        _HELIX,
     )
 }

@@ -21,7 +21,12 @@ from typing import Any
 import confluent_kafka
 
 from zkrebalancer.experiments.costs import Costs, roles
-from zkrebalancer.experiments.java_programs import java_consumer_command, old_consumer_command
+from zkrebalancer.experiments.java_programs import (
+    helix_consumer_command,
+    helix_controller_command,
+    java_consumer_command,
+    old_consumer_command,
+)
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
@@ -166,7 +171,7 @@ class Run:
             Costs(log, cluster, lambda: roles(lab.programs)) as costs,
         ):
             about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
-            play = Play(lab, watch, *about, processes, command, costs, self.report)
+            play = Play(lab, watch, *about, processes, command, self._controller_command(), costs, self.report)
             play.open()
             if not play.rest_before():
                 self.doubts.append("the group did not stay at rest before the first step")
@@ -188,7 +193,13 @@ class Run:
         if kind == "zookeeper":
             self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
             return old_consumer_command(self.report)
+        if kind == "helix":
+            self._result["versions"] |= {"helix": jars.HELIX.partition("-")[2], "java-client": jars.KAFKA_4}
+            return helix_consumer_command(self.report)
         return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
+
+    def _controller_command(self) -> list[str]:
+        return helix_controller_command(self.report) if self.plan.protocol.kind == "helix" else []
 
     # The result -----------------------------------------------------------------------------------------------------
 
@@ -222,11 +233,13 @@ class Run:
         plan = self.plan
         settings = plan.protocol.settings[plan.tuning]
         group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
+        controller = plan.protocol.controller(plan.tuning, is_static=plan.scenario.is_static)
         return {
             "member": dict(plan.protocol.described(plan.tuning)),
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
             "gateway": None if settings.gateway is None else dict(settings.gateway),
+            "controller": None if controller is None else dict(controller),
             "servers_of_each_kind": plan.scenario.servers,
             "round_trip_ms": plan.scenario.round_trip_ms,
             "members_per_process": plan.members_per_process,

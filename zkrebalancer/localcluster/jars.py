@@ -26,6 +26,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 KAFKA_3 = "3.9.1"  # the last release line with ZooKeeper mode; includes ZooKeeper itself
 KAFKA_4 = "4.1.0"
 OLD_CLIENT = "1.1.1"  # the last version of the old consumers, which rebalance through ZooKeeper
+HELIX = "helix-2.0.1"  # Apache Helix, with Kafka's client, for the experiments
 SCALA = {KAFKA_3: "2.13", KAFKA_4: "2.13", OLD_CLIENT: "2.12"}
 LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars contain only the logging interface
 FETCH_DEADLINE_S = 600.0
@@ -73,6 +74,18 @@ def class_path(version: str, java: str, source: JarSource) -> str:
     kafka = ("org.apache.kafka", f"kafka_{SCALA[version]}", version)
     hint = "" if version == OLD_CLIENT else ", or pass an existing installation with --kafka-home or KAFKA_HOME"
     folder = fetched(f"Kafka {version}", ivy_module(kafka, LOGGING_BINDING), sums, java, source, hint)
+    return ":".join(str(folder / name) for name in sums)
+
+
+def helix_class_path(java: str, source: JarSource) -> str:
+    """Return the Java class path of Apache Helix and of KAFKA_4's client; fetch it if missing; raises as `class_path`.
+
+    It has one binding of the logging interface, Helix's.
+    """
+    sums = read_sums(HELIX)
+    helix = ("org.apache.helix", "helix-core", HELIX.partition("-")[2])
+    module = ivy_module(helix, ("org.apache.kafka", "kafka-clients", KAFKA_4))
+    folder = fetched(HELIX.replace("-", " "), module, sums, java, source)
     return ":".join(str(folder / name) for name in sums)
 
 

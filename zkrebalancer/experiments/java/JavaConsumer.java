@@ -24,10 +24,7 @@ public final class JavaConsumer {
 
     /** Load the classes of a rebalance, so that the first join does not wait for the disk: a group of its own joins. */
     private static void warmUp(Map<String, List<String>> options) {
-        Map<String, Object> settings = new HashMap<>();
-        for (String pair : options.getOrDefault("config", List.of())) {
-            settings.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
-        }
+        Map<String, Object> settings = new HashMap<>(Members.settings(options));
         settings.put("bootstrap.servers", options.get("bootstrap").get(0));
         settings.put("group.id", "warm-up-" + ProcessHandle.current().pid());
         settings.put("allow.auto.create.topics", false);
@@ -59,13 +56,7 @@ public final class JavaConsumer {
         if (instance != null) {
             settings.put("group.instance.id", instance);
         }
-        settings.put("max.poll.records", mostRecords(process));
+        settings.put("max.poll.records", process.mostRecords());
         return new JavaMember(name, settings, process.topics(), process.pattern(), process.recordWorkUs, process.log);
-    }
-
-    /** Slow applications fetch few records: they poll once a second, as those of the Python program do. */
-    private static int mostRecords(Members process) {
-        long most = Math.min(process.maxPollRecords, 1_000_000 / Math.max(1, process.recordWorkUs));
-        return (int) Math.max(1, most);
     }
 }

@@ -34,7 +34,7 @@ final class Members {
     private final Factory factory;
     final EventLog log;
     final long recordWorkUs;
-    final int maxPollRecords;
+    private final int maxPollRecords;
 
     private Members(Map<String, List<String>> options, Factory factory) throws IOException {
         this.options = options;
@@ -83,11 +83,20 @@ final class Members {
 
     /** Return the client's own settings. */
     Map<String, String> settings() {
+        return settings(options);
+    }
+
+    static Map<String, String> settings(Map<String, List<String>> options) {
         Map<String, String> settings = new HashMap<>();
         for (String pair : options.getOrDefault("config", List.of())) {
             settings.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
         }
         return settings;
+    }
+
+    /** Slow applications fetch few records: they poll once a second, as those of the Python program do. */
+    int mostRecords() {
+        return (int) Math.max(1, Math.min(maxPollRecords, 1_000_000 / Math.max(1, recordWorkUs)));
     }
 
     private synchronized void obey(String[] order) {

@@ -12,7 +12,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
 EVENTS = "events"
-PARTS = ("member", "broker", "group", "gateway")  # of the settings in a result's details
+PARTS = ("member", "broker", "group", "gateway", "controller")  # of the settings in a result's details
 _TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 
 
@@ -123,7 +123,7 @@ def _read(path: Path, name: str) -> Run:
 
 
 def _flat(details: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Return the settings in a run's details by part (member, broker, group, gateway) and name."""
+    """Return the settings in a run's details by part (of PARTS) and name."""
     return {
         (part, str(name)): str(value)
         for part in PARTS
