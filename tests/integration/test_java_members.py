@@ -1,4 +1,6 @@
-"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, and its present client."""
+"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, its present client, and Helix's
+participants.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from zkrebalancer.experiments.java_programs import java_consumer_command, old_consumer_command
+from zkrebalancer.experiments import helix
+from zkrebalancer.experiments.java_programs import (
+    helix_consumer_command,
+    helix_controller_command,
+    java_consumer_command,
+    old_consumer_command,
+)
 from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
@@ -15,10 +24,11 @@ from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import Event
 
 PARTITIONS = 6
-COMMANDS = {"old": old_consumer_command, "java": java_consumer_command}
+COMMANDS = {"old": old_consumer_command, "java": java_consumer_command, "helix": helix_consumer_command}
 SETTINGS = {
     "old": ("zookeeper.session.timeout.ms=6000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500"),
     "java": ("session.timeout.ms=6000", "heartbeat.interval.ms=500", "auto.commit.interval.ms=500"),
+    "helix": ("zk.session.timeout=6000", "auto.commit.interval.ms=500"),
 }
 MAX_DELAY_US = 120_000_000  # a clock that is read or written in another unit is further away
 
@@ -66,7 +76,7 @@ def wait_owners(lab: Lab, story: Story, *members: str) -> None:
     lab.wait_for(f"partitions owned by {', '.join(members)}", is_so)
 
 
-@pytest.fixture(params=list(COMMANDS))
+@pytest.fixture(params=["old", "java", pytest.param("helix", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -99,6 +109,11 @@ def test_members_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, 
         lab.start_producer("producer-java", {topic: PARTITIONS}, 60)
         config = [text for setting in SETTINGS[kind] for text in ("--config", setting)]
         options = {"--group": group, "--topic": topic}
+        if kind == "helix":
+            controller = helix_controller_command(lambda _line: None)
+            settings = PROTOCOLS["helix"].controller("tuned", is_static=False) or {}
+            helix.start_controller(lab, "helix-controller", controller, settings, options)
+            assert helix.wait_leader(lab, group) == "helix-controller"
         several, single = [lab.start_members(name, [*command, *config], options) for name in names]
         for program in (several, single):
             lab.wait_events_of(program)

@@ -1,9 +1,9 @@
 """The package's Java programs, compiled once into the user's cache.
 
 `OldConsumer` runs members that assign partitions themselves through ZooKeeper: Kafka's old consumers. `JavaConsumer`
-runs members with Kafka's own client, `HelixConsumer` participants of Apache Helix, and `HelixController` its controller.
-`BrokerCounts` reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything; it must be a
-JDK.
+runs members with Kafka's own client, `HelixConsumer` participants of Apache Helix, and `HelixController` its
+controller. `BrokerCounts` reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything;
+it must be a JDK.
 """
 
 from __future__ import annotations

@@ -14,7 +14,14 @@ from zkrebalancer.experiments.lab import GATEWAY_PORTS
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import known_load
 from zkrebalancer.experiments.producer import turns
-from zkrebalancer.experiments.protocols import CLIENT, HEARTBEATS_MS, JAVA_CLIENT, PROTOCOLS, TUNINGS
+from zkrebalancer.experiments.protocols import (
+    CLIENT,
+    HEARTBEATS_MS,
+    HELIX_SESSION,
+    JAVA_CLIENT,
+    PROTOCOLS,
+    TUNINGS,
+)
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import (
     GROUP,
@@ -161,7 +168,7 @@ def test_every_client_fetches_alike() -> None:
         for tuning in protocol.settings:
             described, member = protocol.described(tuning), protocol.settings[tuning].member
             assert (described.items() >= CLIENT.items()) is (protocol.kind in {"central", "kafka"}), protocol.name
-            assert (described.items() >= JAVA_CLIENT.items()) is (protocol.kind == "java"), protocol.name
+            assert (described.items() >= JAVA_CLIENT.items()) is (protocol.kind in {"java", "helix"}), protocol.name
             assert described.items() >= member.items()
             if protocol.kind == "kafka" and frozenset(member.items()) not in tried:
                 tried.add(frozenset(member.items()))
@@ -183,6 +190,21 @@ def test_heartbeats_are_all_that_differs_from_tuned() -> None:
                     assert all("heartbeat" in name for name in changed)
                 beats = {**other.member, **other.broker, **(other.gateway or {})}
                 assert str(ms) in {value for name, value in beats.items() if "heartbeat" in name}
+
+
+def test_helix_keeps_the_partitions_of_a_static_member_for_a_session() -> None:
+    helix = PROTOCOLS["helix"]
+    assert helix.controller("default", is_static=False) == {}
+    assert helix.controller("default", is_static=True) == {"rebalance.delay.ms": "30000"}
+    tuned = helix.controller("tuned", is_static=True) or {}
+    assert tuned["rebalance.delay.ms"] == tuned["zk.session.timeout"] == "6000"
+    others = [protocol for protocol in PROTOCOLS.values() if protocol is not helix]
+    assert not any(one.controller(tuning, is_static=True) for one in others for tuning in one.settings)
+
+
+def test_helix_controller_and_members_have_sessions_of_the_same_length() -> None:
+    for settings in PROTOCOLS["helix"].settings.values():
+        assert (settings.controller or {}).get(HELIX_SESSION) == settings.member.get(HELIX_SESSION)
 
 
 def test_a_gateway_takes_its_options() -> None:

@@ -52,7 +52,12 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jars.JarSource:
 
 @pytest.mark.parametrize(
     ("version", "required"),
-    [("1.1.1", "kafka_2.12-1.1.1"), ("3.9.1", "zookeeper-3.8.4"), ("4.1.0", "kafka_2.13-4.1.0")],
+    [
+        ("1.1.1", "kafka_2.12-1.1.1"),
+        ("3.9.1", "zookeeper-3.8.4"),
+        ("4.1.0", "kafka_2.13-4.1.0"),
+        (jars.HELIX, "helix-core-2.0.1"),
+    ],
 )
 def test_the_projects_list_of_sums_is_valid(version: str, required: str) -> None:
     sums = jars.read_sums(version)
@@ -79,6 +84,12 @@ def test_jars_are_fetched_once_and_only_listed_ones_are_used(tmp_path: Path, sou
     folder = source.cache / "kafka-3.9.1"
     assert first == f"{folder}/a-1.jar:{folder}/b-2.jar"
     assert ivy.call_count() == 1
+
+
+def test_helix_comes_with_kafkas_client(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", GOOD)
+    folder = source.cache / "helix-2.0.1"
+    assert jars.helix_class_path(str(ivy.java), source) == f"{folder}/a-1.jar:{folder}/b-2.jar"
 
 
 def test_a_wrong_jar_from_the_network_does_not_reach_the_cache(tmp_path: Path, source: jars.JarSource) -> None:

@@ -8,7 +8,10 @@ from zkrebalancer.pipeline import page
 from zkrebalancer.pipeline.report.folders import PARTS, Run
 from zkrebalancer.pipeline.report.sentences import in_order
 
-INTRO = "Of members' clients, brokers, groups, gateways and controllers. A setting that is not here, or is -, has its default."
+INTRO = (
+    "Of members' clients, brokers, groups, gateways and controllers. "
+    "A setting that is not here, or is -, has its default."
+)
 Key = tuple[str, str]  # part and name
 
 
