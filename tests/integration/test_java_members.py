@@ -1,6 +1,4 @@
-"""Members in Java: Kafka's old consumers, which balance themselves through ZooKeeper, its present client, and Helix's
-participants.
-"""
+"""Members in Java: Kafka's old consumers, its present client, and participants of Apache Helix."""
 
 from __future__ import annotations
 
