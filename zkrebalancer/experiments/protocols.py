@@ -263,11 +263,7 @@ _HELIX = Protocol(
         "default": Settings(JAVA_CLIENT, controller={}),
         "tuned": Settings(
             {**JAVA_CLIENT, **_TUNED_HELIX},
-            controller={
-                **_TUNED_HELIX,
-                **_TUNED_JAVA_MEMBER,
-                "batch.messages": "true",
-            },
+            controller={**_TUNED_HELIX, **_TUNED_JAVA_MEMBER},
         ),
     },
 )
