@@ -92,7 +92,8 @@ class Monitor:
             self._note_reply(event)
         elif isinstance(event, calls.RepliedAll):
             for one in event.replies:
-                self._note_reply(one)
+                if one.call_id < 0:
+                    self._note_reply(one)
         elif isinstance(event, calls.Connected):
             self.is_connected = True
             self.observed.sessions += event.session_id != self._session_id

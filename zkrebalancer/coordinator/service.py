@@ -6,7 +6,6 @@ runs in gevent's native thread pool: a starved hub would lose its ZooKeeper sess
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
@@ -20,6 +19,7 @@ from gevent.queue import Empty, SimpleQueue
 from zkrebalancer.assignment import WEIGHING
 from zkrebalancer.assignment.columns import Strategy
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
+from zkrebalancer.coordinator.garbage import Garbage
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.operator_log import OperatorLog
@@ -51,7 +51,6 @@ MAX_WAIT_S = 60.0
 GIL_SWITCH_S = 0.000_5  # with Python's default, the loop would wait 5 ms at a time for a computing strategy
 COLLECT_INTERVAL_S = 3_600.0
 MAX_COLLECT_DELAY_S = 600.0  # some group may back off for ever
-NEVER = 2**31 - 1  # of younger collections
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +88,7 @@ class CoordinatorService:
         self._zookeeper, self._kafka = zookeeper, kafka
         weighing = WEIGHING if kafka is not None else frozenset[str]()
         self.coordinator = AllShards(identity, weighing, request_limit(zookeeper), capacity)
+        self._garbage = Garbage(self.coordinator)
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         put = self._events.put
         self._zk = ZkClient(zookeeper, session_timeout_ms, put, reads_together=True, on_replies=put)
@@ -106,9 +106,7 @@ class CoordinatorService:
     def run(self) -> None:
         """Run until `stop` has been called and the leadership is given up."""
         sys.setswitchinterval(GIL_SWITCH_S)
-        # A full collection examines every partition of every group, which takes 0.2 s for half a million: it runs from
-        # time to time while nothing moves, and never during a rebalance.
-        gc.set_threshold(*gc.get_threshold()[:2], NEVER)
+        self._garbage.begin()
         http = self._shown.http
         stop_serving = None if http is None else self._serve(http)
         stop_tracing = None if self._shown.traces_url is None else self._trace(self._shown.traces_url)
@@ -122,6 +120,7 @@ class CoordinatorService:
                 self.monitor.handling(event)
                 for effect in self.coordinator.step(event, _now()):
                     self._perform(effect)
+                self._garbage.look(event)
                 _log_all(self._operator_log.summary(clock.steady_us()))
         finally:
             gevent.killall(workers)
@@ -149,13 +148,14 @@ class CoordinatorService:
         self.monitor.beat(self._events.put, self._zk.request)
 
     def _collect_garbage(self) -> None:
+        """Collect everything from time to time, while nothing moves."""
         while True:
             gevent.sleep(COLLECT_INTERVAL_S)
             postponed_s = 0.0
             while postponed_s < MAX_COLLECT_DELAY_S and self._is_rebalancing():
                 gevent.sleep(MAX_WAIT_S)
                 postponed_s += MAX_WAIT_S
-            gc.collect()
+            self._garbage.all()
 
     def _is_rebalancing(self) -> bool:
         return any(any(one.groups_being_rebalanced.values()) for one in self.coordinator.machines)

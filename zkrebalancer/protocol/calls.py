@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,11 @@ ABSENT = frozenset({Refusal.NO_NODE})  # what most reads expect
 CHANGED = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION})  # another client was faster
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A node's metadata; `ephemeral_owner` is a session id, 0 for a persistent node."""
+class Stat(NamedTuple):
+    """A node's metadata; `ephemeral_owner` is a session id, 0 for a persistent node.
+
+    A tuple, as everything that is made for each of half a million nodes after an election: it takes a quarter as long.
+    """
 
     version: int
     created_zxid: int
@@ -213,8 +216,7 @@ class Watched:
     children: bool  # True: the list of children changed; False: the content changed or the node was created or deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Replied:
+class Replied(NamedTuple):
     """The reply to the call `call_id`."""
 
     call_id: int

@@ -18,6 +18,9 @@ MAX_EPOCH_MS = 10**14  # a time in the year 5138; later ones than in 9999 cannot
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
 MAX_ABSENT_PARTITIONS = 10_000  # of deleted topics: a consumer owns them until it has acknowledged a stop
 
+_raw_decode = json.JSONDecoder().raw_decode
+_BLANK = " \t\n\r"  # what JSON allows around a value
+
 TopicPartition = tuple[str, int]
 RangeList = list[list[int]]
 PartitionCount = Callable[[str], int]  # topic -> number of partitions, 0 if it does not exist
@@ -34,13 +37,22 @@ def read_document(what: str, content: bytes, max_bytes: int = MAX_NODE_BYTES) ->
         raise NodeContentError(f"{what}: {len(content)} bytes, at most {max_bytes} are allowed")
     try:
         text = content.decode()
-        document = json.loads(text)
+        document = _parse(text)
         if "\\u" in text:
             json.dumps(document, ensure_ascii=False).encode()  # reject lone surrogates: they cannot be encoded again
     except (ValueError, RecursionError) as error:
         raise NodeContentError(f"{what}: not JSON ({error})") from None
     if not isinstance(document, dict):
         raise NodeContentError(f"{what}: must be a JSON object, not {type(document).__name__}")
+    return document
+
+
+def _parse(text: str) -> Any:  # noqa: ANN401  # any JSON
+    """Parse JSON as `json.loads` does, which takes twice as long for a short text."""
+    text = text.strip(_BLANK)
+    document, end = _raw_decode(text)
+    if end != len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
     return document
 
 

@@ -151,9 +151,8 @@ class AllShards:
 
     def _all_replied(self, event: calls.RepliedAll) -> None:
         """Give each machine its replies as one event; after a new number, there are other machines."""
-        for one in event.replies:
-            if one.call_id not in self._callers:
-                self.scheduler.answer(one.call_id, one.reply)
+        for one in [one for one in event.replies if one.call_id not in self._callers]:
+            self.scheduler.answer(one.call_id, one.reply)
         of_machines: dict[Coordinator, list[calls.Replied]] = {}
         for one in event.replies:
             if (machine := self._callers.pop(one.call_id, None)) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from zkrebalancer.assignment.columns import Columns, Offsets
 from zkrebalancer.assignment.model import Problem, Racks
@@ -90,8 +91,7 @@ Order = ShutDown | Retire | Stand | HandOver
 Event = ZooKeeperEvent | RepliedAll | Tick | Computed | LoadsRead | Order
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Perform a ZooKeeper call; its answer returns as `Replied`."""
 
     call_id: int

@@ -117,9 +117,8 @@ class Loading:
     def _ask(self) -> None:
         """Request as much as one step allows; the stage is over when everything is answered."""
         asked, self._reads = self._reads[:MAX_READS_PER_STEP], self._reads[MAX_READS_PER_STEP:]
-        for read in asked:
-            call, handle = read()
-            self._scheduler.ask(call, self._read, handle, expected=expected_refusals(call))
+        wanted = (read() for read in asked)
+        self._scheduler.ask_each((call, self._read, (handle,), expected_refusals(call)) for call, handle in wanted)
         self._missing_replies += len(asked)
         if self._reads:
             self._scheduler.wake_soon("loading", self._ask)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -21,11 +21,11 @@ from zkrebalancer.protocol.calls import Call, Check, Done, Get, ListChildren, Mu
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.protocol.shards import WHOLE, Shard
+from zkrebalancer.rebalance.awaited import Awaited, Handler, WantedRead
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Numbers, Request, Warn
 from zkrebalancer.rebalance.refusals import Refusable, Refusals
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
-Handler = Callable[..., None]
 Entry = TypeVar("Entry", bound=Hashable)
 Noted = TypeVar("Noted")
 
@@ -36,26 +36,6 @@ FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
 MAX_PAUSE_US = 30_000_000
 MAX_WORK_PER_STEP = 1_000  # units of about 2 us; the rest is done in later steps, so that other events have their turn
 MAX_ENDED_TIMERS = 50  # to clear away at once
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A call in flight: the handler of its reply, and the owner who made it."""
-
-    owner: str
-    call: Call
-    handle: Handler
-    arguments: tuple[Any, ...]
-    expected: frozenset[Refusal] = RACES
-    tries: int = 0
-    is_fenced: bool = False
-    whatever_comes: bool = False
-
-    @property
-    def question(self) -> Hashable:
-        """What two reads have in common whose replies have the same effect."""
-        known = tuple(each if isinstance(each, str | int) else id(each) for each in self.arguments)
-        return self.call, self.handle, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +100,18 @@ class Scheduler:
         self._calls_of[awaited.owner].add(call_id)
         self.effects.append(Request(call_id, awaited.call))
 
+    def request_each(self, owner: str, reads: Iterable[WantedRead]) -> None:
+        """Make reads of one owner: as `request` makes each, without a call of Python for each."""
+        call_id = first = self._numbers.call_id + 1
+        awaited, effects = self.awaited, self.effects
+        for call, handle, arguments, expected in reads:
+            awaited[call_id] = Awaited(owner, call, handle, arguments, expected)
+            effects.append(Request(call_id, call))
+            call_id += 1
+        self._numbers.call_id = call_id - 1
+        if call_id != first:
+            self._calls_of[owner].update(range(first, call_id))
+
     def answer(self, call_id: int, reply: Reply) -> None:
         """Handle a reply; one that is no longer awaited is dropped."""
         awaited = self.awaited.pop(call_id, None)
@@ -160,7 +152,7 @@ class Scheduler:
 
         Otherwise each event that asks for a refused node would add a call that is repeated for ever.
         """
-        again = replace(awaited, tries=awaited.tries + 1)
+        again = awaited._replace(tries=awaited.tries + 1)
         self._numbers.call_id += 1
         name = ("refused", self._numbers.call_id if isinstance(awaited.call, Multi) else awaited.question)
         self.note_waiting(awaited.owner)
@@ -309,6 +301,10 @@ class PartScheduler:
         """
         awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)
         self._scheduler.request(awaited)
+
+    def ask_each(self, reads: Iterable[WantedRead]) -> None:
+        """Make reads, in order: as `ask` makes each."""
+        self._scheduler.request_each(self._owner, reads)
 
     def write(
         self,

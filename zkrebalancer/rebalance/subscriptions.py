@@ -174,8 +174,9 @@ class Subscriptions:
             PatternError: the wildcard does not compile.
 
         """
-        self.resolve_some(registration, sys.maxsize)
-        return self._resolved[self._key(registration)].topics
+        resolved = self._begun(registration)
+        resolved.look(self.topics, sys.maxsize)
+        return resolved.topics
 
     def resolve_some(self, registration: Registration, limit: int) -> int:
         """Examine topics for at most `limit` looks, but at least one; return what it has cost.
@@ -186,6 +187,10 @@ class Subscriptions:
             PatternError: the wildcard does not compile.
 
         """
+        return self._begun(registration).look(self.topics, limit)
+
+    def _begun(self, registration: Registration) -> _Resolved:
+        """Return what is resolved of a subscription, with all topics that still have to be examined."""
         key = self._key(registration)
         resolved = self._resolved.get(key)
         forgotten = self._change_count - len(self._changes)
@@ -197,7 +202,7 @@ class Subscriptions:
         if resolved.changes_seen < self._change_count:
             resolved.to_look_at.extend(islice(self._changes, resolved.changes_seen - forgotten, None))
             resolved.changes_seen = self._change_count
-        return resolved.look(self.topics, limit)
+        return resolved
 
     def _key(self, registration: Registration) -> Hashable:
         if len(registration.subscription) <= LONG:

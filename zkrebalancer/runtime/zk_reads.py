@@ -81,16 +81,17 @@ class MultiRead:
         """Return the replies, and the size of the largest."""
         replies: list[Reply] = []
         largest = 0
+        header_of, stat_of, header_bytes, stat_bytes = _HEADER.unpack_from, _STAT.unpack_from, _HEADER.size, _STAT.size
         while True:
-            kind, is_last, _error = _HEADER.unpack_from(answer, offset)
-            begin = offset = offset + _HEADER.size
+            kind, is_last, _error = header_of(answer, offset)
+            begin = offset = offset + header_bytes
             if is_last:
                 return replies, largest
             if kind == GET:
                 content, offset = _bytes(answer, offset)
                 # The ids of the transactions that created and changed it, two times, three versions, the session.
-                czxid, mzxid, created_ms, _, version, _, _, owner, _, _, _ = _STAT.unpack_from(answer, offset)
-                offset += _STAT.size
+                czxid, mzxid, created_ms, _, version, _, _, owner, _, _, _ = stat_of(answer, offset)
+                offset += stat_bytes
                 replies.append(Content(content, Stat(version, czxid, mzxid, owner, created_ms)))
             elif kind == LIST:
                 names, offset = _names(answer, offset)
@@ -194,15 +195,18 @@ class BulkReads:
         many = self._take()
         self._under_way += 1
         lists: tuple[list[str], list[str]] = ([], [])
+        watches: list[Watch] = []
+        kinds: list[tuple[int, str]] = []
         for _, read in many:
+            path, is_list = self._path(read), isinstance(read, ListChildren)
+            kinds.append((LIST if is_list else GET, path))
             if read.watch:
-                lists[isinstance(read, ListChildren)].append(self._path(read))
-        watches = [(read.path, isinstance(read, ListChildren)) for _, read in many if read.watch]
+                lists[is_list].append(path)
+                watches.append((read.path, is_list))
         self._being_set.update(watches)
         if watches:
             self._register(lists)
             self._kazoo._call(SetWatches(*lists), _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
-        kinds = [(LIST if isinstance(read, ListChildren) else GET, self._path(read)) for _, read in many]
         answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
         self._kazoo._call(MultiRead(kinds), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
 

@@ -9,9 +9,10 @@ from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.rebalance import quarantine
+from zkrebalancer.rebalance.awaited import Handler
 from zkrebalancer.rebalance.election import CoordinatorElector
 from zkrebalancer.rebalance.group import Group
-from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Handler, Scheduler
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler
 from zkrebalancer.rebalance.topic_reset import TopicReset
 
 OTHER = "other"

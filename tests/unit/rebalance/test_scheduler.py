@@ -14,12 +14,13 @@ from zkrebalancer.protocol.calls import Check, Done, Get, Multi, Refusal, Refuse
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import refusals
 from zkrebalancer.rebalance.effects import Now, Request, Warn
-from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, MAX_PAUSE_US, Scheduler
+from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, MAX_PAUSE_US, RACES, Scheduler
 
 OWNERS = st.sampled_from(["a", "b", "c"])
 NAMES = st.integers(0, 3)
 STEPS = st.one_of(
     st.tuples(st.just("ask"), OWNERS, st.just(0)),
+    st.tuples(st.just("ask each"), OWNERS, st.integers(0, 3)),
     st.tuples(st.just("answer"), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("lose"), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("wake"), OWNERS, NAMES),
@@ -47,6 +48,13 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         if kind == "ask":
             scheduler.part(owner).ask(Get("/"), _note, books, len(books.calls))
             books.calls[scheduler._numbers.call_id] = owner
+        elif kind == "ask each":
+            first = scheduler._numbers.call_id + 1
+            reads = ((Get("/"), _note, (books, call_id), RACES) for call_id in range(first, first + number))
+            scheduler.part(owner).ask_each(reads)
+            asked = [effect.call_id for effect in scheduler.take_effects() if isinstance(effect, Request)]
+            assert asked[len(asked) - number :] == [*range(first, first + number)]
+            books.calls.update(dict.fromkeys(range(first, first + number), owner))
         elif kind in {"answer", "lose"}:
             reply: Reply = Done() if kind == "answer" else Refused(Refusal.CONNECTION_LOST)
             scheduler.answer(number, reply)

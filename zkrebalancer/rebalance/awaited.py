@@ -1,0 +1,31 @@
+"""What is kept with a call until its reply arrives, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from zkrebalancer.protocol.calls import Call, Get, ListChildren, Refusal
+
+Handler = Callable[..., None]
+# A read, the handler of its reply, the handler's further arguments, and the refusals that it accepts.
+WantedRead = tuple[Get | ListChildren, Handler, tuple[Any, ...], frozenset[Refusal]]
+
+
+class Awaited(NamedTuple):
+    """A call in flight: the handler of its reply, and the owner who made it."""
+
+    owner: str
+    call: Call
+    handle: Handler
+    arguments: tuple[Any, ...]
+    expected: frozenset[Refusal]
+    tries: int = 0
+    is_fenced: bool = False
+    whatever_comes: bool = False
+
+    @property
+    def question(self) -> Hashable:
+        """What two reads have in common whose replies have the same effect."""
+        known = tuple(each if isinstance(each, str | int) else id(each) for each in self.arguments)
+        return self.call, self.handle, known
