@@ -190,6 +190,8 @@ class StateMachine:
     # ---- session
 
     def _session_changed(self, event: Connected | Suspended | Lost, now_ms: int) -> None:
+        if self.state is State.OUT or self.open_at_ms is not None:
+            return  # of a client that was closed after it had reported this
         if isinstance(event, Connected):
             self._connected(event, now_ms)
         elif isinstance(event, Lost):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutations.editing import Edit
 from tests.mutations.hostile_bugs import HOSTILE_MUTATIONS
 from tests.mutations.mutation import Mutation
+from tests.mutations.operator_bugs import OPERATOR_MUTATIONS
 from tests.mutations.shard_bugs import SHARD_MUTATIONS
 
 READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
@@ -357,6 +358,7 @@ MUTATIONS = (
     ),
     *HOSTILE_MUTATIONS,
     *SHARD_MUTATIONS,
+    *OPERATOR_MUTATIONS,
     # Of the code --------------------------------------------------------------------------------------------------
     Mutation(
         "the legacy rule: a change during a rebalance is lost",

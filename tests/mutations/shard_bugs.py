@@ -34,4 +34,25 @@ SHARD_MUTATIONS = (
         hostile="set_shards",
         seeds=5,
     ),
+    Mutation(
+        "a reply that comes with a new number of shards goes to a coordinator of the former number",
+        None,
+        (
+            Edit(
+                "AllShards._all_replied",
+                "for one in event.replies: if one.call_id not in self._callers:"
+                " self.scheduler.answer(one.call_id, one.reply)"
+                " of_machines: dict[Coordinator, list[calls.Replied]] = {}"
+                " for one in event.replies: if (machine := self._callers.pop(one.call_id, None)) is not None:",
+                """of_machines = {}
+    callers = [self._callers.pop(one.call_id, None) for one in event.replies]
+    for one, machine in zip(event.replies, callers):
+        if machine is None:
+            self.scheduler.answer(one.call_id, one.reply)
+        else:""",
+            ),
+        ),
+        hostile="set_shards",
+        seeds=60,
+    ),
 )

@@ -22,9 +22,10 @@ from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import Host
 from tests.simulation.kafka import Admin, Brokers, Client
-from tests.simulation.network import Connection, Ensemble
+from tests.simulation.network import Connection
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import SimulatedStore

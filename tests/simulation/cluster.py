@@ -12,11 +12,13 @@ from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.emission import EmissionInvariants
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.graces import GraceInvariants
 from tests.simulation.hostile_invariants import CallRates, OffsetInvariants
 from tests.simulation.invariants import OPERATOR, TreeInvariants
 from tests.simulation.kafka import Brokers
-from tests.simulation.network import Ensemble
+from tests.simulation.operator_invariants import OperatorInvariants
+from tests.simulation.operators import Command, OperatorHost
 from tests.simulation.plan import GROUPS, Plan, Scenario
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
@@ -58,8 +60,10 @@ class Cluster:
         self.storages = {group: self.random.choice(CHOICES) for group in GROUPS}
         self.coordinators: list[CoordinatorHost] = []
         self.agents: list[AgentHost] = []
+        self.operators: list[OperatorHost] = []
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
+        OperatorInvariants(self.ensemble, self.tree)
         self.emission = EmissionInvariants(
             self.ensemble, self.is_sound, self.life, self.stored_life, lambda: self.agents
         )
@@ -136,6 +140,15 @@ class Cluster:
         agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
         self.agents.append(agent)
         self.applications[agent.name] = Application(agent, self.emission.delivered, self.emission.processed)
+
+    def add_operator(self, command: Command) -> OperatorHost:
+        """Start a process in which an operator runs a command."""
+        host = OperatorHost(self._name("operator"), self.schedule, self.plan.seed, self.ensemble, command)
+        self.operators.append(host)
+        return host
+
+    def living_operators(self) -> list[OperatorHost]:
+        return [host for host in self.operators if host.alive]
 
     def living_agents(self, group: str | None = None) -> list[AgentHost]:
         return [a for a in self.agents if a.alive and group in {None, a.settings.group}]

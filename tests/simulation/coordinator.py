@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tests.simulation.conservation import check_machine
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import Host
-from tests.simulation.network import Connection, Ensemble
+from tests.simulation.network import Connection
 from tests.simulation.schedule import Schedule
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
 from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
-from zkrebalancer.protocol.calls import Replied
+from zkrebalancer.protocol.calls import Replied, RepliedAll
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.coordinator import Coordinator
@@ -64,7 +65,7 @@ class CoordinatorHost(Host):
         super().__init__(name, schedule, seed)
         self._identity = Identity(int(name.split("-")[1]), name)
         self.machine: Coordinator | AllShards = Coordinator(self._identity, WEIGHING)
-        self.connection = Connection(ensemble, self, session_timeout_ms, self.feed)
+        self.connection = Connection(ensemble, self, session_timeout_ms, self.feed, replies_as_one=True)
         self._on_emit = on_emit
         self.is_checked = False  # after every step
         self.hanging: set[str] = set()  # groups whose strategies hang
@@ -162,6 +163,8 @@ def _short(what: Event | Effect) -> str:
         return f"{what.call_id}: {what.call}"
     if isinstance(what, Replied):
         return f"{what.call_id}: {what.reply}"
+    if isinstance(what, RepliedAll):
+        return " AND ".join(map(_short, what.replies))
     if isinstance(what, Compute):
         return f"Compute {what.group} {what.ticket}"
     return str(what)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from consumer_agent.membership.offset_books import MARK_PREFIX
 from consumer_agent.records import Record
 from tests.simulation.agent import AgentHost
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.invariants import ROGUE
-from tests.simulation.network import Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.store import Commit
 from tests.support.zk_model import Change

@@ -12,8 +12,8 @@ from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
 from tests.simulation.hostile import HOSTILE, perform_hostile
-from tests.simulation.network import SERVERS, SLOW_US, SLUGGISH_US, VERY_SLOW_US, Connection
-from tests.simulation.plan import GROUPS, SHARD_WEIGHTS, WEIGHTS, Fault
+from tests.simulation.network import SLOW_US, SLUGGISH_US, VERY_SLOW_US, Connection
+from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
 
@@ -327,7 +327,7 @@ def _set_shards(cluster: Cluster, draw: Random) -> None:
 
 
 def _lag_server(cluster: Cluster, draw: Random) -> None:
-    cluster.ensemble.lag(draw.randrange(1, SERVERS), _duration_us(draw))
+    cluster.ensemble.lag(draw.randrange(1, len(cluster.ensemble.servers)), _duration_us(draw))
 
 
 def _cut_server_off(cluster: Cluster, draw: Random) -> None:
@@ -447,4 +447,4 @@ def _delete_channel(cluster: Cluster, draw: Random) -> None:
         cluster.write(*[Delete(f"{channel}/{name}") for name in commands], Delete(channel))
 
 
-FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS | SHARD_WEIGHTS}
+FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in [*WEIGHTS, "set_shards"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import MAX_DRIFT_PPM
-from tests.simulation.network import Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
 from zkrebalancer.protocol import command, ownership, paths, registration

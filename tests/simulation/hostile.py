@@ -11,6 +11,7 @@ from random import Random
 
 from consumer_agent.membership.offset_books import MARK_PREFIX
 from tests.simulation.cluster import SETTINGS, Cluster
+from tests.simulation.commands import COMMANDS
 from tests.simulation.invariants import ROGUE
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
 from tests.simulation.refusing import Refusing
@@ -413,7 +414,8 @@ def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
         cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
 
 
-HOSTILE: dict[str, Do] = {kind: STRANGE.get(kind) or globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS}
+OTHERS = STRANGE | COMMANDS
+HOSTILE: dict[str, Do] = OTHERS | {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS.keys() - OTHERS.keys()}
 
 
 # The end --------------------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import Host
 from tests.simulation.kafka import Brokers
-from tests.simulation.network import Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
 from tests.support.zk_model import Change

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from tests.simulation import shards
 from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import MAX_DRIFT_PPM, Host
-from tests.simulation.network import Ensemble
+from tests.simulation.operators import OperatorHost
 from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
@@ -71,6 +72,8 @@ class TreeInvariants:
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         touched: set[tuple[str, str]] = set()
         host = self.ensemble.hosts.get(session_id)
+        if isinstance(host, OperatorHost):
+            host, session_id = None, OPERATOR
         by_path = {change.path: change for change in changes}
         for change in changes:
             if change.path.endswith("/coordinator_epoch"):

@@ -1,19 +1,20 @@
-"""ZooKeeper's ensemble and the links to it, in virtual time: delays, cuts, expiry, servers that lag or are cut off.
+"""Links to ZooKeeper's ensemble, in virtual time: delays, cuts, expiry.
 
-The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. If a client gives up a
+Messages on one connection keep their order in both directions. If a client gives up a
 connection, a request in flight may still be performed until the client has reconnected.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from random import Random
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import Host
+from tests.simulation.reads import Batch, ReadSome, ReadsTogether, SetWatches
 from tests.simulation.refusing import Refusing
-from tests.simulation.schedule import Schedule
-from tests.support.zk_model import Change, Server, Session, ZkModel
+from tests.support.zk_model import Session
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import (
     Call,
@@ -21,120 +22,28 @@ from zkrebalancer.protocol.calls import (
     Get,
     ListChildren,
     Multi,
-    Operation,
     Refusal,
     Refused,
     Replied,
+    RepliedAll,
     WatchBelow,
+    Watched,
     ZooKeeperEvent,
 )
 
-SERVERS = 3
 TICK_US = 200_000  # a session expires at the first tick after its timeout
-FOLLOW_DELAY_US = 3_000
 QUICK_US = (80, 900)
 SLOW_US = (5_000, 60_000)
 SLUGGISH_US = (20_000, 250_000)
+LONG_SLOW_US = 4_000_000
 VERY_SLOW_US = (200_000, 1_500_000)  # as long as a lease
 SLOW_PROBABILITY = 0.02
 LAG_AFTER_LOSS_US = 2_000_000
 RETRY_US = (20_000, 400_000)
+HAND_ON_US = 50
 
-Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
-
-
-class Ensemble:
-    """Three servers of one tree; the first one leads and never lags."""
-
-    def __init__(self, schedule: Schedule, seed: int) -> None:
-        self.schedule = schedule
-        self.random = Random(f"{seed}/ensemble")
-        self.zk = ZkModel()
-        self.zk.has_lasting_watches = seed % 4 != 3
-        self.zk.observe = self._committed
-        self.zk.identity = self._identity
-        self.watchers: list[Transaction] = []
-        self.servers = [self.zk.servers[0], *(self.zk.add_server() for _ in range(SERVERS - 1))]
-        self.connections: list[Connection] = []
-        self.hosts: dict[int, Host] = {}  # session id -> owner
-        self.on_request: Callable[[Host, Call], None] = lambda _host, _call: None
-        self.down = False
-        self.sessions_ms = 0, 1_000_000  # the timeouts that servers grant, at least and at most
-        self.cut_off: Server | None = None
-        self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
-        self._following: set[int] = set()
-
-    def _identity(self, session_id: int) -> str:
-        """Return the identity for access control lists: coordinators, or the agents of a group."""
-        return self.hosts[session_id].name.split("-")[0] if session_id in self.hosts else "operator"
-
-    def _committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
-        for watcher in self.watchers:
-            watcher(session_id, operations, changes)
-        for number in range(1, SERVERS):
-            self._plan_follow(number)
-
-    def _plan_follow(self, number: int) -> None:
-        if number not in self._following:
-            self._following.add(number)
-            at_us = self.schedule.now_us + self.random.randrange(FOLLOW_DELAY_US)
-            self.schedule.at(max(at_us, self.lagging_until_us.get(number, 0)), self._follow, number)
-
-    def _follow(self, number: int) -> None:
-        self._following.discard(number)
-        server = self.servers[number]
-        if server is self.cut_off:
-            return
-        if self.schedule.now_us >= self.lagging_until_us.get(number, 0):
-            behind = len(self.zk.log) - server.applied
-            self.zk.follow_server(server, self.random.randint(0, behind))
-        if server.applied < len(self.zk.log):
-            self._plan_follow(number)
-
-    def accepting(self, seen: int) -> list[Server]:
-        """Return the servers that accept a client which has seen this transaction."""
-        if self.down:
-            return []
-        return [server for server in self.servers if server is not self.cut_off and server.applied >= seen]
-
-    def restart(self, outage_us: int) -> None:
-        """Stop every server; when they return, the timeout of every session starts again."""
-        self.down = True
-        for connection in self.connections:
-            connection.break_off()
-        self.schedule.after(outage_us, self._come_up)
-
-    def _come_up(self) -> None:
-        self.down = False
-        for connection in self.connections:
-            connection.count_down_anew()
-
-    def cut_server_off(self, duration_us: int) -> None:
-        """Cut a follower off from the others; until it notices, it still answers reads."""
-        if self.cut_off is not None:
-            return
-        self.cut_off = self.servers[self.random.randrange(1, SERVERS)]
-        for connection in self.connections:
-            connection.heard_or_not()
-        self.schedule.after(duration_us, self._let_server_back)
-
-    def _let_server_back(self) -> None:
-        server, self.cut_off = self.cut_off, None
-        if server is not None:
-            for connection in self.connections:
-                if connection.session is not None and connection.session.server is server:
-                    connection.break_off()
-            self._plan_follow(self.servers.index(server))
-
-    def lag(self, number: int, duration_us: int) -> None:
-        """Make a follower apply only its clients' writes for a while, so its watches are late."""
-        self.lagging_until_us[number] = self.schedule.now_us + duration_us
-
-    def lag_behind(self, ahead: Server, duration_us: int) -> None:
-        """Make every other follower lag."""
-        for number, server in enumerate(self.servers[1:], 1):
-            if server is not ahead:
-                self.lag(number, duration_us)
+Request = Call | SetWatches | ReadSome
+Delivered = ZooKeeperEvent | RepliedAll
 
 
 class Connection:
@@ -145,8 +54,11 @@ class Connection:
         ensemble: Ensemble,
         host: Host,
         timeout_ms: int,
-        on_event: Callable[[ZooKeeperEvent], None],
+        on_event: Callable[[Any], None],
         performed: Callable[[Call, int], None] | None = None,
+        *,
+        replies_as_one: bool = False,
+        reads_together: bool = True,
     ) -> None:
         self.ensemble = ensemble
         self.host = host
@@ -166,13 +78,16 @@ class Connection:
         self._performed = performed  # called with each successful write and the host's clock when it was sent
         self._epoch = 0  # counts connections; a message belongs to one
         self._in_flight: dict[int, Call] = {}
-        self._parked: list[tuple[int, int, Call, int]] = []  # requests that wait for the network or the server
-        self._downstream: deque[tuple[ZooKeeperEvent, int]] = deque()
+        self._parked: list[tuple[int, int, Request, int]] = []  # requests that wait for the network or the server
+        self._downstream: deque[tuple[ZooKeeperEvent | Batch, int]] = deque()
+        self._handed_on: deque[Delivered] = deque()  # by the client, and not handled yet
         self._up_us = 0
         self._down_us = 0
         self._heard_us = 0
         self._countdown: int | None = None  # None: the session is alive
         self._countdowns = 0
+        limits = ensemble.read_limits if reads_together else None
+        self._reads = None if limits is None else ReadsTogether(host, limits, self._send, as_one=replies_as_one)
         ensemble.connections.append(self)
         self._later(self._delay_us(), self._open)
 
@@ -199,7 +114,15 @@ class Connection:
             return
         self.ensemble.on_request(self.host, call)
         self._in_flight[call_id] = call
-        self._up_us = max(self._up_us, self.host.schedule.now_us + self._delay_us())
+        if self._reads is not None and isinstance(call, Get | ListChildren):
+            self._reads.add(call_id, call)
+            return
+        if self._reads is not None:
+            self._reads.send()
+        self._send(call_id, call)
+
+    def _send(self, call_id: int, call: Request, pause_us: int = 0) -> None:
+        self._up_us = max(self._up_us + pause_us, self.host.schedule.now_us + self._delay_us())
         self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, self.host.clock_us())
 
     def close(self) -> None:
@@ -241,9 +164,12 @@ class Connection:
             self.ensemble.zk.forget_watches(self.session)
         self.heard_or_not()
         if was_online:
+            while self._handed_on:
+                self._on_event(self._handed_on.popleft())
             self._on_event(calls.Suspended())
-            for call_id in lost:
-                self._on_event(Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
+            singly = [Replied(call_id, Refused(Refusal.CONNECTION_LOST)) for call_id in lost]
+            for event in singly if self._reads is None else self._reads.lost(lost):
+                self._on_event(event)
         self._later(self.host.random.randrange(*RETRY_US), self._open)
 
     def _open(self) -> None:
@@ -271,15 +197,31 @@ class Connection:
         self.heard_or_not()
 
     def _deliver(self, epoch: int) -> None:
-        if epoch != self._epoch or self.cut or not self._downstream or self.closed:
+        if epoch != self._epoch or self.closed:
             return
-        event, position = self._downstream.popleft()
-        if self.session is not None and not isinstance(event, calls.Watched):  # these have no transaction id
-            self.session.seen = max(self.session.seen, position)
-        if isinstance(event, Replied):
-            self._in_flight.pop(event.call_id, None)
-        elif isinstance(event, calls.Connected):
-            self.online = True
+        if self._handed_on:
+            self._handle(self._handed_on.popleft())
+        elif self._downstream and not self.cut:
+            event, position = self._downstream.popleft()
+            if self.session is not None and not isinstance(event, Watched):  # these have no transaction id
+                self.session.seen = max(self.session.seen, position)
+            if isinstance(event, Batch):
+                self._hand_on([] if self._reads is None else self._reads.answered(event))
+            elif self._reads is None or not isinstance(event, Watched) or not self._reads.holds(event):
+                self._handle(event)
+
+    def _hand_on(self, events: Sequence[Delivered]) -> None:
+        """Give the process several events; others of its own may come in between."""
+        self._handed_on.extend(events[1:])
+        for number in range(1, len(events)):
+            self._later(number * self.host.random.randrange(HAND_ON_US), self._deliver, self._epoch)
+        self._handle(events[0])
+
+    def _handle(self, event: Delivered) -> None:
+        for one in event.replies if isinstance(event, RepliedAll) else (event,):
+            if isinstance(one, Replied):
+                self._in_flight.pop(one.call_id, None)
+        self.online = self.online or isinstance(event, calls.Connected)
         self._on_event(event)
 
     # The network ----------------------------------------------------------------------------------------------------
@@ -319,7 +261,7 @@ class Connection:
             self._plan_delivery()
         self.heard_or_not()
 
-    def _arrive(self, epoch: int, call_id: int, call: Call, sent_us: int) -> None:
+    def _arrive(self, epoch: int, call_id: int, call: Request, sent_us: int) -> None:
         """A request reaches its server."""
         session = self.session
         if session is None or self.ensemble.down:
@@ -327,19 +269,26 @@ class Connection:
         if session.expired and session.server is not self.ensemble.cut_off:
             return
         if epoch != self._epoch:  # given up by the client, but still performed
-            if not self.attached and epoch == self._epoch - 1 and not self.cut and self.host.random.random() < 0.5:
+            is_given_up = not self.attached and epoch == self._epoch - 1 and not self.cut
+            if is_given_up and self.host.random.random() < 0.5 and not isinstance(call, SetWatches | ReadSome):
                 self.ensemble.zk.perform(call, session.session_id)
             return
-        is_write = not isinstance(call, Get | ListChildren | WatchBelow)
+        is_write = not isinstance(call, Get | ListChildren | WatchBelow | SetWatches | ReadSome)
         if self.cut or (session.server is self.ensemble.cut_off and (is_write or self._parked)):
             self._parked.append((epoch, call_id, call, sent_us))
             return
         self._heard_us = self.host.schedule.now_us
+        if isinstance(call, SetWatches | ReadSome):
+            call.perform(session, self.ensemble.zk, self._refusal)
+        else:
+            self._perform(session, call_id, call, sent_us)
+
+    def _perform(self, session: Session, call_id: int, call: Call, sent_us: int) -> None:
         if self.ensemble.zk.is_too_large(call):
             self.host.tell(f"{call_id} is too large for the server")
             self.break_off()
             return
-        refused = self.refusing.reply(call) if self.refusing and self.refusing.until_us > self._heard_us else None
+        refused = self._refusal(call)
         if refused is not None:
             session.answer(Replied(call_id, refused))
             return
@@ -348,6 +297,9 @@ class Connection:
             self.ensemble.zk.perform_next(session)
         else:
             self._perform_and_tell(session, call, sent_us)
+
+    def _refusal(self, call: Call) -> Refused | None:
+        return self.refusing.reply(call) if self.refusing and self.refusing.until_us > self._heard_us else None
 
     def _perform_and_tell(self, session: Session, call: Call, sent_us: int) -> None:
         count = len(session.inbox) + len(self._downstream)

@@ -89,10 +89,13 @@ HOSTILE_WEIGHTS = {
     "garble_epoch": 3,
     "foreign_leader": 2,
     "limit_sessions": 2,
+    "reset_offsets": 4,
+    "delete_group": 3,
+    "operate": 6,
 }
 
 # The same for runs in which the coordinators share several shards of groups, see `shards.py`.
-SHARD_WEIGHTS = {"set_shards": 8}
+SHARD_WEIGHTS = {"set_shards": 8, "run_change_shards": 6}
 
 # Limits of hostile runs; with each of these values, work takes several rounds.
 TINY_LIMITS = {

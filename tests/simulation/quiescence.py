@@ -44,6 +44,7 @@ def calm_down(cluster: Cluster) -> None:
     for process in cluster.living_coordinators():
         resume(process)
     cluster.run_until_no_problem(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(_running(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for application in cluster.applications.values():
         application.unblock()
     cluster.run_until_no_problem(lambda: next(_held_back_without_owner(cluster), None), SETTLE_LIMIT_US, LOOK_US)
@@ -53,7 +54,7 @@ def calm_down(cluster: Cluster) -> None:
         if content != cluster.abandoned.get(group) and (
             settings.frozen
             or settings.approve_moves_above is not None
-            or settings.starts_paused
+            or (settings.starts_paused and not settings.paused_by)  # an operation's pause ends by itself
             or settings.strategy != "sticky"
             or settings.rebalance_timeout_ms < 400
         ):
@@ -77,6 +78,12 @@ def _stuck(cluster: Cluster) -> Iterator[str]:
         away_ms = 0 if away_since_ms is None else agent.clock_us() // 1_000 - away_since_ms
         if cluster.applications[agent.name].blocked and agent.consumer is not None and away_ms >= limit_ms:
             yield f"{agent.name} has not polled for {away_ms} ms, and is still a member"
+
+
+def _running(cluster: Cluster) -> Iterator[str]:
+    """Yield commands of operators that have not ended."""
+    for host in cluster.living_operators():
+        yield f"{host.name} still runs"
 
 
 def _held_back_without_owner(cluster: Cluster) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from consumer_agent.errors import IllegalTransitionError
-from tests.simulation import faults, isolation, limits, quiescence
+from tests.simulation import faults, isolation, limits, operators, quiescence
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import DURATION_US, Plan, Scenario
 from tests.simulation.promises import BrokenPromiseError
@@ -70,7 +70,7 @@ def run(
     prepare(cluster)
     failure = None
     try:
-        with limits.set_to(dict(plan.limits)):
+        with limits.set_to(dict(plan.limits)), operators.in_virtual_time(plan.seed):
             _perform(cluster)
     except BrokenPromiseError as error:
         failure = Failure(plan, error.name, str(error), cluster.schedule.now_us, cluster.schedule.story)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from tests.simulation.network import Ensemble
+from tests.simulation.ensemble import Ensemble
 from tests.support.shard_world import Client
 from zkrebalancer.operations import change_shards
 from zkrebalancer.protocol import paths

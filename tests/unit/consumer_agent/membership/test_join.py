@@ -198,6 +198,18 @@ def test_a_session_lost_while_registering_needs_a_new_name() -> None:
     assert register.operations[0] == Create(paths.channel(GROUP, "c-2"))
 
 
+def test_the_next_session_of_a_closed_client_is_ignored() -> None:
+    """Without the check in `_session_changed`: the application's next session counts as another one, and is not used.
+
+    The client connects again by itself; a process that was suspended may handle both events at once.
+    """
+    driver = registering()
+    driver.step(Lost())
+    assert driver.step(Connected(SESSION + 1, SESSION_TIMEOUT_MS)) == []
+    driver.step(Polled("c-2", 5))
+    assert requests(driver.step(Connected(SESSION + 2, SESSION_TIMEOUT_MS))) == [LIST_GROUP]
+
+
 def test_answers_to_an_earlier_life_are_ignored() -> None:
     driver = registering()
     (call_id,) = driver.waiting

@@ -1,0 +1,55 @@
+"""What operators' commands may write, and when."""
+
+from __future__ import annotations
+
+from tests.simulation.ensemble import Ensemble
+from tests.simulation.invariants import TreeInvariants
+from tests.simulation.operators import OperatorHost
+from tests.simulation.promises import BrokenPromiseError
+from tests.support.zk_model import Change
+from zkrebalancer.operations.reset_offsets import Change as OffsetChange
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Operation
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class OperatorInvariants:
+    """Checks the transactions of commands; `tree` has to be the first to follow a transaction."""
+
+    def __init__(self, ensemble: Ensemble, tree: TreeInvariants) -> None:
+        self._ensemble = ensemble
+        self._tree = tree
+        ensemble.watchers.append(self.committed)
+
+    def committed(self, session_id: int, _operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
+        host = self._ensemble.hosts.get(session_id)
+        if not isinstance(host, OperatorHost):
+            return
+        for change in changes:
+            group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""]
+            if not change.path.startswith(paths.GROUPS + "/"):
+                continue
+            if kind == "offsets" and len(rest) > 1 and rest[1].isdigit():
+                self._check_offset(host, group, (rest[0], int(rest[1])))
+            elif not kind and change.before is not None and change.after is not None:
+                self._check_settings(host, change)
+            if change.after is not None:
+                host.versions[change.path], host.written[change.path] = change.after.version, change.after.content
+
+    def _check_offset(self, host: OperatorHost, group: str, partition: TopicPartition) -> None:
+        if holders := self._tree.holders.get((group, partition)):
+            raise BrokenPromiseError("reset", f"{host.name} wrote the offset of {partition}, which {holders} may read")
+
+    def _check_settings(self, host: OperatorHost, change: Change) -> None:
+        known = host.versions.get(change.path)
+        if change.before is not None and known != change.before.version:
+            text = f"{host.name} replaced version {change.before.version} of {change.path}, and knew {known}"
+            raise BrokenPromiseError("lost change", text)
+
+
+def check_reset(host: OperatorHost, group: str, changes: dict[TopicPartition, OffsetChange]) -> None:
+    """Check that a reset that reports success has written every offset."""
+    for partition, change in changes.items():
+        found = host.written.get(paths.offsets(group, *partition))
+        if change.in_zookeeper is not None and found != cluster_nodes.encode_counter(change.after):
+            raise BrokenPromiseError("reset", f"{host.name} is done, and has written {found!r} for {partition}")
