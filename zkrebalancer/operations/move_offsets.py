@@ -21,7 +21,7 @@ from zkrebalancer.operations.topic_offsets import (
     refuse_former_topics,
 )
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Get, Multi, Operation, SetContent
+from zkrebalancer.protocol.calls import ABSENT, Content, Create, Get, Multi, Operation, SetContent
 from zkrebalancer.protocol.cluster_nodes import MAX_COUNTER, Topic, encode_counter
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -89,7 +89,7 @@ def of_old_consumers(zk: BlockingZk, group: str) -> dict[TopicPartition, int]:
     read = zk.perform_all([Get(f"{root}/{topic}/{name}") for topic, name in nodes], ABSENT)
     found: dict[TopicPartition, int] = {}
     for (topic, name), reply in zip(nodes, read, strict=True):
-        if isinstance(reply, Content):
+        if isinstance(reply, Content) and reply.content.strip():  # an import that was killed has left empty ones
             partition, offset = decimal(name), decimal(reply.content.strip(), MAX_COUNTER)
             if partition is None or offset is None or not paths.is_legal_topic(topic):
                 raise OldOffsetsError(f"{root}/{topic}/{name}: {reply.content!r:.40} is not an offset of a partition")
@@ -198,10 +198,13 @@ def import_into_old_consumers(
     root = paths.old_group(group)
     topics = sorted({topic for topic, _number in offsets})
     create_missing(zk, paths.CONSUMERS, root, f"{root}/offsets", *(f"{root}/offsets/{topic}" for topic in topics))
-    places = {tp: f"{root}/offsets/{tp[0]}/{tp[1]}" for tp in changes}
-    create_missing(zk, *(places[tp] for tp, change in changes.items() if change.before is None))
-    contents = {places[tp]: encode_counter(change.after) for tp, change in changes.items()}
-    waiting: list[Operation] = [SetContent(path, content) for path, content in contents.items()]
+    contents = {f"{root}/offsets/{tp[0]}/{tp[1]}": encode_counter(change.after) for tp, change in changes.items()}
+    present = zk.perform_all([Get(path) for path in contents], ABSENT)
+    # An old consumer fails at a node without an offset, so that none is made before it is written.
+    waiting: list[Operation] = [
+        SetContent(path, content) if isinstance(node, Content) else Create(path, content)
+        for (path, content), node in zip(contents.items(), present, strict=True)
+    ]
     while waiting:
         fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], ())
         zk.perform(Multi(tuple(waiting[:fitting])))

@@ -117,6 +117,32 @@ def test_an_import_that_is_killed_anywhere_can_be_repeated() -> None:
     raise AssertionError("it never ends")
 
 
+def test_an_import_for_old_consumers_that_is_killed_anywhere_can_be_repeated() -> None:
+    """In `import_into_old_consumers`, create nodes first: old consumers fail at empty ones, and so does the import."""
+    for calls in range(MAX_CALLS):
+        world = without_group()
+        try:
+            import_into_old_consumers(client_of(world, calls), GROUP, OFFSETS, dry_run=False)
+        except KilledError:
+            root = f"{paths.old_group(GROUP)}/offsets/t/"
+            assert all(node.content for path, node in world.zk.nodes.items() if path.startswith(root))
+            import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
+            assert of_old_consumers(client_of(world), GROUP) == OFFSETS
+        else:
+            assert calls > len(OFFSETS)
+            return
+    raise AssertionError("it never ends")
+
+
+def test_what_a_killed_import_of_a_former_release_left_is_replaced() -> None:
+    world = without_group()
+    root = f"{paths.old_group(GROUP)}/offsets"
+    world.zk.perform(Multi(tuple(Create(path) for path in (paths.old_group(GROUP), root, f"{root}/t", f"{root}/t/0"))))
+    assert of_old_consumers(client_of(world), GROUP) == {}
+    import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
+    assert of_old_consumers(client_of(world), GROUP) == OFFSETS
+
+
 def test_a_group_with_members_and_what_does_not_exist_are_refused() -> None:
     world = world_with(partitions=3)
     world.add_agent("a")
