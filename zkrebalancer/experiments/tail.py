@@ -11,6 +11,7 @@ from pathlib import Path
 from zkrebalancer.observe.reading import Event, find_flaw
 
 BLOCK = 65_536  # bytes to look for the end of a line at once
+MAX_READ_BYTES = 64 * 1024 * 1024  # of a file at once; no line is as long
 
 
 class EventTail:
@@ -36,15 +37,20 @@ class EventTail:
                 self._offsets[path] = at
 
     def read(self) -> list[Event]:
-        """Return the events appended since the last call; an incomplete line is left for a later call."""
+        """Return the events appended since the last call, of each file some at a time.
+
+        An incomplete line is left for a later call.
+        """
         events: list[Event] = []
         for path in self._directory.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
-                complete, _newline, _torn = file.read().rpartition(b"\n")
-            if complete:
-                self._offsets[path] = self._offsets.get(path, 0) + len(complete) + 1
-                events += _parsed(complete)
+                content = file.read(MAX_READ_BYTES)
+            # What is too long for a line is no event: otherwise it would be read again and again.
+            size = len(content) if len(content) == MAX_READ_BYTES and b"\n" not in content else content.rfind(b"\n") + 1
+            if size:
+                self._offsets[path] = self._offsets.get(path, 0) + size
+                events += _parsed(content[:size])
         return sorted(events, key=lambda event: event["mono_us"])
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from zkrebalancer.protocol.errors import RebalancerError
 
@@ -19,6 +19,8 @@ Event = dict[str, Any]
 
 REORDERED_LINES = 1_000  # how far the threads of one process may write out of order
 MAX_PROBLEMS = 100
+SHOWN_BYTES = 80  # of a line that cannot be read
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a power failure can leave gigabytes of zeros without the end of a line
 MAX_NUMBER = 2**53  # the largest integer that is exact for every JSON reader; far above any time or offset
 
 _COMMON: dict[str, type] = {"mono_us": int, "kind": str}
@@ -133,12 +135,12 @@ class EventFiles:
 
     def _parsed(self, path: Path) -> Iterator[Event]:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_lines(file), 1):
                 try:
                     event = json.loads(line)
                 except (ValueError, RecursionError):
                     if line.endswith(b"\n"):
-                        self._problems.add(f"{path.name}, line {number}: not JSON: {line[:80]!r}")
+                        self._problems.add(f"{path.name}, line {number}: not JSON: {line[:SHOWN_BYTES]!r}")
                     else:
                         self.torn_lines += 1
                     continue
@@ -156,6 +158,15 @@ def _file_before(name: str) -> str | None:
         return None
     stem, number = found[1], int(found[2]) - 1
     return f"{stem}.{number:04d}.jsonl" if number else f"{stem}.jsonl"
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long for an event, only its beginning, and its end if it has one."""
+    while line := file.readline(MAX_LINE_BYTES):
+        rest = line
+        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LINE_BYTES)
+        yield line if rest is line else line[:SHOWN_BYTES] + (b"\n" if rest.endswith(b"\n") else b"")
 
 
 def find_flaw(event: object) -> str | None:

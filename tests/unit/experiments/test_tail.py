@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from zkrebalancer.experiments import tail as tail_module
 from zkrebalancer.experiments.tail import EventTail
 
 
@@ -48,3 +51,17 @@ def test_other_files_are_ignored(tmp_path: Path) -> None:
 def test_a_line_cut_by_a_full_disk_is_left_out(tmp_path: Path) -> None:
     append(tmp_path / "a.jsonl", line(1)[:8] + line(2) + line(3))
     assert moments(EventTail(tmp_path)) == [3]
+
+
+def test_what_is_too_long_for_a_line_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `EventTail.read`, wait for its end: gigabytes of zeros are read again twice a second."""
+    monkeypatch.setattr(tail_module, "MAX_READ_BYTES", 100)
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b"\0" * 250)
+    tail = EventTail(tmp_path)
+    for _ in range(3):
+        assert tail.read() == []
+    assert tail._offsets[file] == 200
+    with file.open("ab") as more:
+        more.write(b'\n{"mono_us":1,"kind":"x"}\n')
+    assert [event["mono_us"] for event in tail.read()] == [1]

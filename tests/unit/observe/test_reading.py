@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.observe.history import moved
+from zkrebalancer.observe import reading
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import REORDERED_LINES, Event, EventFiles, NoEventsError, Problems
 
@@ -87,3 +89,23 @@ def test_a_folder_without_events_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(NoEventsError, match="are empty"):
         check(tmp_path)
+
+
+@pytest.mark.parametrize(("end", "torn"), [(b"\n", 0), (b"", 1)])
+def test_a_line_that_is_too_long_is_not_kept(
+    end: bytes, torn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure left zeros. In `reading._lines`, read whole lines: 400 MB of them take 850 MB."""
+    limit = 4_000
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", limit)
+    asked: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(reading, "json", SimpleNamespace(loads=lambda line: asked.append(len(line)) or loads(line)))
+    event = b'{"mono_us":1,"kind":"x"}\n'
+    for size in (limit, 3 * limit, 3 * limit + 1):
+        problems = Problems()
+        (tmp_path / "a.jsonl").write_bytes(event + b"\0" * size + end + (event if end else b""))
+        files = EventFiles(tmp_path, problems)
+        assert len(list(files)) == (2 if end else 1)
+        assert (files.torn_lines, len(problems.lines())) == (torn, 1 - torn)
+    assert max(asked) < limit
