@@ -100,7 +100,12 @@ def test_a_line_that_is_too_long_is_not_kept(
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", limit)
     asked: list[int] = []
     loads = json.loads
-    monkeypatch.setattr(reading, "json", SimpleNamespace(loads=lambda line: asked.append(len(line)) or loads(line)))
+
+    def noting(line: bytes) -> object:
+        asked.append(len(line))
+        return loads(line)
+
+    monkeypatch.setattr(reading, "json", SimpleNamespace(loads=noting))
     event = b'{"mono_us":1,"kind":"x"}\n'
     for size in (limit, 3 * limit, 3 * limit + 1):
         problems = Problems()
