@@ -50,6 +50,8 @@ from zkrebalancer.rebalance.table import table
 
 OWNER = "/shards"  # no group has such a name
 PATIENCE_US = 10_000_000  # without a leader; then the next host in the order of hashes stands for election
+MAX_TURNS = 6  # of others; then all further hosts stand at once, because nodes of other programs may be before them
+MAX_HOSTS = 100  # that count; to share 200 shards among them takes 13 ms
 GATHER_US = 500_000  # after a change of the number, until all hosts have registered
 SHARE_INTERVAL_US = 200_000  # until the next shard is given away, if the last one has a leader by then
 
@@ -345,8 +347,13 @@ class AllShards:
         if self._node.rpartition("/")[2] not in reply.names:
             self._register()
             return
-        self._hosts = {name: self._hosts[name] for name in reply.names if name in self._hosts}
-        self._awaited_hosts = set(reply.names) - self._hosts.keys()
+        names = reply.names[:MAX_HOSTS]
+        if len(reply.names) > MAX_HOSTS:
+            self._own.complain(
+                paths.SHARD_HOSTS, f"{paths.SHARD_HOSTS}: of {len(reply.names)} nodes, {MAX_HOSTS} count"
+            )
+        self._hosts = {name: self._hosts[name] for name in names if name in self._hosts}
+        self._awaited_hosts = set(names) - self._hosts.keys()
         for name in sorted(self._awaited_hosts):
             self._own.ask(Get(f"{paths.SHARD_HOSTS}/{name}"), self._host_read, name, expected=ANY)
         self._share_out()
@@ -355,12 +362,14 @@ class AllShards:
         if name in self._awaited_hosts:
             self._awaited_hosts.remove(name)
             if isinstance(reply, Content):
-                self._hosts[name] = self._decoded(name, reply.content)
+                self._hosts[name] = self._decoded(name, reply)
             self._share_out()
 
-    def _decoded(self, name: str, content: bytes) -> ShardHost | None:
+    def _decoded(self, name: str, reply: Content) -> ShardHost | None:
         try:
-            return shards.decode_host(content)
+            if not reply.stat.ephemeral_owner:
+                raise NodeContentError("it belongs to no session")
+            return shards.decode_host(reply.content)
         except NodeContentError as error:
             path = f"{paths.SHARD_HOSTS}/{name}"
             self._own.complain(path, f"{path}: {error}; it gets no shards")
@@ -375,7 +384,7 @@ class AllShards:
         if order != self._order:
             self._order = order
             for shard, machine in enumerate(self.machines):
-                self._feed(Stand(order[shard].index(self._me) * PATIENCE_US), [machine])
+                self._feed(Stand(min(order[shard].index(self._me), MAX_TURNS) * PATIENCE_US), [machine])
         if not self._are_connected:
             self._are_connected = True
             self._feed(self._session, self.machines)

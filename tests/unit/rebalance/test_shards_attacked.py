@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import cast
+
+import pytest
 
 from tests.support.shard_world import Client, ShardProcess, ShardWorld
 from tests.support.zk_model import Right
@@ -22,9 +24,11 @@ from zkrebalancer.protocol.calls import (
     SetContent,
     Sync,
 )
-from zkrebalancer.protocol.shards import Shard
+from zkrebalancer.protocol.shards import Shard, ShardHost
+from zkrebalancer.rebalance import all_shards
 from zkrebalancer.rebalance.effects import Tick
 from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.rebalance.table import table
 from zkrebalancer.runtime.zk import BlockingZk
 
 SETTLED_MS = 5_000
@@ -204,3 +208,41 @@ def test_two_hosts_with_one_broker_id_serve_each_group_once() -> None:
     world.pass_time(60_000)
     assert len(world.led_at) == elected, "they take shards from each other"
     assert sorted(number for process in world.processes for number in process.led()) == list(range(8))
+
+
+def forge(world: ShardWorld, count: int, *, is_ephemeral: bool) -> None:
+    """Write nodes of hosts that do not run."""
+    session = world.zk.open()
+    for number in range(count):
+        content = shards.encode_host(ShardHost(1_000 + number, "forged", 1))
+        node = Create(f"{paths.SHARD_HOSTS}/{1_000 + number}-0", content, ephemeral=is_ephemeral)
+        assert isinstance(world.zk.perform(Multi((node,)), session.session_id if is_ephemeral else 0), Done)
+
+
+def test_nodes_of_no_session_are_no_hosts() -> None:
+    """From a copied tree. In `AllShards._decoded`, count them: each delays an election by ten seconds."""
+    world = ShardWorld()
+    world.prepare(4)
+    forge(world, 30, is_ephemeral=False)
+    world.add()
+    world.pass_time(SETTLED_MS)
+    world.assert_shared(4, 4)
+    assert any("belongs to no session; it gets no shards" in text for text in world.warnings)
+
+
+def test_hosts_that_only_seem_to_run_delay_elections_for_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `AllShards._share_out`, wait for every host in turn; in `_hosts_listed`, count all: 0.8 s for 5,000."""
+    considered: list[int] = []
+
+    def counting(count: int, capacities: Mapping[str, int]) -> dict[int, list[str]]:
+        considered.append(len(capacities))
+        return table(count, capacities)
+
+    monkeypatch.setattr(all_shards, "table", counting)
+    world = ShardWorld()
+    world.prepare(4)
+    forge(world, 3 * all_shards.MAX_HOSTS, is_ephemeral=True)
+    world.add()
+    world.pass_time(all_shards.MAX_TURNS * all_shards.PATIENCE_US // 1_000 + SETTLED_MS)
+    world.assert_shared(4, 4)
+    assert max(considered) <= all_shards.MAX_HOSTS + 1
