@@ -140,7 +140,7 @@ def read_shard_hosts(zk: BlockingZk) -> list[ShardHost]:
     names = _names(zk.perform(ListChildren(paths.SHARD_HOSTS), ABSENT))
     found: list[ShardHost] = []
     for reply in zk.perform_all([Get(f"{paths.SHARD_HOSTS}/{name}") for name in names], ABSENT):
-        if isinstance(reply, Content):
+        if isinstance(reply, Content) and reply.stat.ephemeral_owner:  # others are from a copied tree
             with contextlib.suppress(NodeContentError):
                 found.append(shards.decode_host(reply.content))
     return sorted(found, key=lambda host: host.brokerid)

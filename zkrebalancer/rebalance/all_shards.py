@@ -347,11 +347,10 @@ class AllShards:
         if self._node.rpartition("/")[2] not in reply.names:
             self._register()
             return
-        names = reply.names[:MAX_HOSTS]
-        if len(reply.names) > MAX_HOSTS:
-            self._own.complain(
-                paths.SHARD_HOSTS, f"{paths.SHARD_HOSTS}: of {len(reply.names)} nodes, {MAX_HOSTS} count"
-            )
+        names = sorted(reply.names)[:MAX_HOSTS]
+        if len(names) < len(reply.names):
+            text = f"{paths.SHARD_HOSTS}: of {len(reply.names)} nodes, {MAX_HOSTS} count"
+            self._own.complain(paths.SHARD_HOSTS, text)
         self._hosts = {name: self._hosts[name] for name in names if name in self._hosts}
         self._awaited_hosts = set(names) - self._hosts.keys()
         for name in sorted(self._awaited_hosts):
