@@ -16,7 +16,7 @@ SHARD_MUTATIONS = (
     Mutation(
         "no host stands for election for the shards that it should lead",
         None,
-        (Edit("AllShards._share_out", "order[shard].index(self._me) * PATIENCE_US", "10 ** 12"),),
+        (Edit("AllShards._share_out", "min(order[shard].index(self._me), MAX_TURNS) * PATIENCE_US", "10 ** 12"),),
         hostile="set_shards",
         seeds=5,
     ),
