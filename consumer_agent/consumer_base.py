@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Unpack
 
@@ -15,8 +14,9 @@ from consumer_agent.runtime.frontend import Callback, CommitCallback, Committabl
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import WHITE_LIST
+from zkrebalancer.runtime import logs
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class ConsumerBase:

@@ -6,7 +6,6 @@ long as fetching it. So a `Batch` keeps the messages, and `values()` builds no r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
@@ -16,13 +15,14 @@ from confluent_kafka import Message
 from consumer_agent.errors import ConsumerError
 from consumer_agent.runtime.record_buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 TIMESTAMP_TYPES = (None, "CreateTime", "LogAppendTime")  # in the order of librdkafka's numbers
 UNREADABLE = (SystemError, UnicodeDecodeError)  # what confluent-kafka raises for a header whose name is not UTF-8
 
 MAX_REASON = 200  # characters of what a deserializer raised
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class Record(NamedTuple):

@@ -16,6 +16,7 @@ from consumer_agent.kafka.tokens import Tokens
 from consumer_agent.kafka_config import LOGGER, TOKEN, KafkaValue, plain_settings
 from consumer_agent.runtime.threads import Thread
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.runtime import logs
 
 CONNECT_TIMEOUT_S = 10.0
 STATISTICS = "statistics.interval.ms"
@@ -35,7 +36,7 @@ DATA_PATH: Mapping[str, KafkaValue] = {  # experiments also give these to the cl
     "socket.nagle.disable": True,
 }
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 @contextmanager

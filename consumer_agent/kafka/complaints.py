@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container
 
 from confluent_kafka import KafkaError, Message
 
 from zkrebalancer.protocol import fields
+from zkrebalancer.runtime import logs
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class Complaints:
@@ -40,6 +40,10 @@ class Complaints:
         if key not in self._noted:
             self._noted.add(key)
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+
+    def left(self, partitions: Container[fields.TopicPartition]) -> None:
+        """Forget partitions that are no longer fetched."""
+        self.records_came(partitions)
 
     def records_came(self, partitions: Container[fields.TopicPartition]) -> None:
         """Note that these partitions have no fault."""

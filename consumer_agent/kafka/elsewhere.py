@@ -12,7 +12,6 @@ with their topic. So an answer that is old forbids nothing: Kafka is asked again
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ from consumer_agent.kafka.client import AdminMaker, close_aside, made
 from consumer_agent.kafka.offset_store import READ_TIMEOUT_S, error_of
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 MAX_NAMES_SHOWN = 3
 MIN_PAUSE_S = 5.0  # before Kafka is asked again, if it did not answer and nothing waits for that
@@ -45,7 +45,7 @@ HIDING_ERRORS = frozenset(  # brokers will never say; after any other error, the
     }
 )
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 Refuse = Callable[[ConsumerError], None]
 

@@ -8,7 +8,6 @@ not answer in time, librdkafka reports success with an invalid offset (-1001); t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from consumer_agent.kafka.client import AdminMaker, close_aside, made, signals_unwrapped
 from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol import fields
+from zkrebalancer.runtime import logs
 
 TIMEOUT_S = 1.0  # of a query
 OVERDUE_S = 5.0  # the client hangs, as it should report a missing answer after TIMEOUT_S
@@ -35,7 +35,7 @@ Offsets = dict[fields.TopicPartition, int | None]  # None: no answer
 Answer = Callable[[Mapping[Where, Offsets]], None]
 Described = Callable[[frozenset[int] | None, str], None]  # partitions; None: no such topic, or why there is no answer
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,6 @@ protocol.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_agent.kafka.client import AdminMaker, close_aside, made
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 READ_TIMEOUT_S = 5.0
 OVERDUE_S = 2.0  # after a request's timeout: the client hangs, and the next request gets a new one
@@ -51,7 +51,7 @@ class Committed(Protocol):
 
 Found = Callable[[Mapping[TopicPartition, tuple[int, str]] | None], None]
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class KafkaOffsetStore:

@@ -6,14 +6,15 @@ asks again ten seconds after a failure, whose reason confluent-kafka drops.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
+from zkrebalancer.runtime import logs
+
 SHAPE = "(token, time of its end in seconds since the epoch[, principal[, extensions]])"
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class Tokens:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -13,13 +12,14 @@ from confluent_kafka import Consumer as KafkaConsumer
 
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
 from zkrebalancer.protocol import fields
+from zkrebalancer.runtime import logs
 
 MAX_WARMED_BROKERS = 16
 WARM_TIMEOUT_S = 1.0  # for connecting to all of these
 DESCRIBE_TIMEOUT_S = 0.1  # for all topics of a change; undescribed, librdkafka finds added partitions within a second
 MIN_TIMEOUT_S = 0.001
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class Topics:

@@ -7,7 +7,6 @@ fetches its partitions from the application's positions. `stall_detector.py` fin
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from consumer_agent.kafka.offset_queries import Offsets, Where
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
 AWAY_S = 1.25 * LOOK_INTERVAL_S  # between two such calls: the process was suspended
@@ -31,7 +31,7 @@ RECENT_S = 600.0  # the pause before a replacement doubles with each one within 
 PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0  # so that a shortage (of descriptors, threads) may last for minutes before the limit is reached
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class WatchedFetcher:

@@ -47,7 +47,7 @@ class Commits:
         if self._interval_ms is not None and now_ms >= self._next_auto_ms:
             self._is_due, self._next_auto_ms = True, now_ms + self._interval_ms
         if self._lane.storage.in_kafka and now_ms >= self._next_refresh_ms:
-            self._lane.kafka_book.stored.clear()
+            self._lane.kafka_book.stale.update(self._lane.kafka_book.stored)
             self._is_due, self._next_refresh_ms = True, now_ms + KAFKA_REFRESH_MS
 
     def handle_requested(self, token: int) -> None:

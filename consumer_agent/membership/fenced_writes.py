@@ -175,6 +175,11 @@ class WriteLane:
         known = [self.book.stored.get(partition), self.kafka_book.stored.get(partition)]
         return max((offset for offset in known if offset is not None), default=None)
 
+    def forget_others(self) -> None:
+        """Forget the offsets of partitions that are not owned: a consumer that lives for a year has many of them."""
+        for book in (self.book, self.kafka_book):
+            book.keep(self.record.partitions)
+
     def learned_late_ms(self) -> int:
         """Return how long the last write has taken beyond a lease: a suspended process gets its reply late."""
         return max(0, self._effects.now_ms - self._sent_ms - self._lease_ms)
@@ -216,11 +221,10 @@ class WriteLane:
         if write is None or write.phase is not Phase.IN_KAFKA or write.token != token:
             return
         stored = {partition: offset for partition, offset in write.to_kafka.items() if partition not in failed}
-        self.kafka_book.stored.update(stored)
+        self.kafka_book.note_written(stored)
         if stored:
             self._effects.add(RecordCommitted(self._consumer, self.record.generation, stored))
-        for partition in failed:
-            self.kafka_book.stored.pop(partition, None)  # unknown: an unanswered request may have stored it
+        self.kafka_book.stale.update(failed)  # an unanswered request may have stored it
         if failed and not is_hopeless and now_ms < write.give_up_ms:
             write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
             write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
@@ -366,6 +370,7 @@ class WriteLane:
         self._note_chunk(write)
         self.version = version
         self.record = ack.record
+        self.forget_others()
         self._end(Outcome.STORED)
 
     def _note_chunk(self, write: Write) -> None:

@@ -52,10 +52,18 @@ class Book:
     """The stored offsets of a consumer's partitions, as far as the consumer knows them."""
 
     stored: dict[TopicPartition, int] = field(default_factory=dict, init=False)
+    stale: set[TopicPartition] = field(default_factory=set, init=False)  # to be written again, even if unchanged
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets that differ from the stored ones."""
-        return {partition: offset for partition, offset in finished.items() if self.stored.get(partition) != offset}
+        """Return the offsets to write: those that differ from the stored ones, or may not be stored any more."""
+        stored, stale = self.stored, self.stale
+        return {tp: offset for tp, offset in finished.items() if stored.get(tp) != offset or tp in stale}
+
+    def keep(self, owned: Mapping[TopicPartition, object]) -> None:
+        """Forget all other partitions: a start reads what is stored."""
+        for partition in self.stored.keys() - owned.keys():
+            del self.stored[partition]
+        self.stale.intersection_update(owned)
 
 
 @dataclass(slots=True)
@@ -65,6 +73,13 @@ class OffsetBook(Book):
     group: str
     nodes: set[TopicPartition] = field(default_factory=set)
     missing_topics: set[str] = field(default_factory=set)
+
+    def keep(self, owned: Mapping[TopicPartition, object]) -> None:
+        """Forget all other partitions, and topics without an owned one."""
+        Book.keep(self, owned)
+        self.nodes.intersection_update(owned)
+        if self.missing_topics:
+            self.missing_topics &= {topic for topic, _number in owned}
 
     def note_read(self, partition: TopicPartition, offset: int | None) -> None:
         """Note an offset that a start has read; None: there is no node."""
@@ -156,6 +171,13 @@ class KafkaBook(Book):
 
     marks: dict[str, str] = field(default_factory=dict)  # of each topic, as the group's offsets in ZooKeeper say
 
+    def keep(self, owned: Mapping[TopicPartition, object]) -> None:
+        """Forget all other partitions, and topics without an owned one."""
+        Book.keep(self, owned)
+        if self.marks:
+            for topic in self.marks.keys() - {topic for topic, _number in owned}:
+                del self.marks[topic]
+
     def note_read(
         self, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, tuple[int, str]]
     ) -> dict[TopicPartition, int]:
@@ -167,8 +189,14 @@ class KafkaBook(Book):
         valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
         for partition in partitions:
             self.stored.pop(partition, None)
+        self.stale.difference_update(partitions)
         self.stored.update(valid)
         return valid
+
+    def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note offsets that Kafka has stored."""
+        self.stored.update(offsets)
+        self.stale.difference_update(offsets)
 
     def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
         """Return the offsets with their marks, in stored form."""

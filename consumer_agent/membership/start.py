@@ -231,8 +231,9 @@ class Start:
         return {partition: thread for partition, thread in self.command.partitions.items() if thread}
 
     def handle_cancelled(self) -> None:
-        """Drop the start."""
+        """Drop the start, and what it has read."""
         self.stage = Stage.OVER
+        self.lane.forget_others()
 
     def _read(self) -> None:
         while self.unread and len(self.reading) < MAX_OFFSET_READS and self.refused.retry_at_ms is None:

@@ -6,7 +6,6 @@ until the region has placed it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,11 +20,12 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.documents import UNKNOWN
 from zkrebalancer.region.limits import BRAKE_S, queue_limit
+from zkrebalancer.runtime import logs
 
 TASK_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class ClassicSource:

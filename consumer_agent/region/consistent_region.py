@@ -7,7 +7,6 @@ was suspended. Or checkpoints of a state that the application keeps itself do (`
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -25,10 +24,11 @@ from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 MIN_EVERY_S, MAX_EVERY_S = 0.01, 86_400.0
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class ConsistentRegion:

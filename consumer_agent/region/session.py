@@ -6,7 +6,6 @@ the leader cannot have noticed that the member is lost: records are returned onl
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Order
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk import ZkClient
 
 END_TIMEOUT_S = 3.0
@@ -46,7 +46,7 @@ MISSING_ORDER_BEAT_S = 0.2  # how often an order is looked for that does not exi
 BEATS_PER_SESSION = 3  # reads of the order, which show that the session lives
 LOST = Refused(Refusal.CONNECTION_LOST)
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 @dataclass(slots=True)

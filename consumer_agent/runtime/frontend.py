@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Callback = Callable[[list[TopicPartition]], object]
 
+NEVER_NESTED = frozenset({"poll", "poll_batch", "poll_record", "unsubscribe"})  # of `steps`, in no other call
 CommitCallback = Callable[[CommitFailedError | None], object]
 Committable = Record | Mapping[TopicPartition, int] | None  # what to commit; None: everything returned
 
@@ -175,6 +176,8 @@ class Frontend(Usage):
         if self.outer is None:
             self._begin_again()
             self.outer = call
+        elif self.outer is not call and call.gi_code.co_name in NEVER_NESTED:  # type: ignore[attr-defined]
+            self._require_no_running_call(call.gi_code.co_name)  # type: ignore[attr-defined]
 
     def undo(self, call: Generator[Any, None, Any]) -> None:
         """Clean up after a call that an exception has ended at any point, for example a signal's.
@@ -367,17 +370,18 @@ class Frontend(Usage):
 
         With `on_commit`, notices report the outcomes in the order of the commits; otherwise the caller waits.
         """
-        machine_thread = self._require_commits("commit")
+        shared, machine_thread = self.shared, self._require_commits("commit")
         finished = arguments.checked_commit(what)
         token = next(self._tokens)
         try:
             if on_commit is not None:
                 self._commit_callbacks[token] = on_commit
-            self.shared.begin_commit(token, finished, by_notice=on_commit is not None)
+            shared.begin_commit(token, finished, by_notice=on_commit is not None)
             machine_thread.send(CommitRequested(token))
         except BaseException:  # refused, or a signal's exception: the caller gets it, `on_commit` is not called
             self._commit_callbacks.pop(token, None)
-            self.shared.commit_finished([token], None)
+            shared.commit_finished([token], None)
+            shared.take_commit(token)
             raise
         return token
 
@@ -386,6 +390,7 @@ class Frontend(Usage):
         machine_thread = self._require_commits("committed")
         checked = None if partitions is None else frozenset(arguments.checked_partitions("committed", partitions))
         token = next(self._tokens)
+        self.shared.stored.expect(token)
         machine_thread.send(StoredRequested(token, checked))
         return token
 

@@ -6,7 +6,6 @@ threads add with `send`. Nothing is decided here.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -34,6 +33,7 @@ from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock
 from zkrebalancer.protocol.calls import CHANGED, Multi, Refusal, Refused, Replied, ZooKeeperEvent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk import ZkClient
 
 MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has stopped
@@ -43,7 +43,7 @@ START_TIMEOUT_S = 10.0
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # no faults
 DROPPED_TIMEOUT_MS = 10_000  # for leaving the group of a dropped consumer
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class MachineThread:

@@ -391,6 +391,8 @@ class RecordBuffer:
         """Drop these partitions with their positions."""
         for partition, held in self._held(partitions):
             self._drop_records(partition, held)
+            self._unfinished.discard(partition)
+            self._again.discard(partition)
             del self._partitions[partition]
 
     def positions(self) -> dict[TopicPartition, Position]:

@@ -6,13 +6,13 @@ takes records, and runs callbacks without the lock. `changed` wakes the applicat
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
 from consumer_agent.membership.events import Origin, Position
+from consumer_agent.runtime.awaited import Awaited
 from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
@@ -21,6 +21,7 @@ from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer
 from consumer_agent.runtime.threads import Condition, new_reentrant_lock
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 MAX_ANNOUNCED_COMMITS = 10_000  # whose outcome the application does not know yet
 COUNTERS = (
@@ -33,7 +34,7 @@ COUNTERS = (
 MAX_EVENTS = 100  # of Kafka's client, that wait for the application; more are dropped
 LAST_COUNTS = "stats_cb"  # of these, only the newest waits
 MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 ResetRecorder = Callable[[OutOfRange], None]
@@ -64,10 +65,9 @@ class SharedState:
         self._known: frozenset[TopicPartition] = frozenset()  # `on_assign` has begun, and they are not given up
         self._assigning: set[TopicPartition] = set()  # `on_assign` is running
         self._is_losing = False  # `on_lost` is running
-        self._awaited_commit = 0  # the application's thread waits for one at a time
         self._announced: dict[int, None] = {}  # pending commits that will end with a notice, in order
-        self._commits: dict[int, CommitFailedError | None] = {}
-        self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
+        self._commits = Awaited[CommitFailedError | None]()
+        self.stored = Awaited[tuple[Mapping[TopicPartition, int | None], str | None]]()
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
@@ -150,9 +150,7 @@ class SharedState:
         failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
         with self.changed.lock:
             for token in tokens:
-                if token == self._awaited_commit:
-                    self._commits = {token: failure}
-                elif token in self._announced:
+                if not self._commits.answer(token, failure) and token in self._announced:
                     del self._announced[token]
                     self._notices.append(Notice(Tell.COMMITTED, set(), token, failure))
             self.changed.notify()
@@ -160,7 +158,7 @@ class SharedState:
     def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
         """Answer a request for stored offsets."""
         with self.changed.lock:
-            self._stored = {token: (offsets, error)}  # the application's thread has one request at a time
+            self.stored.answer(token, (offsets, error))
             self.changed.notify()
 
     def fail(self, error: RebalancerError) -> None:
@@ -370,12 +368,12 @@ class SharedState:
 
     def has_commit(self, token: int) -> bool:
         """Whether a commit is over; the lock must be held."""
-        return token in self._commits or self.is_closed
+        return self._commits.has(token) or self.is_closed
 
     def take_commit(self, token: int) -> CommitFailedError | None:
-        """Return the error of a commit that is over."""
+        """Return the error of a commit that is over, or is no longer awaited."""
         with self.lock:
-            return self._commits.pop(token, self._left())
+            return self._commits.take(token, self._left())
 
     def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
         """Mark this as finished (None: all that was returned), and expect its commit.
@@ -399,7 +397,7 @@ class SharedState:
             if by_notice:
                 self._announced[token] = None
             else:
-                self._awaited_commit = token
+                self._commits.expect(token)
 
     def _left(self) -> CommitFailedError:
         """Return the error of a commit after the end, with the cause of the end."""
@@ -410,12 +408,12 @@ class SharedState:
 
     def has_stored(self, token: int) -> bool:
         """Whether a request for stored offsets is answered; the lock must be held."""
-        return token in self._stored or self.is_closed
+        return self.stored.has(token) or self.is_closed
 
     def take_stored(self, token: int) -> tuple[Mapping[TopicPartition, int | None], str | None]:
         """Return the stored offsets, or why they are unknown."""
         with self.lock:
-            return self._stored.pop(token, ({}, str(self._left())))
+            return self.stored.take(token, ({}, str(self._left())))
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""

@@ -142,12 +142,14 @@ def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[Non
     arguments.check_timeout("commit", timeout_s)
     token = frontend.begin_commit(what)
     shared = frontend.shared
-    is_over = yield from until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
-    if not frontend.in_callback:
-        yield from _run_notices(frontend)
+    try:
+        is_over = yield from until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
+        if not frontend.in_callback:
+            yield from _run_notices(frontend)
+    finally:
+        error = shared.take_commit(token)
     if not is_over:
         raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
-    error = shared.take_commit(token)
     if error is not None:
         raise error
 
@@ -158,9 +160,12 @@ def committed(
     """Return the stored offsets."""
     arguments.check_timeout("committed", timeout_s)
     shared, token = frontend.shared, frontend.begin_to_ask(partitions)
-    if not (yield from until(frontend, lambda: shared.has_stored(token), time.monotonic() + timeout_s)):
+    try:
+        is_over = yield from until(frontend, lambda: shared.has_stored(token), time.monotonic() + timeout_s)
+    finally:
+        offsets, error = shared.take_stored(token)
+    if not is_over:
         raise CommitTimeoutError(f"the stored offsets are not known after {timeout_s:g} s")
-    offsets, error = shared.take_stored(token)
     if error is not None:
         raise ConsumerStateError(f"committed: {error}")
     return dict(offsets)

@@ -71,14 +71,15 @@ class Usage:
         return None if self._engine is None else self._engine.fetcher
 
     def _require_commits(self, method: str) -> MachineThread:
-        if self.machine_thread is None or (self.is_closed and not self.is_in_own_callback):
+        machine_thread = self.machine_thread  # a signal's handler may unsubscribe at any point
+        if machine_thread is None or (self.is_closed and not self.is_in_own_callback):
             raise ConsumerStateError(f"{method} is possible between the first poll and close")
         if self.runner not in {None, threading.get_ident()}:
             text = "may not be called from within a handler; a batch is stored once its handler has returned"
             raise ConsumerStateError(f"{method} {text}")
         self.require_process(method)
         self._require_no_poll(method)
-        return self.machine_thread
+        return machine_thread
 
     @property
     def is_own_process(self) -> bool:
@@ -117,6 +118,12 @@ class Usage:
                 f"{method}: another {name} is under way; only one thread at a time may use a consumer"
             )
 
+    def _require_no_running_call(self, method: str) -> None:
+        """Raise in a signal's handler that has interrupted another call, which relies on what this would change."""
+        is_running = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_RUNNING
+        if is_running and not self.in_callback:
+            raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
+
     def require_process(self, method: str) -> None:
         """Raise in a process that was forked from the consumer's own."""
         if not self.is_own_process:
@@ -130,10 +137,11 @@ class Usage:
 
     def require_machine_thread(self, method: str) -> MachineThread:
         """Return the machine thread; raise before the first poll."""
-        if self.machine_thread is None:
+        machine_thread = self.machine_thread
+        if machine_thread is None:
             raise ConsumerStateError(f"{method} is possible from the first poll on")
         self.require_process(method)
-        return self.machine_thread
+        return machine_thread
 
     def own_state(self, method: str) -> SharedState:
         """Return the shared state; raise in a forked process, where its lock may never be released."""

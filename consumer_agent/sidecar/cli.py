@@ -40,12 +40,13 @@ from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, R
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 from zkrebalancer.protocol.settings import GroupSettings, decode
 from zkrebalancer.protocol.zookeeper_security import FLAGS
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
 POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 RecordPrinter = Callable[[Record], None]
 
 

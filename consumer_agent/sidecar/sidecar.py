@@ -7,7 +7,6 @@ polling. `ledger.py` decides which records to give, and to give again; `child.py
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,13 +21,14 @@ from consumer_agent.sidecar.frames import CODECS, Ack, Fail, Frame, Revoked
 from consumer_agent.sidecar.ledger import Ledger, backoff_ms
 from consumer_agent.sidecar.run_counts import RunCounts
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 IDLE_POLL_S = 0.2  # while nothing is open: signals and the child's end are noticed within this time
 BUSY_POLL_S = 0.02  # while something is open: the same for acknowledgements if no records come
 LOOK_INTERVAL_S = 0.05  # while waiting for the child: between polls of the consumer and checks for signals
 END_TIMEOUT_S = 5.0  # in which a child without records should end after its input was closed
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class ChildError(ConsumerError):

@@ -22,6 +22,7 @@ from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from tests.simulation.conservation import check_books
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.host import Host
 from tests.simulation.kafka import Admin, Brokers, Client
@@ -96,6 +97,7 @@ class SimulatedMachineThread(MachineThread):
             if agent.schedule.tells and not isinstance(effect, effects.Failpoint):
                 agent.tell(f"-> {effect}")
             self._performers[type(effect)](effect)
+        check_books(self._machine)
 
     def _end(self) -> None:
         super()._end()

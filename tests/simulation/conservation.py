@@ -1,9 +1,11 @@
-"""Checks a coordinator after every step: counters are right, and something will end every wait."""
+"""Checks after every step: a coordinator's counters are right, something will end every wait, and books do not grow."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from consumer_agent.membership.start import Start
+from consumer_agent.membership.state_machine import StateMachine
 from tests.simulation.promises import BrokenPromiseError
 from zkrebalancer.protocol.registration import STATIC
 from zkrebalancer.rebalance import topics
@@ -60,6 +62,24 @@ def _check_accounts(group: Group) -> None:
         raise BrokenPromiseError("accounts", f"group {group.name}: held {counted - held}, indexed {held - counted}")
     if not group._moving.outstanding <= view.members.keys():
         raise BrokenPromiseError("accounts", f"group {group.name} waits for {group._moving.outstanding}")
+
+
+def check_books(machine: StateMachine) -> None:
+    """Check that an agent knows offsets only of what it owns or is about to start.
+
+    Raises:
+        BrokenPromiseError: another partition is in a book.
+
+    """
+    member = machine.member
+    if member is None or member.departure is not None or member.ending is not None:
+        return
+    book, kafka_book = member.lane.book, member.lane.kafka_book
+    starting = member.work.partitions if isinstance(member.work, Start) else frozenset()
+    others = (book.stored.keys() | book.nodes | kafka_book.stored.keys()) - member.lane.record.partitions.keys()
+    topics_known = {topic for topic, _number in member.lane.record.partitions.keys() | starting}
+    if others - starting or (book.missing_topics | kafka_book.marks.keys()) - topics_known:
+        raise BrokenPromiseError("accounts", f"{member.name} has offsets of {others - starting}, which it does not own")
 
 
 def _check_interest(machine: Coordinator) -> None:

@@ -54,9 +54,19 @@ def blind_sleeps(source: Source) -> list[str]:
     ]
 
 
+def raw_loggers(source: Source) -> list[str]:
+    """Return loggers whose handlers' errors would reach those who log."""
+    return [
+        source.at(node, "a logger that is not of zkrebalancer.runtime.logs")
+        for node, name in _calls(source)
+        if name == "getLogger" and node.args
+    ]
+
+
 MAY_CATCH_ALL = {  # how often a file may: where a bug in one group must not disturb the others
     "zkrebalancer/rebalance/scheduler.py": 1,
     "zkrebalancer/group_protocol/machine.py": 2,
+    "zkrebalancer/runtime/logs.py": 1,  # whatever an application's log handler raises
     "consumer_agent/runtime/decoding.py": 1,  # whatever an application's deserializer raises, with the record
 }
 

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.rebalance.view",
         "zkrebalancer.region",
     ),
-    "zkrebalancer.observe.events": ("zkrebalancer.protocol",),
+    "zkrebalancer.observe.events": ("zkrebalancer.protocol", "zkrebalancer.runtime.logs"),
     "zkrebalancer.coordinator": (
         "zkrebalancer.protocol",
         "zkrebalancer.assignment",
@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.runtime",
         "consumer_agent.kafka",
         "zkrebalancer.protocol",
+        "zkrebalancer.runtime.logs",
     ),
     "consumer_agent.membership": ("consumer_agent.errors", "zkrebalancer.protocol"),
     "consumer_agent.runtime": (
@@ -104,6 +105,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.kafka",
         "consumer_agent.kafka_config",
         "zkrebalancer.protocol",
+        "zkrebalancer.runtime.logs",
         "zkrebalancer.runtime.zk",
         "zkrebalancer.observe.events",
     ),
@@ -116,12 +118,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.runtime.out_of_range",
         "consumer_agent.runtime.threads",
         "zkrebalancer.protocol",
+        "zkrebalancer.runtime.logs",
     ),
     "consumer_agent.region": (
         *AGENT_SURFACE,
         "consumer_agent.runtime",
         "zkrebalancer.protocol",
         "zkrebalancer.region",
+        "zkrebalancer.runtime.logs",
         "zkrebalancer.runtime.zk",
     ),
     "consumer_agent.sidecar": (
@@ -129,6 +133,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.kafka.client",  # dead letters go to a topic with the same settings
         "zkrebalancer.protocol",
         "zkrebalancer.runtime.http_server",
+        "zkrebalancer.runtime.logs",
         "zkrebalancer.runtime.notify",
         "zkrebalancer.runtime.toml_file",
         "zkrebalancer.runtime.vitals",

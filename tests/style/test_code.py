@@ -25,6 +25,13 @@ def test_only_the_command_line_prints() -> None:
     assert [problem for source in sources for problem in code_rules.prints(source)] == []
 
 
+def test_no_log_handler_ends_a_thread_of_the_agent_or_a_connection() -> None:
+    packages = ("consumer_agent", "zkrebalancer/runtime", "zkrebalancer/observe")
+    sources = [source for source in python_sources(*PRODUCT) if source.path.startswith(packages)]
+    found = [problem for source in sources for problem in code_rules.raw_loggers(source)]
+    assert [problem for problem in found if not problem.startswith("zkrebalancer/runtime/logs.py:")] == []
+
+
 @pytest.mark.parametrize("rule", [code_rules.unfinished, code_rules.machine_paths])
 def test_the_texts_keep_each_rule(rule: TextRule) -> None:
     assert [problem for path, text in text_files() for problem in rule(path, text)] == []
@@ -48,6 +55,7 @@ SWALLOWED = "try:\n    f()\nexcept {}:\n    g()\n"
         (code_rules.broad_excepts, "try:\n    f()\nexcept Exception as e:\n    g(e)", "a.py:3: catches everything"),
         (code_rules.broad_excepts, SWALLOWED.format("(ValueError, BaseException) as e"), "a.py:3: catches everything"),
         (code_rules.prints, "print(1)", "a.py:1: print outside the command line"),
+        (code_rules.raw_loggers, "getLogger('a')", "a.py:1: a logger that is not of zkrebalancer.runtime.logs"),
     ],
 )
 def test_an_offender_is_found(rule: Rule, text: str, complaint: str) -> None:
@@ -61,6 +69,7 @@ def test_an_offender_is_found(rule: Rule, text: str, complaint: str) -> None:
         (code_rules.blind_sleeps, "while not is_done():\n    time.sleep(1)"),
         (code_rules.broad_excepts, SWALLOWED.format("ValueError")),
         (code_rules.prints, "console.print(1)"),
+        (code_rules.raw_loggers, "logging.getLogger().setLevel(1)"),
         (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
         (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException as e:\n    step = generator.throw(e)"),
     ],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import socket
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from gevent import monkey
 
 from zkrebalancer.protocol.numbers import number_setting
+from zkrebalancer.runtime import logs
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
@@ -35,7 +35,7 @@ CLOSE_LIMIT_S = 5.0
 MIN_PAUSE_S = 1.0  # after an error; doubles up to MAX_PAUSE_S
 MAX_PAUSE_S = 60.0
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 # Of the operating system, also in a program whose threads gevent has patched.
 _start_thread = monkey.get_original("_thread", "start_new_thread")
 _new_lock = monkey.get_original("_thread", "allocate_lock")

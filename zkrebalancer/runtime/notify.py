@@ -5,13 +5,14 @@ The protocol is one datagram to the socket that NOTIFY_SOCKET names; a library w
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import MutableMapping
 
+from zkrebalancer.runtime import logs
+
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 class Notifier:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zkrebalancer.runtime import clock
+from zkrebalancer.runtime import clock, logs
 from zkrebalancer.runtime.notify import Notifier
 
 LOOP_LIMIT_S = 10.0
 MIN_ZOOKEEPER_LIMIT_S = 30.0  # an election of ZooKeeper's own servers takes less; at most half of systemd's limit
 SESSIONS = 3  # or as many session timeouts, if that is longer
-STATE_LOG = logging.getLogger("zkrebalancer.state")  # for what an operator asks for by a signal
+STATE_LOG = logs.named("zkrebalancer.state")  # for what an operator asks for by a signal
 STATE_LOG.setLevel(logging.INFO)  # it is written at any --log-level
 BEAT_S = 1.0  # how often progress is checked, and at least a third of systemd's limit
 

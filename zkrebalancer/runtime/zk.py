@@ -40,6 +40,7 @@ from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, OPEN_ACL_BYTES, RequestLimit
 from zkrebalancer.protocol.rights import MAX_ACL_BYTES
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_variables
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
 from zkrebalancer.runtime.zk_login import Login
@@ -55,7 +56,7 @@ LOGIN_PAUSE_S = 5.0  # after a refused login; the password in the file may be a 
 REQUEST_VARIABLE = "ZKREBALANCER_MAX_REQUEST_BYTES"
 MAX_JUTE_MAXBUFFER = 1 << 30
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 
 
 def patient_hosts(hosts: str) -> str:

@@ -18,6 +18,7 @@ from kazoo.handlers.gevent import SequentialGeventHandler
 from kazoo.protocol.states import KeeperState
 
 from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_stream import Bell, Stream
 
@@ -26,7 +27,7 @@ CONNECT_TRIES = 3  # per session timeout
 # for one that answers. A kernel accepts connections, however busy its server is.
 TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
-_log = logging.getLogger("zkrebalancer.runtime.zk")
+_log = logs.named("zkrebalancer.runtime.zk")
 
 
 class SessionLog(logging.Logger):

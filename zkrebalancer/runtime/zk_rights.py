@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,12 +22,13 @@ from kazoo.security import ACL, Id, Permissions
 from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.rights import Principals, Rights
+from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_login import Login
 
 CONNECTION_ERRORS = (AuthFailedError, ConnectionClosedError, ConnectionLoss, SessionExpiredError)
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 30.0  # before a refused read is tried again; doubled each time
 
-_log = logging.getLogger(__name__)
+_log = logs.named(__name__)
 _PERMISSIONS = {
     "r": Permissions.READ,
     "w": Permissions.WRITE,

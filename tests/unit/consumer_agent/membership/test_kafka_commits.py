@@ -380,6 +380,7 @@ def test_what_kafka_might_forget_is_written_again() -> None:
     for _ in range(3):
         driver.now_ms += KAFKA_REFRESH_MS
         effects = driver.step(Tick())
+        assert driver.step(StoredRequested(5, None)) == [TellStored(5, {T0: 10, T1: 20})]
         assert CHECK in requests(driver.progress([e for e in effects if isinstance(e, ReadProgress)], positions))
         kafka_commits(driver, driver.answer_write(Done((None,))))
 

@@ -86,6 +86,18 @@ def test_an_offset_that_a_start_does_not_find_again_is_not_taken_for_stored(
     assert book.changed({T0: 7, T1: 8}) == {T0: 7}
 
 
+def test_only_partitions_that_are_owned_stay_in_the_books() -> None:
+    """Topics come and go for a year."""
+    book, kafka_book = OffsetBook(GROUP), KafkaBook(marks={"t": "id-1", "u": "id-2"})
+    book.missing_topics |= {"u"}
+    for one in (book, kafka_book):
+        one.note_written({T0: 7, T1: 8, ("u", 0): 9})
+        one.stale.update({T0, T1})
+        one.keep({T0: 0})
+        assert (one.stored, one.stale) == ({T0: 7}, {T0})
+    assert (book.nodes, book.missing_topics, kafka_book.marks) == ({T0}, set(), {"t": "id-1"})
+
+
 def test_each_offset_is_stored_with_the_mark_of_its_topic() -> None:
     book = KafkaBook(marks={"t": "id-1"})
     assert book.marked({T0: 7, T1: 8, ("u", 0): 9}) == {

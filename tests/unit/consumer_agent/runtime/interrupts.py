@@ -1,0 +1,233 @@
+"""A consumer whose threads a test replaces, and something that happens at a point of a call of it.
+
+Python calls a signal's handler where a function begins, after a call of C, and where a loop goes back. A profiler and a
+tracer find each of these points in turn.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+from unittest import mock
+
+from confluent_kafka import Message, TopicPartition
+
+from consumer_agent import Consumer
+from consumer_agent.membership.events import (
+    Abandoned,
+    CloseRequested,
+    CommitRequested,
+    Event,
+    StoredRequested,
+)
+from consumer_agent.runtime.engine import Engine
+from consumer_agent.runtime.notices import Tell
+from tests.support.deadlines import WITHIN_S
+from tests.unit.consumer_agent.messages import messages
+
+HERE = str(Path(__file__).parent)
+CHANGING_NOTHING = ("/signal.py", "/enum.py", "/mock.py", "/inspect.py")
+PARTITION = ("orders", 0)
+COUNT = 12
+T = TypeVar("T")
+JUMPS_BACK = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
+
+
+class Interrupted(BaseException):
+    """Stands for what a signal's handler raises."""
+
+
+class Interrupt:
+    """Raises in this thread at the points with these numbers; counts the points on the way."""
+
+    def __init__(self, *at: int) -> None:
+        self.at, self.points = at, 0
+
+    def _point(self) -> None:
+        self.points += 1
+        if self.points in self.at:
+            raise Interrupted
+
+    def profile(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in {"call", "c_return"} and _has_points(frame, is_called=event == "call"):
+            self._point()
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:  # as typeshed has it
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode" and frame.f_code.co_code[frame.f_lasti] in JUMPS_BACK and _has_points(frame):
+            self._point()
+        return self.trace
+
+    def during(self, call: Callable[[], T]) -> T:
+        sys.settrace(self.trace)
+        sys.setprofile(self.profile)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+            sys.settrace(None)
+
+
+def _has_points(frame: FrameType, *, is_called: bool = False) -> bool:
+    """Leave out the test's own calls, and thousands of points in code that changes nothing."""
+    code = frame.f_code
+    is_test = is_called and code.co_filename.startswith(HERE)
+    return not is_test and code.co_name != "_code_of" and not code.co_filename.endswith(CHANGING_NOTHING)
+
+
+class Signal(Interrupt):
+    """Calls a function at one point, as Python calls a signal's handler there."""
+
+    def __init__(self, at: int, handler: Callable[[], object]) -> None:
+        super().__init__(at)
+        self._handler = handler
+
+    def _point(self) -> None:
+        self.points += 1
+        if self.points in self.at:
+            self._handler()
+
+
+class Client:
+    """Kafka's client above a log of COUNT records; it hands over where it was assigned, in its own order of calls."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+
+    def consume(self, count: int, **_: float) -> list[Message]:
+        if self.next is None:
+            return []
+        offsets = range(self.next, min(COUNT, self.next + count))
+        self.next = offsets.stop
+        return messages(PARTITION, offsets)
+
+    def poll(self, *_: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.next = partitions[0].offset
+
+    def incremental_unassign(self, _partitions: list[TopicPartition]) -> None:
+        self.next = None
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)})})
+
+
+class Setting:
+    """A consumer with one partition, whose threads the test replaces: it does their work between calls."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.sent: list[Event] = []
+        self.due: list[Tell] = []  # callbacks that were taken
+        self.iterator: Iterator[object] = iter(())
+        self.client = Client()
+        with (
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
+            mock.patch.object(Engine, "start"),
+        ):
+            self.consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
+            self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
+            self.consumer.poll(0.0)
+        self.frontend = self.consumer._frontend
+        self.shared = self.frontend.shared
+        machine_thread = self.frontend.machine_thread
+        assert machine_thread is not None
+        machine_thread.send = self._machine  # type: ignore[method-assign]
+        machine_thread.join = mock.Mock()  # type: ignore[method-assign]
+        self.shared.emit_until(2**60)
+        self.shared.admit(PARTITION, 1, 0)
+        assert self.frontend._fetcher is not None
+        self.fetcher = self.frontend._fetcher.current
+        self.fetcher.change(lambda: {PARTITION: 0})
+        self.fetcher_round()
+
+    def _note(self, what: str) -> Callable[[list[tuple[str, int]]], None]:
+        return lambda partitions: self.told.append((what, len(partitions)))
+
+    def _machine(self, event: Event) -> None:
+        self.sent.append(event)
+        if isinstance(event, CommitRequested):
+            self.shared.commit_finished([event.token], None)
+        elif isinstance(event, StoredRequested):
+            self.shared.answer(event.token, {}, None)
+        elif isinstance(event, Abandoned | CloseRequested):
+            self.shared.become_closed()
+
+    def fetcher_round(self) -> None:
+        """Do what the fetcher's thread does when it is woken; it must not be locked out."""
+        assert self.fetcher._in_client.acquire(blocking=False)
+        self.fetcher._begin_round()
+        self.fetcher._in_client.release()
+
+    def read_all(self) -> list[int]:
+        """Return the offsets of all records that come now."""
+        offsets: list[int] = []
+        for _ in range(COUNT // 2 + 2):  # a poll takes 5 of them
+            offsets += [record.offset for record in self.consumer.poll(0.0)]
+            self.in_own_thread(self.fetcher_round)
+        return offsets
+
+    @staticmethod
+    def in_own_thread(call: Callable[[], object]) -> None:
+        """Call what another thread does: what the application's thread has left locked locks that out."""
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except AssertionError as failure:
+                failures.append(failure)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(WITHIN_S)
+        assert not thread.is_alive()
+        assert failures == []
+
+    def check_counts(self) -> None:
+        """What the buffer counts is what it holds."""
+        buffer = self.shared.buffer
+        held = list(buffer._partitions.values())
+        in_chunks = sum(len(chunk.messages) - chunk.taken for one in held for chunk in one.chunks)
+        assert buffer.retained_count == in_chunks == sum(one.count for one in held)
+        assert buffer.record_count == sum(one.count for one in held if one.wanted)
+        assert set(buffer._ready) == {tp for tp, one in buffer._partitions.items() if one.count and one.wanted}
+
+
+def interrupted_at_each_point(
+    call: Callable[[Setting], object], prepare: Callable[[Setting], object] = lambda _: None, again_after: int = 0
+) -> Iterator[tuple[Setting, object, bool]]:
+    """Make a setting for each point of a call, and interrupt it there; at last it is not interrupted.
+
+    With `again_after`, it is interrupted again so many points later, while it cleans up.
+    """
+    for at in range(1, 100_000):
+        setting = Setting()
+        prepare(setting)
+        interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
+        result, is_interrupted = None, False
+        gc.collect(0)
+        try:
+            result = interrupt.during(lambda: call(setting))  # noqa: B023
+        except Interrupted:
+            is_interrupted = True
+        assert not setting.shared.changed.is_held
+        assert gc.isenabled()
+        if not again_after:
+            setting.check_counts()
+        yield setting, result, is_interrupted
+        if interrupt.points < at:
+            assert not is_interrupted
+            assert at > 20
+            return
+    raise AssertionError("it has no end")

@@ -1,0 +1,30 @@
+"""Loggers whose handlers cannot end the thread or greenlet that logs.
+
+An application may attach any handler or filter. What it raises concerns nobody who logs: it is written to stderr, as
+`logging` itself does with the errors of its own handlers.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from contextlib import suppress
+from functools import partial
+
+
+def named(name: str) -> logging.Logger:
+    """Return the logger with this name. Exceptions of its handlers and filters do not reach those who log."""
+    log = logging.getLogger(name)
+    log.handle = partial(handle_safely, log)  # type: ignore[method-assign]
+    return log
+
+
+def handle_safely(log: logging.Logger, record: logging.LogRecord) -> None:
+    """Let a logger handle a record; show what its handlers and filters raise."""
+    try:
+        type(log).handle(log, record)
+    except Exception as error:  # noqa: BLE001  # whatever an application's handler raises
+        if logging.raiseExceptions:
+            with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+                sys.stderr.write(f"--- Logging error ---\n{''.join(traceback.format_exception(error))}")
