@@ -6,7 +6,9 @@ always whole lines, so each line is delivered exactly once however often the que
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +128,20 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 row += len(texts)
 
     def _sizes(self) -> dict[str, int]:
-        paths = sorted(self._folder.rglob("*.jsonl"))
-        return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in paths}
+        return event_sizes(self._folder)
+
+
+def event_sizes(root: Path) -> dict[str, int]:
+    """Return the size of each event file below a folder, by its path there, sorted."""
+    found: dict[str, int] = {}
+    for folder, _folders, names in os.walk(root):
+        below = folder[len(str(root)) :].lstrip("/")
+        for name in names:
+            if name.endswith(".jsonl"):
+                with suppress(FileNotFoundError):  # moved elsewhere
+                    size = os.stat(f"{folder}/{name}").st_size  # noqa: PTH116  # Paths take three times as long
+                    found[f"{below}/{name}" if below else name] = size
+    return dict(sorted(found.items()))
 
 
 def whole_lines(path: Path, begin: int, wanted: int, size: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import batch, ingest, tail, watch
 from zkrebalancer.pipeline.store import Store
-from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
+from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, event_sizes, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -64,6 +64,16 @@ def test_a_batch_keeps_its_size_limit(tmp_path: Path, monkeypatch: pytest.Monkey
         offset, rounds = end, rounds + 1
     assert rounds == 4
     assert sorted(found) == [(f"{name}.jsonl", row, "0123456789") for name in "abc" for row in range(1, 11)]
+
+
+def test_event_files_are_found_at_any_depth_and_missing_ones_are_passed_over(tmp_path: Path) -> None:
+    """Use `Path.rglob` and `Path.stat`."""
+    for name in ("b.jsonl", "x/events/a.jsonl", "x/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one\n")
+    (tmp_path / "x" / "moved.jsonl").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert list(event_sizes(tmp_path).items()) == [("b.jsonl", 4), ("x/events/a.jsonl", 4)]
 
 
 def test_available_now_ends_at_the_present_sizes(tmp_path: Path) -> None:
