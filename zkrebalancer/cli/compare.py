@@ -50,14 +50,15 @@ def compare(
       zkrebalancer experiment compare experiments --out report
     """
     require("experiments")
-    from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import local_files, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
     find_runs(directories)  # fails before Spark starts
-    with session.spark_job("facts", master, memory, settings) as spark:
+    usual = session.for_input(local_files.input_bytes(map(str, directories)))
+    with session.spark_job("facts", master, memory, {**usual, **settings}) as spark:
         found = report.compare(spark, directories, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]

@@ -58,13 +58,14 @@ def run_pipeline(
     """
     refuse_event_files(out)
     require("spark")
-    from zkrebalancer.pipeline import batch, ingest, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import batch, ingest, local_files, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
 
     require_unwatched(out)
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with session.spark_job("events and facts", master, memory, settings) as spark:
+    usual = {} if "://" in source else session.for_input(local_files.input_bytes([source]))
+    with session.spark_job("events and facts", master, memory, {**usual, **settings}) as spark:
         batch.run(spark, source, str(out))
         runs = [row for row, _number in zip(batch.summary(spark, str(out)), range(MAX_RUNS_TOLD), strict=False)]
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}

@@ -102,6 +102,11 @@ def event_files(source: Source) -> list[EventFile]:
     return found
 
 
+def input_bytes(folders: Iterable[str]) -> int:
+    """Return the size of all event files below some folders; raises NoEventsError."""
+    return sum(file.size for folder in folders for file in event_files(Source(folder)))
+
+
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 

@@ -40,10 +40,10 @@ def test_experiment_list() -> None:
 @pytest.mark.parametrize("name", ["run", "fleet", "weights", "watch"])
 def test_settings_are_passed_to_spark(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Do not pass `settings` on."""
-    passed: list[object] = []
+    passed: list[dict[str, str]] = []
 
-    def refuse(*arguments: object) -> None:
-        passed.append(arguments[2])
+    def refuse(_master: str, _memory: str | None, settings: dict[str, str]) -> None:
+        passed.append(settings)
         raise session.SparkFailedError("as wanted")
 
     write_run(tmp_path / "in", History().produced(0, 9))
@@ -52,7 +52,7 @@ def test_settings_are_passed_to_spark(name: str, monkeypatch: pytest.MonkeyPatch
     for text, expected in (("spark.ui.enabled=true", 1), ("spark.ui.enabled", 2), ("ui=true", 2)):
         result = CliRunner().invoke(zkrebalancer, ["pipeline", name, *paths, "--conf", text])
         assert result.exit_code == expected, result.output
-    assert passed == [{"spark.ui.enabled": "true"}]
+    assert [settings["spark.ui.enabled"] for settings in passed] == ["true"]
 
 
 @pytest.mark.parametrize(

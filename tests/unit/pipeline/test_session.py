@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from zkrebalancer.pipeline.session import first_line, shuffle_partitions
+from zkrebalancer.pipeline.python_daemon import without_zip
+from zkrebalancer.pipeline.session import LITTLE_BYTES, first_line, for_input, shuffle_partitions
 
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed to plan: Traceback (most recent call):
   File "worker.py", line 1, in main
@@ -25,6 +26,20 @@ Caused by: java.io.IOException: No space left on device
 def test_data_is_divided_by_the_cores_of_the_cluster() -> None:
     """Always divide it into 32 parts."""
     assert [shuffle_partitions(cores) for cores in (1, 2, 100)] == [32, 32, 300]
+
+
+def test_the_optimizing_compiler_is_only_for_much_input() -> None:
+    """Let it never compile anything, or always."""
+    (options,) = for_input(LITTLE_BYTES - 1).values()
+    assert "-XX:TieredStopAtLevel=1" in options
+    assert for_input(LITTLE_BYTES) == {}
+
+
+def test_workers_import_the_installed_pyspark() -> None:
+    assert without_zip(["", "/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-src.zip"]) == [
+        "",
+        "/spark/python/lib/py4j-src.zip",
+    ]
 
 
 def test_the_cause_is_shown_without_the_call() -> None:
