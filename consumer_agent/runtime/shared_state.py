@@ -81,10 +81,12 @@ class SharedState:
     # ---- the machine thread's side
 
     def emit_until(self, until_ms: int) -> None:
-        """Let records be returned while the clock is below `until_ms`."""
+        """Let records be returned while the clock is below `until_ms`. Nobody waits for a renewal in time."""
         with self.changed.lock:
+            is_renewed_in_time = self.now_ms() < self._emit_until_ms <= until_ms
             self._emit_until_ms = until_ms
-            self.changed.notify()
+            if not is_renewed_in_time:
+                self.changed.notify()
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition."""

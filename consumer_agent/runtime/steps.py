@@ -63,8 +63,8 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
         yield from _start(frontend)
         changed = frontend.shared.changed
         yield Turn()
+        frontend.draw(limit)
         while True:
-            frontend.draw(limit)
             with changed.lock:
                 changes, found = changed.changes, frontend.next(limit)
             is_over = frontend.is_closed or time.monotonic() >= deadline_s
@@ -80,6 +80,8 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                 return found
             else:
                 yield Wait(changes, deadline_s)
+            if changed.changes != changes or time.monotonic() < deadline_s:
+                frontend.draw(limit)  # not at the end of a poll in which nothing has come: the fetcher has waited
     finally:
         frontend.end_poll()
 

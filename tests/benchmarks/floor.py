@@ -175,8 +175,11 @@ class WrappedClient:
             case calls.Watched(path):  # its own acknowledgement
                 self._reading = {number: reading for number, reading in self._reading.items() if reading != path}
             case calls.Replied(number, calls.Content()):
-                operations = calls.SetContent(self._record, RECORD, -1), calls.Delete(self._reading[number])
-                self._request(calls.Multi(operations))
+                self._acknowledge(number)
+
+    def _acknowledge(self, number: int) -> None:
+        operations = calls.SetContent(self._record, RECORD, -1), calls.Delete(self._reading[number])
+        self._request(calls.Multi(operations))
 
 
 def time_rounds(hosts: str, size: int, conversation: str) -> tuple[list[float], float]:
@@ -187,7 +190,7 @@ def time_rounds(hosts: str, size: int, conversation: str) -> tuple[list[float], 
         client.ensure_path(above)
     command = [sys.executable, "-m", "tests.benchmarks.floor", "--client", hosts]
     numbers = [f"{conversation}-{size}-{n}" for n in range(size)]
-    children = [_start([*command, number, conversation]) for number in numbers]
+    children = [start([*command, number, conversation]) for number in numbers]
     try:
         _wait(lambda: all(client.exists(f"/channel/{number}") for number in numbers))
         before_s = sum(map(_processor_s, children))
@@ -199,7 +202,8 @@ def time_rounds(hosts: str, size: int, conversation: str) -> tuple[list[float], 
         client.stop()
 
 
-def _start(command: list[str]) -> subprocess.Popen[str]:
+def start(command: list[str]) -> subprocess.Popen[str]:
+    """Start a client, with pipes."""
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), text=True)
 
 

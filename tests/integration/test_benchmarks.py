@@ -70,6 +70,10 @@ def test_floor(run_on_servers: Run) -> None:
     assert run_on_servers("floor", "--sizes", 2).startswith("2 clients: a round takes ")
 
 
+def test_floor_join(run_on_servers: Run) -> None:
+    assert run_on_servers("floor_join", "--members", 1).startswith("1 members give up a partition each: ")
+
+
 def test_swarm(run_on_servers: Run) -> None:
     """Without an election or a death, which `test_swarm.py` has."""
     size = ("--groups", 2, "--members", 1, "--partitions", 2, "--players", 1, "--coordinators", 1)

@@ -97,9 +97,11 @@ class Handler(SequentialGeventHandler):
         used: it begins with select(2), which accepts no descriptor above 1,023, and a process with a hundred consumers
         has more.
         """
+        stream, bell = (wlist or rlist)[0], rlist[1] if len(rlist) > 1 else None
+        if stream.is_clogged or (rlist and not (bell and bell.count)):
+            self._flush(stream, timeout)
         if wlist:
-            return [], _writable(wlist, timeout), []
-        stream, bell = rlist[0], rlist[1] if len(rlist) > 1 else None
+            return [], wlist, []
         give_up_at_s = None if timeout is None else time.monotonic() + timeout
         while not (ready := _readable(stream, bell)):  # again, if what arrived is only a part of what TLS can decrypt
             left_s = None if give_up_at_s is None else give_up_at_s - time.monotonic()
@@ -107,6 +109,14 @@ class Handler(SequentialGeventHandler):
                 break
             stream.wait(bell, left_s)
         return ready, [], []
+
+    def _flush(self, stream: Stream, timeout_s: float | None) -> None:
+        """Send what kazoo has written; wait where the kernel takes no more."""
+        while not stream.flush():
+            poll = gevent.select.poll()
+            poll.register(stream.fileno(), select.POLLOUT)
+            if not poll.poll(None if timeout_s is None else 1_000 * timeout_s):
+                raise cast("Any", self).timeout_exception("socket time-out during write")  # missing in kazoo's types
 
 
 def tcp_connect_s(session_s: float) -> float:
@@ -140,18 +150,3 @@ def _readable(stream: Stream, bell: Bell | None) -> list[Stream | Bell]:
     if bell is not None and bell.count:
         return [stream, bell] if stream.pending() else [bell]
     return [stream] if stream.has_arrived() else []
-
-
-def _writable(streams: list[Stream], timeout_s: float | None) -> list[Stream]:
-    asked = [(stream.fileno(), select.POLLOUT) for stream in streams]
-    ready = _polled(select.poll(), asked, 0)
-    if not ready:
-        ready = _polled(gevent.select.poll(), asked, None if timeout_s is None else 1_000 * timeout_s)
-    return [stream for stream in streams if stream.fileno() in ready]
-
-
-def _polled(poll: Any, asked: list[tuple[int, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
-    """Return descriptor -> events for the descriptors that are ready."""
-    for descriptor, event in asked:
-        poll.register(descriptor, event)
-    return dict(poll.poll(timeout_ms))

@@ -1,7 +1,8 @@
 """What kazoo's connection reads from and waits for, with few system calls and few turns of the hub.
 
 kazoo reads the length of each answer, then the answer, and waits before each. It is woken for each request through a
-pair of sockets. Here one call reads whatever has arrived, and no socket is needed to wake a greenlet of the same hub.
+pair of sockets, and writes one at a time. Here one call reads whatever has arrived, one writes all requests of a turn
+of the hub, and no socket is needed to wake a greenlet of the same hub.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gevent
 from gevent.hub import Waiter
 
 READ_BYTES = 65_536
+MAX_UNSENT_BYTES = 65_536
 READABLE = 1  # libev's number
 
 
@@ -29,11 +31,12 @@ class Bell:
         self.waiter: Waiter[None] | None = None  # of the connection
 
     def send(self, wakes: bytes) -> int:
-        """Count a request, and wake the connection in the next turn of the hub."""
+        """Count a request, and wake the connection once all requests of this turn are made: it sends them together."""
         self.count += len(wakes)
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
-            gevent.get_hub().loop.run_callback(waiter.switch, None)
+            loop = gevent.get_hub().loop
+            loop.run_callback(loop.run_callback, waiter.switch, None)  # after the reads that this turn collects
         return len(wakes)
 
     def recv(self, size: int) -> bytes:
@@ -49,7 +52,7 @@ class Bell:
 
 
 class Stream:
-    """A connected socket, also one with TLS, that is read in large portions."""
+    """A connected socket, also one with TLS, that is read and written in large portions."""
 
     def __init__(self, socket: Any) -> None:  # noqa: ANN401  # gevent's, of two kinds
         """Read and write without waiting from now on."""
@@ -60,9 +63,29 @@ class Stream:
         self._may_have_more = True  # without waiting
         self._watcher = gevent.get_hub().loop.io(socket.fileno(), READABLE)
         self._decrypted: Callable[[], int] = getattr(socket, "pending", int)  # what TLS has not returned yet
-        self.send = socket.send
+        self._unsent = bytearray()
         self.fileno = socket.fileno
         self.setblocking = socket.setblocking
+
+    def send(self, content: bytes | memoryview) -> int:
+        """Keep it for `flush`."""
+        self._unsent += content
+        return len(content)
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether more is kept than is worth while."""
+        return len(self._unsent) >= MAX_UNSENT_BYTES
+
+    def flush(self) -> bool:
+        """Send as much as the kernel takes at once of what is kept; return whether that was all."""
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            del self._unsent[:sent]
+        return True
 
     def pending(self) -> int:
         """Return how many bytes `recv` has at once."""

@@ -118,6 +118,59 @@ def test_requests_are_sent_before_the_kernel_is_asked_for_more_replies() -> None
         assert Handler(None).select([stream, bell], [], [], WITHIN_S)[0] == [stream, bell]
 
 
+def test_requests_of_one_turn_are_written_together_before_the_wait() -> None:
+    """In `Handler.select`, flush while the bell has more, or only after the wait."""
+    with connected() as (stream, other):
+        bell = Bell()
+        bell.send(b"\0\0")
+        for request in (b"ab", b"cd"):
+            assert Handler(None).select([stream, bell], [], [], WITHIN_S)[0] == [bell]
+            assert Handler(None).select([], [stream], [], WITHIN_S)[1] == [stream]
+            stream.send(request)
+            bell.recv(1)
+        other.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            other.recv(10)
+        waiting = gevent.spawn(Handler(None).select, [stream, bell], [], [], WITHIN_S)
+        other.settimeout(WITHIN_S)
+        assert other.recv(10) == b"abcd"
+        other.send(b"e")
+        assert waiting.get(timeout=WITHIN_S)[0] == [stream]
+
+
+def test_a_long_request_is_written_as_the_other_end_reads_it() -> None:
+    """In `Handler._flush`, do not wait; in `Stream.flush`, forget what the kernel did not take."""
+    with connected() as (stream, other):
+        content = bytes(range(256)) * 40_000
+        stream.send(content)
+        writing = gevent.spawn(Handler(None).select, [], [stream], [], WITHIN_S)
+        found = bytearray()
+        while len(found) < len(content):
+            found += other.recv(len(content))
+        assert writing.get(timeout=WITHIN_S)[1] == [stream]
+        assert found == content
+
+
+def test_a_peer_that_reads_nothing_ends_the_write() -> None:
+    """In `Handler._flush`, wait without a limit: the session would end while its consumer believes in it."""
+    with connected() as (stream, _other):
+        stream.send(bytes(10_000_000))
+        with pytest.raises(gevent.Timeout):
+            Handler(None).select([], [stream], [], 0.01)
+
+
+def test_reads_that_are_collected_after_a_write_are_sent_with_it() -> None:
+    """In `Bell.send`, switch at once: a renewal and its list need two packets."""
+    with connected() as (stream, _other):
+        bell = Bell()
+        waiting = gevent.spawn(Handler(None).select, [stream, bell], [], [], WITHIN_S)
+        gevent.sleep(0)
+        bell.send(b"\0")
+        gevent.get_hub().loop.run_callback(bell.send, b"\0")
+        assert waiting.get(timeout=WITHIN_S)[0] == [bell]
+        assert bell.count == 2
+
+
 def test_a_bell_counts_the_requests() -> None:
     """As kazoo takes one ring for each request that it has sent, and may take one for none."""
     bell = Bell()

@@ -57,6 +57,18 @@ def test_records_are_returned_only_while_the_lease_is_valid() -> None:
     assert take(shared) == [10, 11, 12, 13, 14]
 
 
+def test_only_a_lease_that_had_lapsed_or_becomes_shorter_wakes_the_application() -> None:
+    """In `emit_until`, notify always: a renewal would wake each idle application; or never."""
+    clock = Clock()
+    shared = SharedState(RecordBuffer(ROOMY), clock)
+    woken: list[int] = []
+    shared.changed.listeners = [lambda: woken.append(clock.now_ms)]
+    for now_ms, until_ms in ((1_000, 1_500), (1_400, 2_000), (2_000, 2_500), (2_100, 0)):
+        clock.now_ms = now_ms
+        shared.emit_until(until_ms)
+    assert woken == [1_000, 2_000, 2_100]
+
+
 def test_a_delivery_is_recorded_when_there_is_one() -> None:
     shared = with_records(Clock())
     shared.emit_until(2_000)

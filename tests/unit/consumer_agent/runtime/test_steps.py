@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from consumer_agent import ConfigurationError, Consumer, ConsumerStateError
+from consumer_agent.records import Batch
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import Run
@@ -49,6 +50,22 @@ def test_while_a_callback_runs_only_that_may_commit() -> None:
             context.run(next, running)
         frontend.undo(running)
         consumer.close(0.1)
+
+
+@pytest.mark.parametrize(("woken_at_s", "draws"), [(1.0, 1), (0.7, 2)])
+def test_a_poll_in_which_nothing_comes_does_not_draw_at_its_end(woken_at_s: float, draws: int) -> None:
+    """In `poll`, draw after every wait: an idle application would look twice for records that the fetcher waits for."""
+    frontend = mock.Mock(is_closed=False, decoder=None)
+    frontend.shared.changed = mock.Mock(lock=mock.MagicMock(), changes=0)
+    frontend.config.max_poll_records = 500
+    frontend.next.return_value = Batch()
+    with mock.patch("consumer_agent.runtime.steps.time.monotonic", side_effect=[0.0, 0.5, woken_at_s, 1.0]):
+        polling = steps.poll(frontend, 1.0, None)
+        assert isinstance(next(polling), steps.Turn)
+        assert isinstance(next(polling), steps.Wait)
+        with pytest.raises(StopIteration):
+            next(polling)
+    assert frontend.draw.call_count == draws
 
 
 def test_records_of_a_handler_that_has_not_run_are_not_finished() -> None:
