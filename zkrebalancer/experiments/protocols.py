@@ -253,7 +253,9 @@ _ZK_CLIENT_SIDE = Protocol(
     },
 )
 
-_TUNED_HELIX = {HELIX_SESSION: "6000"}
+# ZooKeeper's default socket sleeps for 100 ms when a session is closed, and Helix opens and closes some in each join.
+_HELIX_SOCKET = {"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty"}
+_TUNED_HELIX = {HELIX_SESSION: "6000", **_HELIX_SOCKET}
 _HELIX = Protocol(
     "helix",
     "a controller of Apache Helix assigns through ZooKeeper, with Kafka's Java client",
@@ -263,7 +265,12 @@ _HELIX = Protocol(
         "default": Settings(JAVA_CLIENT, controller={}),
         "tuned": Settings(
             {**JAVA_CLIENT, **_TUNED_HELIX},
-            controller={**_TUNED_HELIX, **_TUNED_JAVA_MEMBER},
+            controller={
+                **_TUNED_HELIX,
+                **_TUNED_JAVA_MEMBER,
+                "task.pipeline.disabled": "true",
+                "external.view.disabled": "true",
+            },
         ),
     },
 )

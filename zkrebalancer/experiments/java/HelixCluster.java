@@ -40,7 +40,7 @@ final class HelixCluster implements AutoCloseable {
     }
 
     static boolean isProperty(String key) {
-        return key.startsWith("zk.") || key.startsWith("helix");
+        return key.startsWith("zk.") || key.startsWith("zookeeper.") || key.startsWith("helix");
     }
 
     /** Create the cluster unless it exists. */

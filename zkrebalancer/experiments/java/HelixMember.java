@@ -11,8 +11,9 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.helix.HelixManager;
-import org.apache.helix.HelixManagerFactory;
+import org.apache.helix.HelixManagerProperty;
 import org.apache.helix.InstanceType;
+import org.apache.helix.manager.zk.ZKHelixManager;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -67,7 +68,9 @@ final class HelixMember implements Member {
         this.ownership = new Ownership(name, log);
         ownership.observe(settings);
         settings.put("enable.auto.commit", false); // it would also commit what a session that ended had owned
-        this.manager = HelixManagerFactory.getZKHelixManager(cluster, name, InstanceType.PARTICIPANT, zookeeper);
+        // With properties given, it opens and closes one session to read the cluster's configuration, otherwise two.
+        HelixManagerProperty property = new HelixManagerProperty.Builder().build();
+        this.manager = new ZKHelixManager(cluster, name, InstanceType.PARTICIPANT, zookeeper, null, property);
         manager.getStateMachineEngine()
                 .registerStateModelFactory(HelixCluster.MODEL, new HelixPartition.Factory(this));
     }
