@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.swarm.lab import make_tree, new_chroot
+from tests.benchmarks.swarm.lab import make_tree, new_chroot, running
 from tests.benchmarks.swarm.members import Counted, SessionOfMany, wait_until
+from tests.benchmarks.swarm.player import Cast
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.protocol import command, ownership, paths
-from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Multi
+from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Get, ListChildren, Multi
 from zkrebalancer.protocol.command import Cause, StartFetcher
+from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.runtime.zk import BlockingZk
 
 GROUP, TOPIC = "swarm-0", "swarm-0"
@@ -50,6 +52,22 @@ def test_a_member_answers_a_command_and_leaves(shared_cluster: LocalCluster) -> 
             session.close()
 
 
+def test_a_swarm_with_an_evicted_member_ends_with_an_error(shared_cluster: LocalCluster) -> None:
+    """Fails if a member overlooks that its channel is gone: the figures would be those of fewer members."""
+    address = new_chroot(shared_cluster)
+    cast = Cast(address, range(1), members=2, partitions=4, topics=1, session_timeout_ms=10_000)
+    with running(shared_cluster, cast, 1) as lab, BlockingZk(address) as zk:
+        lab.players[0].order("fill", 0, 1)
+        wait_until(lambda: lab.look()["registered"] == 2, DEADLINE_S, "two registrations")
+        names = zk.perform(ListChildren(paths.ids(GROUP)))
+        assert isinstance(names, Children)
+        record = ownership.encode_eviction(EvictionRecord(1, {}, 1, 1))
+        gone = tuple(Delete(path(GROUP, names.names[0])) for path in (paths.channel, paths.ids, paths.owners))
+        zk.perform(Multi((*gone, Create(paths.evicted(GROUP, names.names[0]), record))))
+        with pytest.raises(RuntimeError, match=f"the swarm is not what it should be: .*{names.names[0]} was evicted"):
+            wait_until(lambda: not lab.look(), DEADLINE_S, "an error")
+
+
 def measured(*options: str) -> dict[str, Any]:
     """Return the figures of a small swarm."""
     command_line = [sys.executable, "-m", "tests.benchmarks.swarm", "--session-timeout", "4", *SMALL, *options]
@@ -73,8 +91,9 @@ def test_coordinators_of_a_swarm_share_its_groups() -> None:
 @pytest.mark.long
 def test_a_small_swarm_is_measured_to_its_end() -> None:
     """Fails if a phase does not settle, such as with members that drop every second watch."""
-    found = measured()
+    found = measured("--changes", "12")
     assert set(found) >= {"alone", "start of all", "rest", "beside all", "election", "restart of all", "death"}
     assert found["full"]["zk_ephemerals_count"] >= 6 * 2 * 2
     assert found["end"]["zk_ephemerals_count"] < found["full"]["zk_ephemerals_count"]
+    assert len(found["mb after 12 changes"]) == 3
     assert found["commands of the restart"] >= 6

@@ -3,8 +3,9 @@
 Runs a real ZooKeeper, two coordinators (a leader and a standby) and processes that play the members. Measures joins in
 a single group; the start of all members; processor time at rest; the same joins beside all other groups; an election
 until all groups are adopted; lease renewals; a restart of all members; the death of all members of one process. Between
-phases, memory and the size of ZooKeeper's data are recorded. With several shards of groups, which the coordinators
-share, one of them is killed instead of the election, and comes back. Prints one JSON document; progress goes to stderr.
+phases, memory and the size of ZooKeeper's data are recorded. With `--changes`, so many members then join and leave as
+fast as possible, with a look at memory after each tenth. With several shards of groups, which the coordinators share,
+one of them is killed instead of the election, and comes back. Prints one JSON document; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ HEAP_MB = 4_096
 TICK_MS = 2_000  # as in production; the shortest session is two ticks
 DEADLINE_S = 1_800.0  # of a phase
 DEATH_LOOK_S = 2.0
+PORTIONS = 10  # of the changes, with a look at memory after each
 
 
 class Measurement:
@@ -42,6 +44,7 @@ class Measurement:
         self._groups, self._members = arguments.groups, arguments.members
         self._joins, self._rest_s, self._renewals_s = arguments.joins, arguments.rest, arguments.renewals
         self._coordinators, self._shards = arguments.coordinators, arguments.shards
+        self._changes = arguments.changes
         self.results: dict[str, object] = {}
 
     def _note(self, name: str, found: object) -> None:
@@ -64,6 +67,8 @@ class Measurement:
         self._note("full", self._sizes())
         self._note("rest", lab.during(lambda: gevent.sleep(self._rest_s)))
         self._note("beside all", self._change_one_group())
+        if self._changes:
+            self._note("changes", lab.during(self._change_for_long))
         self._note("renewals", lab.during(self._renew))
         if self._shards > 1:
             self._die_and_return()
@@ -92,6 +97,19 @@ class Measurement:
         values = {name: sorted(one[name] for one in found) for name in ("join_ms", "leave_ms")}
         medians = {name: round(statistics.median(many), 1) for name, many in values.items()}
         return {**medians, **{f"{name}_max": round(many[-1], 1) for name, many in values.items()}}
+
+    def _change_for_long(self) -> None:
+        """Let members join and leave as fast as possible, and look at the memory of coordinators and ZooKeeper."""
+        lab = self._lab
+        changed = 0
+        for portion in range(1, PORTIONS + 1):
+            count = (self._changes * portion // PORTIONS - changed) // len(lab.players)
+            for player in lab.players:
+                player.begin("change", count)
+            changed += sum(player.answer()["changed"] for player in lab.players)
+            pids = [one.program.pid for one in lab.running] + [lab.cluster.zookeeper_servers[0].pid]
+            lab.look()  # raises if some member was evicted
+            self._note(f"mb after {changed} changes", [round(memory_mb(pid), 1) for pid in pids])
 
     def _elect(self, former: Coordinator) -> None:
         """Stop the leader with SIGTERM, so that the other one leads at once, and wait until it has read all groups."""
@@ -187,6 +205,7 @@ def main() -> None:
     parser.add_argument("--coordinators", type=int, default=2, help="with 1, there is no election to measure")
     parser.add_argument("--shards", type=int, default=1, help="of groups, shared by the coordinators")
     parser.add_argument("--joins", type=int, default=20, help="of one group, alone and beside all others")
+    parser.add_argument("--changes", type=int, default=0, help="joins, each with a leave, with a look at memory")
     parser.add_argument("--rest", type=float, default=60.0, help="seconds at rest")
     parser.add_argument("--renewals", type=float, default=10.0, help="seconds of lease renewals")
     parser.add_argument(

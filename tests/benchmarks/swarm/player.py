@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import gevent
@@ -18,6 +19,7 @@ from tests.benchmarks.swarm.members import Counted, Member, SessionOfMany, wait_
 MAX_MEMBERS_PER_SESSION = 1_000  # the end of a session is one transaction with all its nodes
 MAX_IN_TURN = 500  # members that are registered before answers have their turn
 CHANGE_DEADLINE_S = 600.0
+MAX_CHANGING = 20  # groups at the same time
 Answer = dict[str, Any]
 
 
@@ -103,6 +105,19 @@ class Player:
             lambda: is_so() and owned.get(group_name(group)) == wanted, CHANGE_DEADLINE_S, f"a change in group {group}"
         )
 
+    def change(self, count: float) -> Answer:
+        """Let so many members join and leave as fast as possible, one at a time in each group; return how many did."""
+        changing = min(MAX_CHANGING, len(self.cast.groups))
+        left = iter(range(int(count)))
+        gevent.joinall(
+            [gevent.spawn(self._change, self.cast.groups[n::changing], left) for n in range(changing)], raise_error=True
+        )
+        return {"changed": int(count)}
+
+    def _change(self, groups: range, left: Iterator[int]) -> None:
+        for group, _number in zip(cycle(groups), left, strict=False):
+            self.join(group)
+
     def restart(self) -> Answer:
         """End all sessions, and register all members anew."""
         for session in self._sessions:
@@ -149,6 +164,7 @@ def play(cast: Cast) -> None:
         "fill": player.fill,
         "look": player.look,
         "join": player.join,
+        "change": player.change,
         "restart": player.restart,
         "renew": player.renew,
     }
