@@ -134,6 +134,8 @@ _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's defaul
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
 _TUNED_JAVA_MEMBER = {"metadata.max.age.ms": "1000"}
+# After half of its heartbeats, the Java client 4.1.0 waits for the longest backoff, 1 s, unless both are equal.
+_TUNED_JAVA_KIP848_MEMBER = {**_TUNED_JAVA_MEMBER, "retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
 _STRATEGY = "partition.assignment.strategy"
 _JAVA_RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
 _JAVA_COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
@@ -150,14 +152,16 @@ def _classic(name: str, about: str, strategy: str) -> Protocol:
     return Protocol(name, about, "kafka", EVERY_BROKER, settings)
 
 
-def _with_java(name: str, about: str, like: Protocol, member: Mapping[str, str]) -> Protocol:
-    """Return a protocol with Kafka's own client, `like` that of librdkafka; `member`: settings of each client."""
+def _with_java(
+    name: str, about: str, like: Protocol, member: Mapping[str, str], tuned: Mapping[str, str] = _TUNED_JAVA_MEMBER
+) -> Protocol:
+    """Return a protocol with Kafka's own client, `like` that of librdkafka; `member`, `tuned`: settings of clients."""
     kept = ("session.timeout.ms", "heartbeat.interval.ms")
     settings = {
         tuning: replace(
             of,
             member={**JAVA_CLIENT, **member}
-            | ({} if tuning == "default" else _TUNED_JAVA_MEMBER)
+            | ({} if tuning == "default" else dict(tuned))
             | {key: of.member[key] for key in kept if key in of.member},
         )
         for tuning, of in like.settings.items()
@@ -285,7 +289,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
         _KIP848,
         _JAVA,
         replace(
-            _with_java("java-848", "as kip848, with Kafka's Java client", _KIP848, {"group.protocol": "consumer"}),
+            _with_java(
+                "java-848",
+                "as kip848, with Kafka's Java client",
+                _KIP848,
+                {"group.protocol": "consumer"},
+                _TUNED_JAVA_KIP848_MEMBER,
+            ),
             earlier=_JAVA.earlier[:1],
         ),
         _behind_gateway("gateway-client", "as classic-range, coordinated by this project's gateway", _RANGE, "client"),

@@ -207,6 +207,13 @@ def test_helix_controller_and_members_have_sessions_of_the_same_length() -> None
         assert (settings.controller or {}).get(HELIX_SESSION) == settings.member.get(HELIX_SESSION)
 
 
+def test_the_java_client_waits_for_no_backoff_after_a_heartbeat() -> None:
+    """In `PROTOCOLS`, leave the client's own backoffs: on average, a heartbeat of 500 ms comes after 750 ms."""
+    for tuning, settings in PROTOCOLS["java-848"].settings.items():
+        backoffs = [settings.member.get(name) for name in ("retry.backoff.ms", "retry.backoff.max.ms")]
+        assert backoffs == ([None, None] if tuning == "default" else ["50", "50"])
+
+
 def test_a_gateway_takes_its_options() -> None:
     """In the option `--consumer-heartbeat-interval-ms`, take 100 ms at least: part of a sweep would fail."""
     for protocol in PROTOCOLS.values():
