@@ -13,7 +13,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /** One consumer of Kafka's Java client, in a thread of its own; writes what its application sees as events. */
 final class JavaMember implements Member, ConsumerRebalanceListener {
-    static final Duration POLL_TIMEOUT = Duration.ofMillis(200);
+    static final Duration POLL_TIMEOUT = Duration.ofMillis(20); // with KIP-848, it rebalances in polls only
 
     private final String name;
     private final EventLog log;
