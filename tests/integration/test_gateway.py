@@ -8,9 +8,17 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ConsumerGroupType, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -168,6 +176,23 @@ def test_a_group_changes_its_protocol_and_back_while_it_is_read(
     first_leaves()
     assert read(former) == values(0, produced)
     assert committed(shared_cluster.bootstrap, group) == produced
+
+
+def test_a_group_that_has_only_offsets_is_listed_as_at_the_broker(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, topic: str
+) -> None:
+    group = f"offsets-{topic}"
+    kept = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
+    admin.alter_consumer_group_offsets([kept])[group].result(WAIT_S)
+
+    def listed(bootstrap: str) -> list[tuple[Any, ...]]:
+        asking = AdminClient({"bootstrap.servers": bootstrap})
+        found = asking.list_consumer_groups().result(WAIT_S).valid or ()
+        return [(one.state, one.type, one.is_simple_consumer_group) for one in found if one.group_id == group]
+
+    assert listed(shared_cluster.bootstrap) == [(ConsumerGroupState.EMPTY, ConsumerGroupType.CLASSIC, True)]
+    assert listed(gateway.bootstrap) == listed(shared_cluster.bootstrap)
 
 
 @pytest.mark.parametrize("kind", [*CLASSIC, KIP_848])

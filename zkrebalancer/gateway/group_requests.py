@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import gevent
@@ -22,16 +23,19 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 # How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
 LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
+EMPTY, CLASSIC = ClassicState.EMPTY.value, "classic"
 OFFSETS_SLICE = 100  # groups without members whose offsets are looked for at once
 COMMITS: dict[str, type[requests.OffsetCommitRequest | requests.TxnOffsetCommitRequest]] = {
     "OffsetCommit": requests.OffsetCommitRequest,
     "TxnOffsetCommit": requests.TxnOffsetCommitRequest,
 }
+_log = logging.getLogger(__name__)
 BY_MACHINE: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
     "JoinGroup": requests.JoinGroupRequest,
     "SyncGroup": requests.SyncGroupRequest,
@@ -86,6 +90,8 @@ class GroupRequests:
                 self._look_for_offsets(
                     [one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value]
                 )
+            elif name == "ListGroups" and not answer["error_code"]:
+                answer = self._with_groups_that_have_offsets(fields, answer)
         else:
             answer = self._others[name](header, fields, client_host)
         return codec.encode(f"{name}Response", header.version, answer)
@@ -141,6 +147,25 @@ class GroupRequests:
         self._groups.receive(request, header.version, client, when_answered)
 
     # ---- offsets
+
+    def _with_groups_that_have_offsets(self, fields: Fields, answer: Fields) -> Fields:
+        """Add groups that nobody has joined here, but that have offsets: at a broker they are empty classic groups."""
+        states, types = ({one.strip().lower() for one in fields[key]} for key in ("states_filter", "types_filter"))
+        if (states and EMPTY.lower() not in states) or (types and CLASSIC not in types):
+            return answer
+        names = set(self._groups.names)
+        try:
+            more = self._offsets.without_members(
+                lambda group: group not in names and self._groups.fence(group) is not None
+            )
+        except (ZooKeeperUnavailableError, OSError) as error:
+            _log.warning("groups cannot be listed: %s", error)
+            return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []}
+        empty = [
+            {"group_id": group, "protocol_type": "", "group_state": EMPTY, "group_type": CLASSIC}
+            for group in sorted(more)
+        ]
+        return {**answer, "groups": [*answer["groups"], *empty]}
 
     def _look_for_offsets(self, groups: list[Fields]) -> None:
         """Describe groups without members that have stored offsets as Kafka does: they are empty, not dead."""

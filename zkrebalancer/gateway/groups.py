@@ -322,9 +322,14 @@ class Groups:
         return self._is_placed and not self._claiming
 
     @property
+    def names(self) -> Collection[str]:
+        """Return the names of the groups that this gateway knows."""
+        return self._machine.group_names()
+
+    @property
     def group_count(self) -> int:
         """Return the number of groups that this gateway knows."""
-        return len(self._machine.group_names())
+        return len(self.names)
 
     def figures(self) -> list[GroupFigures]:
         """Return what metrics show of every group that this gateway knows."""

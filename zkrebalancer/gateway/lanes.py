@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import gevent
@@ -31,6 +31,12 @@ class OffsetStore(Protocol):
 
     def was_elsewhere(self, group: str) -> bool:
         """Whether the group had such members a moment ago."""
+
+    def without_members(self, is_served: Callable[[str], bool]) -> Collection[str]:
+        """Return groups that have offsets and no member that another coordinator serves; may wait.
+
+        Only those for which `is_served`, which must not wait. Raises OSError, ZooKeeperUnavailableError.
+        """
 
     def watch(self) -> None:
         """Keep `was_elsewhere` up to date, for ever; a greenlet of its own."""

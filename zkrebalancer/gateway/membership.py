@@ -2,6 +2,9 @@
 
 A restarted gateway gets its former number at once: it listens at the same address, so the former process has ended. If
 two processes announce one address, one displaces the other, which stops.
+
+A gateway that has a number goes on with the layout that it read last while the layout's node cannot be read, and writes
+it anew if the node is deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from zkrebalancer.protocol.calls import (
     Refused,
     SetContent,
 )
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.runtime import clock
 
 MAX_TRIES = 20  # of a write with which others may interfere
 _log = logging.getLogger(__name__)
@@ -58,7 +63,9 @@ class Membership:
         self._gateways: dict[int, tuple[str, int]] = {}
         self._joined_session = 0
         self._without_slot: set[int] = set()  # brokers
+        self._complaints = Complaints()
         self.number: int | None = None
+        self.fault = ""  # why the layout cannot be read; empty: it can
 
     def addresses(self) -> Addresses:
         """Return the addresses of brokers and gateways, as of the last `refresh`."""
@@ -70,12 +77,13 @@ class Membership:
         Raises:
             ZooKeeperUnavailableError: the connection broke; call again once it is back.
             DisplacedError: another process announces this address.
-            NodeContentError, TooManyError: the layout cannot be read, or is full.
+            NodeContentError: the layout cannot be read, and this gateway has no number yet.
+            TooManyError: the layout is full.
 
         """
         for _ in range(MAX_TRIES):
             session_id = self._session.session_id
-            if session_id != self._joined_session:
+            if session_id != self._joined_session or not self._has_number():
                 self._join(session_id)
             self._read_alive(session_id)
             if self.number in self._gateways:
@@ -88,12 +96,52 @@ class Membership:
         address = f"{self._host}:{self._port}"
         listed = self._session.require(ListChildren(ALIVE))
         alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
-        number = self._change_layout(lambda layout: layout.with_gateway(address, alive)).gateways[address]
+        former = self.number
+        try:
+            number = self._change_layout(lambda layout: layout.with_gateway(address, alive)).gateways[address]
+        except NodeContentError as error:
+            if former is None:
+                raise
+            self._note_fault(error)
+            number = former
+        if former not in {None, number}:
+            self._withdraw(f"{ALIVE}/{former}")
         self._announce(number)
         self.number, self._joined_session = number, session_id
 
+    def _withdraw(self, path: str) -> None:
+        """Delete the node of a former number, unless it is another gateway's by now."""
+        found = self._session.require(Get(path), Refusal.NO_NODE)
+        if isinstance(found, Content) and found.content == encode_alive(self._host, self._port):
+            delete = Delete(path, found.stat.version)
+            self._session.require(Multi((delete,)), Refusal.NO_NODE, Refusal.BAD_VERSION)
+
+    def _has_number(self) -> bool:
+        """Read the layout: whether this gateway still has its number there, as far as it can be read."""
+        found = self._session.require(Get(LAYOUT, watch=True), Refusal.NO_NODE)
+        if not isinstance(found, Content):
+            return False  # `_create_roots` writes it as this gateway knew it
+        try:
+            self._layout, self.fault = decode(found.content), ""
+        except NodeContentError as error:
+            self._note_fault(error)
+            return True
+        return self._layout.gateways.get(f"{self._host}:{self._port}") == self.number
+
+    def _note_fault(self, error: NodeContentError) -> None:
+        self.fault = str(error)
+        text = self._complaints.text(LAYOUT, self.fault, clock.steady_us() / 1e6)
+        if text is not None:
+            _log.error("%s; the last one that could be read is used. If nobody needs it, delete the node", text)
+
     def add_brokers(self, ids: Collection[int]) -> None:
-        """Give slots to brokers without one, of all that are alive; raises as `refresh` does."""
+        """Give slots to brokers without one, of all that are alive.
+
+        Raises:
+            ZooKeeperUnavailableError: as with `refresh`.
+            NodeContentError: the layout cannot be read.
+
+        """
         if set(ids) - set(self._layout.brokers):
             layout = self._change_layout(lambda layout: layout.with_brokers(ids))
             without = set(ids) - set(layout.brokers)
@@ -104,7 +152,7 @@ class Membership:
     def _create_roots(self) -> None:
         for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):
             self._session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
-        self._session.require(Multi((Create(LAYOUT, encode(Layout())),)), Refusal.NODE_EXISTS)
+        self._session.require(Multi((Create(LAYOUT, encode(self._layout)),)), Refusal.NODE_EXISTS)
 
     def _change_layout(self, change: Callable[[Layout], Layout]) -> Layout:
         for _ in range(MAX_TRIES):
@@ -114,13 +162,13 @@ class Membership:
             before = decode(found.content)
             after = change(before)
             if after == before:
-                self._layout = after
+                self._layout, self.fault = after, ""
                 return after
             written = self._session.require(
                 Multi((SetContent(LAYOUT, encode(after), found.stat.version),)), Refusal.BAD_VERSION
             )
             if not isinstance(written, Refused):
-                self._layout = after
+                self._layout, self.fault = after, ""
                 return after
         raise ZooKeeperUnavailableError(f"{LAYOUT} was changed by others at each of {MAX_TRIES} tries")
 

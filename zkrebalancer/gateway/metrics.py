@@ -38,6 +38,7 @@ GAUGES = {
     "buckets": "Buckets of groups, of 50, that this gateway serves.",
     "brokers": "Brokers with an open port.",
     "ready": "1 if /readiness answers 200.",
+    "layout_readable": "1 if /consumers/gateways/layout can be read; 0: this gateway goes on with what it read last.",
     "session_connected": "1 if there is a session with ZooKeeper.",
     "lease_seconds": "Time left to serve groups without an answer of ZooKeeper.",
     "calls_under_way": "Calls to ZooKeeper that are not answered yet.",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import gevent
 from gevent.event import AsyncResult
-from gevent.pool import Group
+from gevent.pool import Group, Pool
 
 from zkrebalancer.gateway.dialing import Address, LinkError
 from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
@@ -38,6 +38,8 @@ WATCH_S = 3.0  # if members join at the brokers while a group has members here, 
 FRESH_US = 1_000_000  # how long a join relies on the group's coordinator, and on its list of groups with members
 SHOWN_EVERY_US = 60_000_000  # per group
 WITH_MEMBERS = ["PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling"]
+EMPTY = ["Empty"]
+MAX_ASKED = 20  # brokers, at a time, when groups are listed
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
 # Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
@@ -115,6 +117,23 @@ class UpstreamOffsets:
     def was_elsewhere(self, group: str) -> bool:
         """Whether the group had members at a broker when it was last asked; asks nobody."""
         return any(group in listed.groups for listed in self._with_members.values())
+
+    def without_members(self, is_served: Callable[[str], bool]) -> set[str]:
+        """See `OffsetStore`. A broker that does not answer is left out, unless all are; its groups move to others."""
+        brokers = list(set(self._links.brokers.values()))
+        answers = Pool(MAX_ASKED).map(self._ask_for_empty, brokers) if brokers else []
+        known = [groups for groups in answers if groups is not None]
+        if brokers and not known:
+            raise LinkError("no broker says which groups have offsets")
+        return {group for groups in known for group in groups if is_served(group)}
+
+    def _ask_for_empty(self, broker: Address) -> list[str] | None:
+        try:
+            answer = self._links.to(broker).ask("ListGroups", {"states_filter": EMPTY}, None, ANSWER_TIMEOUT_S).fields()
+        except (LinkError, FrameError) as error:
+            self._show(f"groups that have only offsets are not listed: {error}")
+            return None
+        return None if answer["error_code"] else [one["group_id"] for one in answer["groups"]]
 
     def watch(self) -> None:
         """Ask all brokers again and again which groups have members there, for ever; a greenlet of its own.

@@ -246,7 +246,9 @@ class Gateway:
                 try:
                     self._membership.add_brokers(ids)
                 except (ZooKeeperUnavailableError, NodeContentError) as error:
-                    _log.warning("a new broker gets no port yet: %s", error)
+                    text = self._complaints.text("brokers", str(error), now_ms() / 1_000)
+                    if text is not None:
+                        _log.warning("a new broker gets no port yet: %s", text)
                 self._open_ports()
             if self._has_portless(ids):  # every client asks for metadata
                 self._learn_again_us = clock.steady_us() + int(RETRY_S * 1e6)
@@ -387,6 +389,7 @@ class Gateway:
             "buckets": self._groups.served_buckets,
             "brokers": len(self._ports),
             "ready": not self._faults(),
+            "layout_readable": not self._membership.fault,
             "session_connected": self._session.session_id != 0,
             "lease_seconds": self._session.lease_s,
             "calls_under_way": self._session.calls_under_way,

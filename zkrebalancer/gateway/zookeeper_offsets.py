@@ -39,6 +39,7 @@ from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
+LISTED_AT_ONCE = 100  # groups
 _log = logging.getLogger(__name__)
 
 
@@ -92,6 +93,17 @@ class ZooKeeperOffsets:
     def was_elsewhere(self, _group: str) -> bool:
         """Say no, as above."""
         return False
+
+    def without_members(self, is_served: Callable[[str], bool]) -> list[str]:
+        """See `OffsetStore`. Agents' groups count, too: their offsets are in the same nodes."""
+        groups = [group for group in self._children(paths.GROUPS) if is_served(group)]
+        found: list[str] = []
+        for at in range(0, len(groups), LISTED_AT_ONCE):
+            some = groups[at : at + LISTED_AT_ONCE]
+            replies = self._session.perform_all([ListChildren(paths.offsets(group)) for group in some])
+            pairs = zip(some, replies, strict=True)
+            found += [group for group, reply in pairs if isinstance(reply, Children) and reply.names]
+        return found
 
     def watch(self) -> None:
         """Do nothing: there is nothing to keep up to date."""

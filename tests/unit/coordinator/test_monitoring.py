@@ -97,6 +97,7 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "ChildRestarts": {f"{A}child_restarts_total{AGENT}": "0+1x90"},
     "GatewayNotReady": {f"{G}ready": "0x90"},
     "GatewayErrors": {f'{G}errors_total{{part="group"}}': "0+1x90"},
+    "GatewayLayoutUnreadable": {f"{G}layout_readable": "0x90"},
     "TopicMirrorFails": {'zkrebalancer_mirror_rounds_total{outcome="done"}': "9x90"},
 }
 

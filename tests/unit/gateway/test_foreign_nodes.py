@@ -7,12 +7,13 @@ import pytest
 from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_groups import asked, error_of, served
 from zkrebalancer.gateway.buckets import Buckets
-from zkrebalancer.gateway.layout import ALIVE, BUCKETS, OWNERS
+from zkrebalancer.gateway.layout import ALIVE, BUCKETS, LAYOUT, OWNERS, Layout, decode, encode
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredTopic, to_bytes
-from zkrebalancer.protocol.calls import Content, Create, Delete, Get, SetContent
+from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Get, ListChildren, SetContent
+from zkrebalancer.protocol.errors import NodeContentError
 
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
 BUCKET = bucket_of("a/group")
@@ -32,6 +33,64 @@ def test_a_gateway_whose_node_somebody_damages_announces_itself_again(session: M
     one.refresh()
     assert one.addresses().gateways == {one.number: ("gw", 1)}
     assert isinstance(session.perform(Get(path)), Content)
+
+
+NO_LAYOUTS = [
+    b"",
+    b"[" * 100_000,
+    b"{}",
+    b'{"version": 2}',
+    b'{"version": 1, "brokers": {"1": 0, "2": 0}, "gateways": {}}',
+]
+
+
+@pytest.mark.parametrize("content", NO_LAYOUTS)
+def test_a_gateway_goes_on_with_the_layout_that_it_read_last(session: ModelSession, content: bytes) -> None:
+    """In `Membership._join`, let NodeContentError through: at its next session, every gateway would end."""
+    one, other = Membership(session, "gw", 1), Membership(session, "gw", 2)
+    one.refresh()
+    other.refresh()
+    other.add_brokers([7])
+    session.do(SetContent(LAYOUT, content))
+    session.renew()
+    other.refresh()
+    assert (other.number, other.addresses().slots) == (1, {7: 0})
+    assert other.fault
+    with pytest.raises(NodeContentError, match=LAYOUT):
+        other.add_brokers([7, 8])  # nothing is written over what may be of a later version
+    with pytest.raises(NodeContentError, match=LAYOUT):
+        Membership(session, "gw", 3).refresh()
+
+
+def test_a_deleted_layout_is_written_again_as_it_was(session: ModelSession) -> None:
+    """In `Membership._create_roots`, begin with an empty layout: ports and numbers would change below the clients."""
+    one, other = Membership(session, "gw", 1), Membership(session, "gw", 2)
+    one.refresh()
+    other.refresh()
+    other.add_brokers([7])
+    other.add_brokers([6, 7])
+    one.refresh()
+    session.do(SetContent(LAYOUT, b"?"))
+    one.refresh()
+    session.do(Delete(LAYOUT))
+    one.refresh()
+    found = session.perform(Get(LAYOUT))
+    assert isinstance(found, Content)
+    assert decode(found.content) == Layout({7: 0, 6: 1}, {"gw:1": 0, "gw:2": 1})
+    assert not one.fault
+
+
+def test_a_gateway_follows_a_layout_that_gives_it_another_number(session: ModelSession) -> None:
+    """In `Membership._join`, keep the node of the former number: its buckets would be served by nobody."""
+    one, other = Membership(session, "gw", 1), Membership(session, "gw", 2)
+    one.refresh()
+    other.refresh()
+    session.do(SetContent(LAYOUT, encode(Layout({}, {"gw:2": 0, "x:1": 1}))))
+    one.refresh()
+    assert one.number == 2
+    listed = session.perform(ListChildren(ALIVE))
+    assert isinstance(listed, Children)
+    assert sorted(listed.names) == ["1", "2"]
 
 
 @pytest.mark.parametrize("name", ["a%2fgroup", "%61%2Fgroup", "elsewhere", "%", "%FF"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ from zkrebalancer.group_protocol.answers import (
     HeartbeatAnswer,
     JoinGroupAnswer,
     LeaveGroupAnswer,
+    ListedGroup,
+    ListGroupsAnswer,
     OffsetCheckAnswer,
     OffsetDeleteAnswer,
 )
@@ -250,3 +253,37 @@ def test_topics_whose_offsets_are_deleted_are_not_compared_with_each_other(monke
     known = OffsetDeleteAnswer(ErrorCode.NONE, frozenset({"t"}))
     assert deleted(["t", "u"] * 100, known, {"error_code": 0, "topics": []})[2] == ["u"] * 100
     assert Counted.compared == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, {"joined": "Stable", "kept": "Empty"}),
+        ({"states_filter": ["EMPTY"], "types_filter": ["Classic"]}, {"joined": "Stable", "kept": "Empty"}),
+        ({"states_filter": ["Stable"]}, {"joined": "Stable"}),
+        ({"types_filter": ["consumer"]}, {"joined": "Stable"}),
+    ],
+)
+def test_a_group_with_only_offsets_is_listed_as_at_a_broker(asked: dict[str, Any], expected: dict[str, str]) -> None:
+    """In `GroupRequests.answer`, list only the groups of the machine; it has filtered its own."""
+    answer = ListGroupsAnswer(ErrorCode.NONE, (ListedGroup("joined", "consumer", "Stable", "classic"),))
+    play = SimpleNamespace(
+        receive=lambda _request, _version, _client, when_answered: when_answered(answer),
+        fence=lambda group: None if group == "elsewhere" else "fence",
+        is_settled=True,
+        names={"joined"},
+    )
+
+    def without_members(is_served: Callable[[str], bool]) -> list[str]:
+        return [group for group in ("kept", "joined", "elsewhere") if is_served(group)]
+
+    store = SimpleNamespace(without_members=without_members)
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics())
+    content = codec.encode("ListGroupsRequest", 5, asked)
+    found = codec.decode(
+        "ListGroupsResponse",
+        5,
+        one.answer(Header(KEYS["ListGroups"], 5, 1, "c"), content, "h", 0, is_coordinator=True),
+    )
+    assert {group["group_id"]: group["group_state"] for group in found["groups"]} == expected
+    assert found["error_code"] == ErrorCode.NONE

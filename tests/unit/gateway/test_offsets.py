@@ -216,6 +216,40 @@ class Coordinator(Brokers):
         return {**super().fields(), "error_code": error, "groups": [{"group_id": group} for group in self.groups]}
 
 
+class Separate:
+    """Brokers that each answer with their own groups, or None: they are away."""
+
+    def __init__(self, *answers: dict[str, Any] | None) -> None:
+        self.brokers = {number: ("h", number) for number in range(len(answers))}
+        self.answers = answers
+
+    def to(self, address: tuple[str, int]) -> Any:
+        def ask(_name: str, fields: dict[str, Any], _highest: object, _timeout_s: float) -> Any:
+            assert fields == {"states_filter": ["Empty"]}
+            if found is None:
+                raise LinkError("away")
+            return SimpleNamespace(fields=lambda: found)
+
+        found = self.answers[address[1]]
+        return SimpleNamespace(ask=ask)
+
+
+def groups_of(*names: str, error: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
+    return {"error_code": error, "groups": [{"group_id": name} for name in names]}
+
+
+def test_groups_with_offsets_at_any_broker_are_listed() -> None:
+    """In `without_members`, list nothing if one broker of several is away."""
+    loading = groups_of("c", error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    offsets = UpstreamOffsets(
+        cast("Links", Separate(groups_of("a", "other"), None, loading, groups_of("b"))), Metrics(), fence
+    )
+    assert sorted(offsets.without_members(lambda group: group != "other")) == ["a", "b"]
+    away = UpstreamOffsets(cast("Links", Separate(None, loading)), Metrics(), fence)
+    with pytest.raises(LinkError, match="which groups have offsets"):
+        away.without_members(lambda _group: True)
+
+
 def offsets_at(brokers: Brokers) -> UpstreamOffsets:
     return UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
 

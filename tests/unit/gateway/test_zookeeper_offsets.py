@@ -228,3 +228,14 @@ def test_a_group_is_deleted_when_nobody_is_registered(store: Store) -> None:
     assert store.session.model.children(paths.offsets(GROUP)) == []
     assert store.commit({("logs", 0): 3}) == {}
     assert store.fetch() == {("logs", 0): 3}
+
+
+def test_groups_that_have_offsets_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `without_members`, take one slice only, or groups without offsets."""
+    monkeypatch.setattr("zkrebalancer.gateway.zookeeper_offsets.LISTED_AT_ONCE", 2)
+    store = Store()
+    assert not store.offsets.without_members(lambda _group: True)
+    for group in ("a", "b", "c", "d", "elsewhere"):
+        store.commit({("orders", 1): 5}, group)
+    assert store.ask("DeleteGroups", {}, "b")["results"][0]["error_code"] == ErrorCode.NONE
+    assert sorted(store.offsets.without_members(lambda group: group != "elsewhere")) == ["a", "c", "d"]
