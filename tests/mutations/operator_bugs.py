@@ -7,6 +7,13 @@ from tests.mutations.mutation import Mutation
 
 OPERATOR_MUTATIONS = (
     Mutation(
+        "a reset ends after its first transaction",
+        None,
+        (Edit("reset_offsets.reset_offsets", "while writes: pause.write(zk, writes)", "pass"),),
+        hostile="reset_offsets",
+        seeds=30,
+    ),
+    Mutation(
         "settings are written without the version that was read",
         None,
         (
@@ -17,6 +24,13 @@ OPERATOR_MUTATIONS = (
             ),
         ),
         hostile="operate",
+        seeds=30,
+    ),
+    Mutation(
+        "a killed reset leaves a pause that nobody ends",
+        25,
+        (Edit("Expiry._end", "if self._mark is not None and self._what.mark(known) == self._mark:", "if False:"),),
+        hostile="reset_offsets",
         seeds=30,
     ),
 )

@@ -61,6 +61,7 @@ class Cluster:
         self.coordinators: list[CoordinatorHost] = []
         self.agents: list[AgentHost] = []
         self.operators: list[OperatorHost] = []
+        self.empty_until_us = dict.fromkeys(GROUPS, 0)  # a group's consumers are stopped for a command
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
         OperatorInvariants(self.ensemble, self.tree)
@@ -115,8 +116,10 @@ class Cluster:
         host.is_checked, host.hanging, host.broken = self.plan.is_hostile, self.hanging, self.broken
         self.coordinators.append(host)
 
-    def add_agent(self, group: str, instance_id: str | None = None) -> None:
-        """Start an agent, unless the group is full."""
+    def add_agent(self, group: str, instance_id: str | None = None, *, whenever: bool = False) -> None:
+        """Start an agent, unless the group is full, or an operator keeps it empty for a while."""
+        if self.schedule.now_us < self.empty_until_us[group] and not whenever:
+            return
         self.agents = [agent for agent in self.agents if agent.alive]
         if sum(agent.settings.group == group for agent in self.agents) >= MAX_AGENTS:
             return

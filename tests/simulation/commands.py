@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,28 +18,61 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.operations import change_shards, configure, drain, evict, group_lifecycle, reset_offsets
 from zkrebalancer.operations import weights as weights_operation
 from zkrebalancer.operations.configure import Altered
+from zkrebalancer.operations.group_lifecycle import GroupChangedError, GroupInUseError
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import settings, weights
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
-BEGIN_US = 2_500_000  # within which a command begins after its group's consumers are stopped
-RETURN_US = 4_000_000  # within which consumers return
+BEGIN_US = 1_500_000  # within which a command begins after its group's consumers are stopped
+EMPTY_US = (500_000, 9_000_000)  # how long others are kept from starting
+PATIENCE_US = 400_000  # then consumers are killed that have not stopped
+RETURN_US = 2_000_000  # within which consumers return
+RUSHING, RUSH_US = 0.3, 80_000  # how often a consumer starts while a command runs, and within which time
+MAX_TRIES, PAUSE_S = 12, 0.5  # of an operator
 FREEZE_MS = 2_000
 PAIRS = ("rebalance_timeout_ms=900", "max_rebalance_retries=2", "strategy=range", "rebalance_debounce_ms=0")
 
 
 def _stop_consumers(cluster: Cluster, draw: Random, group: str) -> None:
-    """Stop a group's consumers, mostly all, and start others later."""
-    for agent in cluster.living_agents(group):
-        if draw.random() < 0.7:
-            cluster.applications[agent.name].close()
-        elif draw.random() < 0.9:
-            agent.kill()
+    """Stop a group's consumers for a while; mostly no other starts meanwhile."""
+    now_us = cluster.schedule.now_us
+    cluster.empty_until_us[group] = now_us + draw.randrange(*EMPTY_US)
+    _stop(cluster, group)
+    cluster.schedule.after(PATIENCE_US, _kill, cluster, group)
     for _ in range(draw.randint(1, 2)):
-        cluster.schedule.after(draw.randrange(RETURN_US), cluster.add_agent, group)
+        cluster.schedule.at(cluster.empty_until_us[group] + draw.randrange(RETURN_US), cluster.add_agent, group)
 
 
-def _begin(cluster: Cluster, draw: Random, command: Command) -> OperatorHost:
+def _stop(cluster: Cluster, group: str) -> None:
+    for agent in cluster.living_agents(group):
+        cluster.applications[agent.name].close()
+
+
+def _kill(cluster: Cluster, group: str) -> None:
+    for agent in cluster.living_agents(group):
+        agent.kill()
+
+
+def _trying_again(
+    cluster: Cluster, draw: Random, group: str, host: Callable[[], OperatorHost], try_once: Command
+) -> Command:
+    """Return a command that is repeated while the group has consumers; some consumer may start while it runs."""
+
+    def command(zk: BlockingZk) -> None:
+        for _ in range(MAX_TRIES):
+            if draw.random() < RUSHING:
+                cluster.schedule.after(draw.randrange(RUSH_US), partial(cluster.add_agent, group, whenever=True))
+            with suppress(OffsetsRefusedError, GroupInUseError, GroupChangedError):
+                try_once(zk)
+                return
+            _stop(cluster, group)
+            host().sleep(PAUSE_S)
+
+    return command
+
+
+def _begin(cluster: Cluster, command: Command) -> OperatorHost:
     host = cluster.add_operator(command)
     cluster.schedule.tell("FAULT", f"{host.name} begins")
     return host
@@ -54,10 +89,10 @@ def _begin_reset(cluster: Cluster, draw: Random, group: str) -> None:
         known = {tp: finished.get((group, tp, cluster.stored_life(group, tp)), 0) for tp in partitions}
         return {tp: draw.randint(0, end) for tp, end in known.items()}
 
-    def command(zk: BlockingZk) -> None:
+    def reset(zk: BlockingZk) -> None:
         check_reset(host, group, reset_offsets.reset_offsets(zk, group, new_offsets, dry_run=False))
 
-    host = _begin(cluster, draw, command)
+    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, reset))
 
 
 def _delete_group(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -67,13 +102,13 @@ def _delete_group(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _begin_deletion(cluster: Cluster, draw: Random, group: str) -> None:
-    def command(zk: BlockingZk) -> None:
+    def delete(zk: BlockingZk) -> None:
         group_lifecycle.delete_group(zk, group, group_lifecycle.read_nodes(zk, group))
         if is_created_again:
             group_lifecycle.create_group(zk, group, settings.decode(cluster.settings(group, SETTINGS[0])))
 
     is_created_again = draw.random() < 0.8
-    _begin(cluster, draw, command)
+    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, delete))
 
 
 def _operate(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -89,7 +124,7 @@ def _operate(cluster: Cluster, draw: Random, target: Target) -> None:
     if member is not None:
         commands += [_evicting(group, member)] * 4
     for command in draw.sample(commands, 2):  # at the same time
-        _begin(cluster, draw, command)
+        _begin(cluster, command)
 
 
 def _altering(group: str, altered: Altered) -> Command:
@@ -127,7 +162,7 @@ def _changes(cluster: Cluster, draw: Random, target: Target) -> list[Altered]:
 
 def _run_change_shards(cluster: Cluster, draw: Random, _target: Target) -> None:
     count = draw.randint(1, shards.MAX_COUNT)
-    _begin(cluster, draw, lambda zk: change_shards.change(zk, count))
+    _begin(cluster, lambda zk: change_shards.change(zk, count))
 
 
 COMMANDS: dict[str, Do] = {

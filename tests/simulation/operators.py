@@ -45,7 +45,8 @@ SESSION_MS = 10_000
 THINK_US = (50, 3_000)  # between a reply and the next call
 TROUBLES = ("kill", "kill", "kill", "kill later", "interrupt", "drop", "lose", "slow", "suspend", "refuse")
 TROUBLE_PROBABILITY = 0.6
-MAX_WAITS = 24  # of them, trouble begins at one
+TROUBLE_AFTER_WRITE = 0.6
+MAX_WAITS = 16  # of them, trouble begins at one
 SOON_US = 4_000
 SUSPENDED_US = (100_000, 100_000_000)  # also longer than a pause of starts lasts without its operation
 REFUSED_US = 3_000_000
@@ -72,6 +73,7 @@ class OperatorHost(Host):
         draw = self.random
         self._trouble = draw.choice(TROUBLES) if draw.random() < TROUBLE_PROBABILITY else ""
         self._trouble_at = draw.randint(1, draw.randint(1, MAX_WAITS))
+        self._is_writing_first = draw.random() < TROUBLE_AFTER_WRITE  # the waits before its first write do not count
 
     # The schedule's side --------------------------------------------------------------------------------------------
 
@@ -147,9 +149,10 @@ class OperatorHost(Host):
         """Die, if dead; meet what the seed has in store for this call."""
         if not self.alive:
             raise GreenletExit
-        self._waits += 1
+        self._waits += bool(self.written) or not self._is_writing_first
         if not self._trouble or self._waits != self._trouble_at:
             return
+        self._waits += 1  # once
         self.tell(f"meets trouble: {self._trouble}")
         soon_us = self.random.randrange(SOON_US)
         if self._trouble == "kill":

@@ -89,9 +89,9 @@ HOSTILE_WEIGHTS = {
     "garble_epoch": 3,
     "foreign_leader": 2,
     "limit_sessions": 2,
-    "reset_offsets": 4,
-    "delete_group": 3,
-    "operate": 6,
+    "reset_offsets": 8,
+    "delete_group": 4,
+    "operate": 8,
 }
 
 # The same for runs in which the coordinators share several shards of groups, see `shards.py`.
