@@ -277,6 +277,8 @@ class AllShards:
             Coordinator(self.identity, self._weighing, self._limit, shard, self._numbers)
             for shard in number.all(version)
         )
+        for machine in self.machines:  # each of which reads the same topics
+            machine.scheduler.complaints = self.scheduler.complaints
         if self._keeps_turnover:
             self.keep_turnover()
         self._are_connected = number.shards == 1

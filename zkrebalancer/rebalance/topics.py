@@ -18,6 +18,7 @@ OWNER = "/topics"  # no group has such a name
 WORK_OF_A_READ = 5  # units of `scheduler.MAX_WORK_PER_STEP`
 WORK_OF_A_LOOK = 10  # more, because the first match of a pattern takes longer than later ones
 WORK_OF_A_NOTICE = 60
+MAX_NAMED = 20  # topics whose faults are logged one by one; those of all others together, at growing intervals
 
 
 class TopicListener:
@@ -44,6 +45,7 @@ class TopicListener:
         self._reported_kind = ""
         self._to_notify: deque[str] = deque()  # groups that the change may concern
         self._tries: Counter[str] = Counter()  # to read topics that may not be read
+        self._named: set[str] = set()  # topics whose faults are logged one by one
 
     def read_all(self) -> None:
         """Read the topics anew: at startup, and when the watches are gone with a connection."""
@@ -182,7 +184,10 @@ class TopicListener:
             return cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
         except NodeContentError as error:
             path = paths.topic(name)
-            self._scheduler.complain(path, f"{path}: {error}; the topic stays as it was until its node changes")
+            if len(self._named) < MAX_NAMED:
+                self._named.add(name)
+            place = path if name in self._named else paths.BROKER_TOPICS  # another program may have made thousands
+            self._scheduler.complain(place, f"{path}: {error}; the topic stays as it was until its node changes")
             return before
 
     def _read_later(self, name: str) -> None:

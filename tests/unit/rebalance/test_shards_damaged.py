@@ -173,3 +173,13 @@ def test_the_first_deadline_is_found_without_a_look_at_all() -> None:
     assert len(deadlines._heap) <= MAX_MOVED * 3
     deadlines.clear()
     assert deadlines.first_us() is None
+
+
+def test_the_fault_of_a_topic_is_logged_once_whatever_the_number_of_shards() -> None:
+    """In `AllShards._become`, let each machine count its own faults: 200 lines for one topic."""
+    world = ShardWorld()
+    world.prepare(8)
+    world.zk.perform(Multi((Create(paths.topic("foreign"), b"{"),)))
+    world.add()
+    world.pass_time(SETTLED_MS)
+    assert len([text for text in world.warnings if "stays as it was" in text]) == 1

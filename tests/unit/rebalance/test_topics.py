@@ -238,3 +238,18 @@ def test_a_topic_that_could_never_be_read_is_stopped_once_it_is_gone() -> None:
     world.delete_topic("t")
     world.pass_time(2_000)
     assert {topic for topic, _partition in world.owned()["a-1"]} == {"u"}
+
+
+def test_of_many_foreign_nodes_beside_topics_a_few_are_logged() -> None:
+    """In `TopicListener._decoded`, log each: thousands of lines at every election."""
+    world = World()
+    world.set_topic("t", 2)
+    world.zk.perform(Multi(tuple(Create(paths.topic(f"foreign-{chr(97 + n)}"), b"{") for n in range(26))))
+    world.create_group()
+    world.add_coordinator()
+    world.pass_time(5_000)
+    said = [text for text in world.warnings if "stays as it was" in text]
+    assert len(said) == topics.MAX_NAMED + 6
+    world.zk.perform(Multi(tuple(Create(paths.topic(f"more-{chr(97 + n)}"), b"{") for n in range(26))))
+    world.pass_time(9_000)
+    assert len([text for text in world.warnings if "stays as it was" in text]) <= topics.MAX_NAMED + 8
