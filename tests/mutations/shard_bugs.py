@@ -40,7 +40,7 @@ SHARD_MUTATIONS = (
         (
             Edit(
                 "AllShards._all_replied",
-                "for one in event.replies: if one.call_id not in self._callers:"
+                "for one in [one for one in event.replies if one.call_id not in self._callers]:"
                 " self.scheduler.answer(one.call_id, one.reply)"
                 " of_machines: dict[Coordinator, list[calls.Replied]] = {}"
                 " for one in event.replies: if (machine := self._callers.pop(one.call_id, None)) is not None:",
