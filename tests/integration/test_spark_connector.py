@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,9 +36,15 @@ def test_spark_reads_just_what_the_group_assigns(spark: SparkSession, stage: Sta
     seen: list[tuple[int, int]] = []
     values = set[bytes]()
     counts: list[int] = []
+    plans = io.StringIO()
 
     def store(batch: DataFrame, _number: int) -> None:
-        rows = kafka_records(batch, {"kafka.bootstrap.servers": stage.cluster.bootstrap}).collect()
+        records = kafka_records(batch, {"kafka.bootstrap.servers": stage.cluster.bootstrap})
+        if not counts:
+            batch.sparkSession.conf.set("spark.sql.maxPlanStringLength", "100000")
+            with contextlib.redirect_stdout(plans):
+                records.explain()
+        rows = records.collect()
         counts.append(len(rows))
         seen.extend((row["partition"], row["offset"]) for row in rows)
         values.update(bytes(row["value"]) for row in rows)
@@ -54,6 +62,7 @@ def test_spark_reads_just_what_the_group_assigns(spark: SparkSession, stage: Sta
     assert len(seen) == 21
     assert b"aborted" not in values
     assert max(counts) <= 8
+    assert "BatchScan" in plans.getvalue()  # Spark's second interface, which makes no Scala objects
 
 
 def test_a_batch_of_records_is_refused_with_what_to_do(spark: SparkSession) -> None:

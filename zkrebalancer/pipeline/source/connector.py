@@ -7,14 +7,16 @@ The group still decides what is read and when it is committed; only the reading 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline.source.columns import spark_schema
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.protocol.errors import ConfigurationError
 
+FIRST_VERSION = "spark.sql.sources.useV1SourceList"  # the formats that Spark reads by its first interface
 NEEDED = ("topic", "partition", "begin", "end", "generation")
 DEFAULTS = {
     "kafka.isolation.level": "read_committed",  # as this project's source reads
@@ -44,7 +46,24 @@ def kafka_records(batch: DataFrame, options: Mapping[str, str]) -> DataFrame:
     if not ranges:
         has_headers = {name.lower(): text for name, text in options.items()}.get("includeheaders") == "true"
         return spark.createDataFrame([], spark_schema(has_headers)).drop("generation")
-    return spark.read.format("kafka").options(**DEFAULTS | dict(options) | where(ranges)).load()
+    reader = spark.read.format("kafka").options(**DEFAULTS | dict(options) | where(ranges))
+    with _second_version(spark):
+        return reader.load()
+
+
+@contextmanager
+def _second_version(spark: SparkSession) -> Iterator[None]:
+    """Let Spark read from Kafka by its second interface in the block.
+
+    For a batch, Spark still chooses the first one, which makes a Scala object of each record and a row of that again.
+    """
+    usual = spark.conf.get(FIRST_VERSION) or ""
+    others = [name for name in usual.split(",") if name.strip().lower() != "kafka"]
+    spark.conf.set(FIRST_VERSION, ",".join(others))
+    try:
+        yield
+    finally:
+        spark.conf.set(FIRST_VERSION, usual)
 
 
 def where(ranges: Iterable[Range]) -> dict[str, str]:
