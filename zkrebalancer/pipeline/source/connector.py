@@ -57,13 +57,15 @@ def _second_version(spark: SparkSession) -> Iterator[None]:
 
     For a batch, Spark still chooses the first one, which makes a Scala object of each record and a row of that again.
     """
-    usual = spark.conf.get(FIRST_VERSION) or ""
-    others = [name for name in usual.split(",") if name.strip().lower() != "kafka"]
-    spark.conf.set(FIRST_VERSION, ",".join(others))
+    usual = spark.conf.get(FIRST_VERSION, None)  # None if it is not set
+    spark.conf.set(FIRST_VERSION, "")
     try:
         yield
     finally:
-        spark.conf.set(FIRST_VERSION, usual)
+        if usual is None:
+            spark.conf.unset(FIRST_VERSION)
+        else:
+            spark.conf.set(FIRST_VERSION, usual)
 
 
 def where(ranges: Iterable[Range]) -> dict[str, str]:
