@@ -79,7 +79,8 @@ def _connection_settings(config: ConsumerConfig) -> dict[str, Any]:
 
 def _users_settings(config: ConsumerConfig) -> dict[str, Any]:
     given = config.kafka_config
-    log = given.get(LOGGER, KafkaLog("librdkafka"))
+    users: Any = given.get(LOGGER)
+    log = KafkaLog("librdkafka") if users is None else logs.SafeLog(users)
     tokens = {TOKEN: Tokens(given[TOKEN])} if TOKEN in given else {}  # type: ignore[arg-type]  # it is checked
     return {**plain_settings(given), LOGGER: log, **tokens}
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
@@ -29,6 +30,9 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
 MAX_NAMES_SHOWN = 3
+MAX_PASSED = (
+    100_000  # partitions that need no other comparison; if more have come and gone, the first are compared again
+)
 MIN_PAUSE_S = 5.0  # before Kafka is asked again, if it did not answer and nothing waits for that
 MAX_PAUSE_S = 60.0
 OVERDUE_S = 30.0  # of an answer: the client could not be made, or hangs
@@ -122,7 +126,7 @@ class LookAtKafka:
         self._found_s = 0.0
         self._waiting: list[Judge] = []  # for the answer that is under way
         self._unchecked: dict[TopicPartition, int] = {}  # offsets in ZooKeeper
-        self._passed: set[TopicPartition] = set()  # compared once; comparing them again would show nothing new
+        self._passed: dict[TopicPartition, None] = {}  # compared once; comparing them again would show nothing new
         self._is_unchecked = False  # Kafka has not answered since the last check
         self._retry_at_s, self._pause_s = 0.0, MIN_PAUSE_S
         self._asking_until_s = 0.0
@@ -179,8 +183,10 @@ class LookAtKafka:
         with self._lock:
             error = fault(self._group, found, self._unchecked)
             if error is None:
-                self._passed.update(self._unchecked)
+                self._passed.update(dict.fromkeys(self._unchecked))
                 self._unchecked = {}
+                for partition in list(islice(self._passed, max(0, len(self._passed) - MAX_PASSED))):
+                    del self._passed[partition]
             if error is None or is_fresh:  # after a fault, every later check ends in it
                 self._is_unchecked = False
         return error

@@ -68,7 +68,7 @@ class Fetcher:
         self._topics = Topics(self._consumer, config.bootstrap, self._came_back)
         self._in_client = new_reentrant_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
-        self._topics_seen: set[str] = set()  # from which messages may still come
+        self._topics_seen: set[str] = set()  # from which messages may still come; more than one if there were more
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # fetch from this offset; None: stop
         self._answered: list[Callable[[], None]] = []  # handlers of answered queries, for the next round
@@ -293,11 +293,13 @@ class Fetcher:
         if leaving:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
             self._stalls.unassigned(leaving)
+            self._complaints.left(leaving)
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
             self._topics.describe_added(coming)
-            self._topics_seen.update(topic for topic, _number in coming)
+            if len(self._topics_seen) <= 1:
+                self._topics_seen.update(topic for topic, _number in coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )

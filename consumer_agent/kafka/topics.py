@@ -18,6 +18,7 @@ MAX_WARMED_BROKERS = 16
 WARM_TIMEOUT_S = 1.0  # for connecting to all of these
 DESCRIBE_TIMEOUT_S = 0.1  # for all topics of a change; undescribed, librdkafka finds added partitions within a second
 MIN_TIMEOUT_S = 0.001
+MAX_KNOWN_TOPICS = 10_000  # besides those of one description; a consumer may live for a year while topics come and go
 
 _log = logs.named(__name__)
 
@@ -81,5 +82,7 @@ class Topics:
             found: dict[str, Any] = self._client.list_topics(**named, timeout=timeout_s).topics
         finally:
             self._came_back()
+        if len(self._counts) > MAX_KNOWN_TOPICS:
+            self._counts.clear()  # they are described again when partitions are added
         self._counts.update((name, len(metadata.partitions)) for name, metadata in found.items())
         return found

@@ -18,7 +18,7 @@ from consumer_agent.records import Batch
 from consumer_agent.region.joining import DEFAULT_RESET_S, own_state
 from consumer_agent.region.own_state import PARTITION, SINK, Checkpoint, OwnState, checked_handlers, checked_recovery
 from consumer_agent.region.progress import Extent, Progress
-from consumer_agent.region.sink import Advance, Claim, Sink
+from consumer_agent.region.sink import Advance, Claim, Keeping, Sink
 from consumer_agent.region.sinks import as_sink
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol import paths
@@ -255,6 +255,10 @@ class ConsistentRegion:
         unclaimed = self._progress.unclaimed(generations)
         if not unclaimed:
             return False
+        kept = generations.keys() | self._consumer.generation().keys()
+        self._progress.keep(kept)
+        if isinstance(sink, Keeping):
+            sink.keep(kept)
         origins = self._frontend.shared.origins
         claims = [Claim(tp, generations[tp], *origins[tp], expected[tp]) for tp in unclaimed]
         answer = sink.claim(self.group, claims)

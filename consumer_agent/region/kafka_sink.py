@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +133,12 @@ class KafkaSink:
         self._read(group, lanes, awaits_end=True)  # from now on, a late claim sees these and ends no producer
         self._lanes |= lanes
         return {partition: lane.row.next_offset for partition, lane in lanes.items()}
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """End the producers of all other partitions, which moved away: each has threads and connections."""
+        for partition in self._lanes.keys() - set(partitions):
+            if not self._lanes[partition].is_open:
+                del self._lanes[partition]
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`. Whether another consumer has claimed a partition since shows at the commit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from consumer_agent.region.sink import Advance, Claim
@@ -82,6 +82,10 @@ class Progress:
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the sink's next offset of each partition that is claimed."""
         return {tp: self.claimed[tp].next_offset for tp in partitions if tp in self.claimed}
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget what is known of all other partitions."""
+        self.forget((self.claimed.keys() | self.refused.keys()) - set(partitions))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget what is known of partitions: they are claimed again before the next write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -84,6 +84,14 @@ class Sink(Protocol):
 
     def rollback(self) -> None:
         """Roll the transaction back."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A sink with something open for each partition."""
+
+    def keep(self, partitions: Collection[TopicPartition], /) -> None:
+        """Close it for all others: they moved away. Called before claims."""
 
 
 @contextmanager

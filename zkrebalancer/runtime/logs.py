@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 
 def named(name: str) -> logging.Logger:
@@ -22,8 +24,28 @@ def named(name: str) -> logging.Logger:
 
 def handle_safely(log: logging.Logger, record: logging.LogRecord) -> None:
     """Let a logger handle a record; show what its handlers and filters raise."""
-    try:
+    with _shown():
         type(log).handle(log, record)
+
+
+class SafeLog(logging.Logger):
+    """Passes on to a logger of the application. Exceptions of its handlers do not reach those who log."""
+
+    def __init__(self, given: logging.Logger) -> None:
+        """Pass on to `given`."""
+        super().__init__(given.name)
+        self._given = given
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:  # noqa: ANN401  # those of `logging`
+        """Log with the application's logger."""
+        with _shown():
+            self._given.log(level, msg, *args, **options)
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # noqa: BLE001  # whatever an application's handler raises
         if logging.raiseExceptions:
             with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none

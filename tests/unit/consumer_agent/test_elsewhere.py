@@ -150,6 +150,15 @@ def test_a_partition_is_compared_once_so_that_a_seek_back_does_not_end_its_consu
     assert (looking.begun, looking.refused) == (["first", "again"], [])
 
 
+def test_partitions_that_come_and_go_are_not_all_remembered(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "MAX_PASSED", 3)
+    looking.check("first", {("t", 0): 1})
+    looking.admin.answer({})
+    for number in range(5):
+        looking.check("later", {("t", number): 1})
+    assert list(looking.look._passed) == [("t", 2), ("t", 3), ("t", 4)]
+
+
 def test_an_answer_that_is_old_forbids_nothing(looking: Looking) -> None:
     """The topic was made anew, for example: Kafka has forgotten its offsets, and ZooKeeper has none yet."""
     looking.check("first", {A: 600})

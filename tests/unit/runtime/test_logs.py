@@ -72,3 +72,9 @@ def test_a_handlers_error_does_not_end_kazoos_connection(say: Callable[[logging.
     log.when_tls_failed = lambda _: None
     with raising(ValueError("the disk is gone"), "zkrebalancer.runtime.zk"):
         say(log)
+
+
+def test_the_applications_logger_may_be_passed_to_kafkas_client(capsys: pytest.CaptureFixture[str]) -> None:
+    with raising(ValueError("the disk is gone")):
+        logs.SafeLog(logging.getLogger(NAME)).log(logging.WARNING, "%s is down", "broker 1")
+    assert "ValueError: the disk is gone" in capsys.readouterr().err

@@ -7,7 +7,9 @@ from unittest import mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from consumer_agent.kafka.topics import Topics
+from consumer_agent.kafka.complaints import Complaints
+from consumer_agent.kafka.topics import MAX_KNOWN_TOPICS, Topics
+from tests.unit.consumer_agent.messages import messages
 
 
 class Client:
@@ -83,3 +85,22 @@ def test_many_topics_of_one_change_are_not_described_beyond_its_time(monkeypatch
     monkeypatch.setattr("consumer_agent.kafka.topics.time.monotonic", lambda: 0.04 * len(client.described))
     Topics(client, "b:1", lambda: None).describe_added([(name, 0) for name in client.counts])  # type: ignore[arg-type]
     assert client.described == ["t0", "t1", "t2"]
+
+
+def test_topics_that_come_and_go_are_not_all_remembered() -> None:
+    names = [f"t{number}" for number in range(MAX_KNOWN_TOPICS + 10)]
+    topics = Topics(Client(**dict.fromkeys(names, 1)), "b:1", lambda: None)  # type: ignore[arg-type]  # as above
+    for name in names:
+        topics.describe_added([(name, 0)])
+    assert len(topics._counts) <= MAX_KNOWN_TOPICS + 1
+
+
+def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    complaints, (message,) = Complaints("b:1"), messages(("orders", 0), [1])
+    error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    for _ in range(2):
+        complaints.note_partition(message, error)
+        complaints.note_partition(message, error)
+        complaints.left({("orders", 0)})
+    assert len(caplog.records) == 2
+    assert complaints._noted == set()

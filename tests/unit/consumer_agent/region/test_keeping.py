@@ -1,0 +1,58 @@
+"""A region tells its sink which partitions it still has: a consumer may own thousands in a year, a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from unittest import mock
+
+from consumer_agent.membership.events import Origin
+from consumer_agent.region import KafkaSink
+from consumer_agent.region.consistent_region import ConsistentRegion
+from consumer_agent.region.kafka_sink import Lane
+from consumer_agent.region.sink import Advance, Claim, Row
+from tests.unit.consumer_agent.runtime.interrupts import PARTITION, Setting
+from zkrebalancer.protocol.fields import TopicPartition
+
+GONE: TopicPartition = ("gone", 0)
+
+
+class Recording:
+    """A sink that has everything it is asked for, and notes what it is told to keep."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        self.kept: list[set[TopicPartition]] = []
+
+    def claim(self, _group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
+        return {claim.partition: claim.offset for claim in claims}
+
+    def begin(self, _group: str, _advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
+        return set()
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def keep(self, partitions: Collection[TopicPartition], /) -> None:
+        self.kept.append(set(partitions))
+
+
+def test_a_region_names_the_partitions_that_it_has() -> None:
+    setting, sink = Setting(), Recording()
+    with mock.patch.object(setting.consumer, "_join_region"):
+        region = ConsistentRegion(setting.consumer, name="r")
+    setting.shared.origins.update({GONE: Origin("a", 0), PARTITION: Origin("b", 0)})
+    region._claim(sink, {GONE: 1}, {GONE: 0})
+    assert not region._claim(sink, {PARTITION: 1}, {PARTITION: 0})
+    assert sink.kept == [{GONE, PARTITION}, {PARTITION}]
+    assert region._progress.claimed.keys() == {PARTITION}
+
+
+def test_a_sink_in_kafka_ends_the_producers_of_other_partitions() -> None:
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"})
+    row = Row("", 0, 1, 0)
+    sink._lanes = {("t", number): Lane(mock.Mock(), row, is_open=number == 1) for number in range(3)}
+    sink.keep([("t", 0)])
+    assert sink._lanes.keys() == {("t", 0), ("t", 1)}  # the latter is in an open transaction
+    sink.close()
