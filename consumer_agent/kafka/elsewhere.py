@@ -30,9 +30,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
 MAX_NAMES_SHOWN = 3
-MAX_PASSED = (
-    100_000  # partitions that need no other comparison; if more have come and gone, the first are compared again
-)
+MAX_PASSED = 100_000  # partitions that were compared; if more come and go, the first are compared again
 MIN_PAUSE_S = 5.0  # before Kafka is asked again, if it did not answer and nothing waits for that
 MAX_PAUSE_S = 60.0
 OVERDUE_S = 30.0  # of an answer: the client could not be made, or hangs

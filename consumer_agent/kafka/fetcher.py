@@ -298,8 +298,7 @@ class Fetcher:
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
             self._topics.describe_added(coming)
-            if len(self._topics_seen) <= 1:
-                self._topics_seen.update(topic for topic, _number in coming)
+            self._topics_seen.update({topic for topic, _ in coming} if len(self._topics_seen) <= 1 else ())
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import KafkaException
 
@@ -17,6 +17,7 @@ from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, aside
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_queries import Offsets, Where
+from consumer_agent.kafka.unreadable import Unreadable
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol.fields import TopicPartition
@@ -50,6 +51,7 @@ class WatchedFetcher:
         self._shared = shared
         self.current = new_fetcher()
         self._replaced_at_s: deque[float] = deque()  # within the period
+        self._unreadable = Unreadable()
         self._stopped = False
         self._lock = new_reentrant_lock()  # for signals' handlers
         self._seen: int | None = None  # the fetcher's progress, and since when it is the same
@@ -78,14 +80,26 @@ class WatchedFetcher:
         elif self.current.queries.is_overdue(self._awake_since_s):
             self._replace("answers no queries")
         elif self.current.stuck:
-            topic, partition = self.current.stuck[0]
-            self._replace(f"no longer fetches {topic}/{partition}")
+            self._look_after_stuck(self.current.stuck, now_s)
         elif progress is None or progress != self._seen or was_away:
             self._seen, self._seen_s = progress, now_s
         elif now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
             self._replace(f"has not returned from a call for {STUCK_LIMIT_S:.0f} s")
         self._ask_for_ends()
+
+    def _look_after_stuck(self, stuck: Collection[TopicPartition], now_s: float) -> None:
+        """Replace the fetcher, but rarely for a partition that another client could not read either."""
+        with self._shared.lock:
+            offsets = {partition: self._shared.buffer.next_offset(partition) for partition in stuck}
+        due = self._unreadable.due(offsets, now_s)
+        for topic, number in self._unreadable.new(offsets):
+            offset = offsets[topic, number]
+            _log.warning(
+                "%s/%s: no client gets Kafka's records from offset %s on: is its log damaged?", topic, number, offset
+            )
+        if due and self._replace("no longer fetches {}/{}".format(*due[0])):
+            self._unreadable.tried(offsets, now_s)
 
     def _ask_for_ends(self) -> None:
         """Ask Kafka for the ends of the assigned partitions, if the lag is wanted."""
@@ -100,22 +114,23 @@ class WatchedFetcher:
         if partitions:
             self.current.queries.ask(partitions, ["latest"], answer)
 
-    def _replace(self, reason: str, cause: BaseException | None = None) -> None:
+    def _replace(self, reason: str, cause: BaseException | None = None) -> bool:
+        """Begin to replace it, unless it is too early; return whether it has begun."""
         if self._is_replacing:
-            return
+            return False
         now_s = time.monotonic()
         while self._replaced_at_s and now_s - self._replaced_at_s[0] >= REPLACEMENTS_PERIOD_S:
             self._replaced_at_s.popleft()
         recent = sum(now_s - at_s < RECENT_S for at_s in self._replaced_at_s)
         if recent and now_s - self._replaced_at_s[-1] < min(PAUSE_S * 2.0**recent, MAX_PAUSE_S):
-            return
+            return False
         if len(self._replaced_at_s) >= MAX_REPLACEMENTS:
             often = f"{MAX_REPLACEMENTS + 1} times within {REPLACEMENTS_PERIOD_S / 3_600:g} h"
             text = f"the Kafka client has failed {often}; the last time it {reason}"
             error = KafkaUnavailableError(text)
             error.__cause__ = cause
             self._shared.break_down(error)
-            return
+            return False
         _log.warning("the Kafka client %s; it is replaced", reason)
         self._replaced_at_s.append(now_s)
         if self._is_slow:
@@ -123,6 +138,7 @@ class WatchedFetcher:
             aside(self._make_another, "consumer-agent-replacing")
         else:
             self._make_another()
+        return True
 
     def _make_another(self) -> None:
         try:
