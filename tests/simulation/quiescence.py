@@ -12,7 +12,7 @@ from tests.simulation.hostile import repair
 from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import Delete, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import decode
@@ -45,6 +45,8 @@ def calm_down(cluster: Cluster) -> None:
         resume(process)
     cluster.run_until_no_problem(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     cluster.run_until_no_problem(lambda: next(_running(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    for group in GROUPS:  # a deletion may have been the last command to end
+        cluster.write(Create(paths.group(group), cluster.settings(group, SETTINGS[0])))
     for application in cluster.applications.values():
         application.unblock()
     cluster.run_until_no_problem(lambda: next(_held_back_without_owner(cluster), None), SETTLE_LIMIT_US, LOOK_US)
