@@ -15,6 +15,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -172,7 +173,7 @@ class WarmProcess:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork for each request; return its command in the child. The server exits when the requests end."""
+    """Fork for each request; return its command in the child. The server exits when the requests end, and ends what runs."""
     running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, socket for its exit code
     poller = select.poll()
     poller.register(requests, select.POLLIN)
@@ -188,6 +189,8 @@ def serve(requests: socket.socket) -> list[str]:
                 continue
             content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
             if not content:
+                for pid, _answers in running.values():  # the process that started this one may have been killed
+                    os.kill(pid, signal.SIGKILL)
                 sys.exit(0)
             command, environment = json.loads(content)
             answers, outputs = socket.socket(fileno=descriptors[0]), descriptors[1:]
