@@ -7,6 +7,7 @@ Memory is sampled over all processes of a command.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -70,8 +71,11 @@ def compare(millions: float) -> str:
 
 def main() -> None:
     """Measure the sizes given as arguments; print the table of `docs/benchmarks.md`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("millions", nargs="*", type=float, default=[1, 5, 20], help="of events")
+    arguments = parser.parse_args()
     print(TABLE)
-    for millions in map(float, sys.argv[1:] or ("1", "5", "20")):
+    for millions in arguments.millions:
         print(compare(millions), flush=True)
 
 
