@@ -173,7 +173,7 @@ class WarmProcess:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork for each request; return its command in the child. The server exits when the requests end, and ends what runs."""
+    """Fork for each request; return its command in the child. When the requests end, end what runs, and exit."""
     running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, socket for its exit code
     poller = select.poll()
     poller.register(requests, select.POLLIN)
