@@ -128,7 +128,7 @@ def output(example: Program) -> str:
 
 
 def test_every_example_has_a_test() -> None:
-    names = [path.stem for path in FOLDER.iterdir()]
+    names = [path.stem for path in FOLDER.iterdir() if path.name != "__pycache__"]
     assert names
     others = [path for kind in ("spark", "region") for path in Path(__file__).parent.glob(f"test_{kind}_*.py")]
     elsewhere = "".join(path.read_text() for path in others)

@@ -42,7 +42,7 @@ def has_a_jvm(process: psutil.Process, _out: Path) -> bool:
 
 def computes(process: psutil.Process, _out: Path) -> bool:
     """Whether executors run Python."""
-    return bool(having("pipeline.python_daemon", process.children(recursive=True)))
+    return bool(having("zkrebalancer.pipeline.python_daemon", process.children(recursive=True)))
 
 
 def makes_tables(_process: psutil.Process, out: Path) -> bool:
