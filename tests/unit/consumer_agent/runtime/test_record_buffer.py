@@ -48,6 +48,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.admit(partition, GENERATION, position)
         self.expected[partition] = []
         self.emitting.add(partition)
+        self.again.discard(partition)  # it is fetched from its new position
         (self.paused.add if self.settings.begins_paused else self.paused.discard)(partition)
         self.returned[partition] = self.finished[partition] = self.next_offset[partition] = position
 
@@ -211,6 +212,7 @@ class BufferMachine(RuleBasedStateMachine):
     def forget(self, partition: tuple[str, int]) -> None:
         self.buffer.forget([partition])
         self.emitting.discard(partition)
+        self.again.discard(partition)
         self.paused.discard(partition)
         for known in (self.expected, self.returned, self.finished, self.next_offset):
             known.pop(partition, None)
