@@ -29,6 +29,7 @@ NODES_AT_ONCE = 500
 LOOK_S = 1.0
 QUIET_PACKETS = 60  # in LOOK_S: pings, beats and histories, but no reading of groups
 END_DEADLINE_S = 120.0
+PATIENCE_MS = 300_000  # a member waits for its turn that long when all start at once
 
 
 class Player:
@@ -194,7 +195,7 @@ class SwarmLab:
 def make_tree(address: str, groups: int, topics: int, partitions: int) -> None:
     """Create topics, and groups without members."""
     content = {"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}
-    described = settings.encode(GroupSettings(mode=settings.INCREMENTAL))
+    described = settings.encode(GroupSettings(mode=settings.INCREMENTAL, rebalance_timeout_ms=PATIENCE_MS))
     with BlockingZk(address) as zk:
         above = ("/brokers", paths.BROKER_TOPICS, paths.CONSUMERS, paths.GROUPS)
         zk.perform(Multi(tuple(Create(path) for path in above)))
