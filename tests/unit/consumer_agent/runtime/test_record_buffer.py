@@ -211,9 +211,8 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(partition=st.sampled_from(PARTITIONS))
     def forget(self, partition: tuple[str, int]) -> None:
         self.buffer.forget([partition])
-        self.emitting.discard(partition)
-        self.again.discard(partition)
-        self.paused.discard(partition)
+        for some in (self.emitting, self.again, self.paused):
+            some.discard(partition)
         for known in (self.expected, self.returned, self.finished, self.next_offset):
             known.pop(partition, None)
 
