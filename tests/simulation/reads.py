@@ -84,7 +84,7 @@ class ReadSome:
 
 
 class ReadsTogether:
-    """What a client does with its reads."""
+    """A client's reads."""
 
     def __init__(self, host: Host, limits: ReadLimits, send: Callable[[int, Any, int], None], *, as_one: bool) -> None:
         """`send(call_id, request, pause_us)`; `as_one`: several replies are one event."""

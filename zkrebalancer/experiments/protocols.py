@@ -74,7 +74,7 @@ class Protocol:
 
     @property
     def restarts(self) -> int:
-        """How many restarts of each member an upgrade to this protocol takes; 0: there is none."""
+        """The number of restarts of each member in an upgrade to this protocol; 0: no upgrade is known."""
         return len(self.earlier)
 
     def versions(self, tuning: str) -> list[Mapping[str, str]]:

@@ -150,8 +150,7 @@ class GroupRequests:
 
     def _with_groups_that_have_offsets(self, fields: Fields, answer: Fields) -> Fields:
         """Add groups that nobody has joined here, but that have offsets: at a broker they are empty classic groups."""
-        states, types = ({one.strip().lower() for one in fields[key]} for key in ("states_filter", "types_filter"))
-        if (states and EMPTY.lower() not in states) or (types and CLASSIC not in types):
+        if not translation.build(requests.ListGroupsRequest, fields).selects(EMPTY, CLASSIC):
             return answer
         names = set(self._groups.names)
         try:

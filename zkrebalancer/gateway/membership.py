@@ -67,6 +67,10 @@ class Membership:
         self.number: int | None = None
         self.fault = ""  # why the layout cannot be read; empty: it can
 
+    @property
+    def _address(self) -> str:
+        return f"{self._host}:{self._port}"
+
     def addresses(self) -> Addresses:
         """Return the addresses of brokers and gateways, as of the last `refresh`."""
         return Addresses(self._host, self._port, self._layout.brokers, self._gateways)
@@ -93,12 +97,13 @@ class Membership:
 
     def _join(self, session_id: int) -> None:
         self._create_roots()
-        address = f"{self._host}:{self._port}"
         listed = self._session.require(ListChildren(ALIVE))
         alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
         former = self.number
         try:
-            number = self._change_layout(lambda layout: layout.with_gateway(address, alive)).gateways[address]
+            number = self._change_layout(lambda layout: layout.with_gateway(self._address, alive)).gateways[
+                self._address
+            ]
         except NodeContentError as error:
             if former is None:
                 raise
@@ -122,11 +127,15 @@ class Membership:
         if not isinstance(found, Content):
             return False  # `_create_roots` writes it as this gateway knew it
         try:
-            self._layout, self.fault = decode(found.content), ""
+            self._use(decode(found.content))
         except NodeContentError as error:
             self._note_fault(error)
             return True
-        return self._layout.gateways.get(f"{self._host}:{self._port}") == self.number
+        return self._layout.gateways.get(self._address) == self.number
+
+    def _use(self, layout: Layout) -> Layout:
+        self._layout, self.fault = layout, ""
+        return layout
 
     def _note_fault(self, error: NodeContentError) -> None:
         self.fault = str(error)
@@ -162,14 +171,12 @@ class Membership:
             before = decode(found.content)
             after = change(before)
             if after == before:
-                self._layout, self.fault = after, ""
-                return after
+                return self._use(after)
             written = self._session.require(
                 Multi((SetContent(LAYOUT, encode(after), found.stat.version),)), Refusal.BAD_VERSION
             )
             if not isinstance(written, Refused):
-                self._layout, self.fault = after, ""
-                return after
+                return self._use(after)
         raise ZooKeeperUnavailableError(f"{LAYOUT} was changed by others at each of {MAX_TRIES} tries")
 
     def _announce(self, number: int) -> None:
@@ -191,7 +198,7 @@ class Membership:
             if not isinstance(found, Content):
                 continue
             if name == str(self.number) and found.stat.ephemeral_owner != session_id:
-                raise DisplacedError(f"another gateway announces {self._host}:{self._port} too")
+                raise DisplacedError(f"another gateway announces {self._address} too")
             try:
                 number, where = decode_alive(name, found.content)
                 gateways[number] = where

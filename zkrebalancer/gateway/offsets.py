@@ -127,13 +127,21 @@ class UpstreamOffsets:
             raise LinkError("no broker says which groups have offsets")
         return {group for groups in known for group in groups if is_served(group)}
 
-    def _ask_for_empty(self, broker: Address) -> list[str] | None:
+    def _ask_for_empty(self, broker: Address) -> frozenset[str] | None:
         try:
-            answer = self._links.to(broker).ask("ListGroups", {"states_filter": EMPTY}, None, ANSWER_TIMEOUT_S).fields()
+            groups, is_complete = self._ask_for_states(broker, EMPTY)
         except (LinkError, FrameError) as error:
             self._show(f"groups that have only offsets are not listed: {error}")
             return None
-        return None if answer["error_code"] else [one["group_id"] for one in answer["groups"]]
+        return groups if is_complete else None
+
+    def _ask_for_states(self, broker: Address, states: list[str]) -> tuple[frozenset[str], bool]:
+        """Return a broker's groups in these states, and whether that is all; raises LinkError, FrameError.
+
+        A coordinator that loads its groups knows only some.
+        """
+        answer = self._links.to(broker).ask("ListGroups", {"states_filter": states}, None, ANSWER_TIMEOUT_S).fields()
+        return frozenset(one["group_id"] for one in answer["groups"]), not answer["error_code"]
 
     def watch(self) -> None:
         """Ask all brokers again and again which groups have members there, for ever; a greenlet of its own.
@@ -170,10 +178,7 @@ class UpstreamOffsets:
     def _ask_for_groups(self, broker: Address) -> _Listed:
         asked_us, groups, is_complete = clock.steady_us(), NO_GROUPS, False
         try:
-            link = self._links.to(broker)
-            answer = link.ask("ListGroups", {"states_filter": WITH_MEMBERS}, None, ANSWER_TIMEOUT_S).fields()
-            groups = frozenset(one["group_id"] for one in answer["groups"])
-            is_complete = not answer["error_code"]  # a coordinator that loads its groups knows only some
+            groups, is_complete = self._ask_for_states(broker, WITH_MEMBERS)
         except LinkError as error:
             _log.debug("%s", error)  # the gateway reports that brokers are away
         listed = self._with_members[broker] = _Listed(asked_us, groups, is_complete)

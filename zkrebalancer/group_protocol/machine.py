@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from zkrebalancer.group_protocol import central, classic_requests, consumer_requests, migration
@@ -364,9 +364,8 @@ class Machine:
     def _list(self, request: ListGroupsRequest) -> ListGroupsAnswer:
         if not all(self._loaded.values()):
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        states, types = _folded(request.states_filter), _folded(request.types_filter)
-        passing = (one for one in self._of_each(listed) if not states or one.group_state.lower() in states)
-        return ListGroupsAnswer(ErrorCode.NONE, tuple(one for one in passing if not types or one.group_type in types))
+        groups = (one for one in self._of_each(listed) if request.selects(one.group_state, one.group_type))
+        return ListGroupsAnswer(ErrorCode.NONE, tuple(groups))
 
     def figures(self) -> list[GroupFigures]:
         """Return what metrics show of every group."""
@@ -409,7 +408,3 @@ class Machine:
         if isinstance(group, ClassicGroup):
             return classic_requests.delete_error(group)
         return consumer_requests.delete_error(group)
-
-
-def _folded(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.strip().lower() for name in names)

@@ -138,6 +138,11 @@ class ListGroupsRequest:
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
 
+    def selects(self, state: str, group_type: str) -> bool:
+        """Whether both filters match a group."""
+        pairs = ((self.states_filter, state), (self.types_filter, group_type))
+        return all(not names or value.lower() in {name.strip().lower() for name in names} for names, value in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupsRequest:

@@ -30,6 +30,7 @@ from zkrebalancer.pipeline.schema import (
 )
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
+OF_TOP_FOLDER, IN_RUN = r"^(events/)?[^/]*$", r"/(events/)?[^/]*$"  # a file's path; the end of one
 # Columns whose values rarely repeat: a Parquet dictionary of them would only cost.
 DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
 
@@ -67,7 +68,7 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
 
 def run_of(file: Column) -> Column:
     """Return the run of a file: its folder without a trailing `events`; "." for the top folder."""
-    return F.regexp_replace(F.regexp_replace(file, "^(events/)?[^/]*$", "."), "/(events/)?[^/]*$", "")
+    return F.regexp_replace(F.regexp_replace(file, OF_TOP_FOLDER, "."), IN_RUN, "")
 
 
 def _path(folder: str) -> str:

@@ -113,7 +113,7 @@ def _is_hidden(name: str) -> bool:
 
 def run_of(file: str) -> str:
     """Return what `ingest.run_of` does."""
-    return re.sub(r"/(events/)?[^/]*$", "", re.sub(r"^(events/)?[^/]*$", ".", file))
+    return re.sub(ingest.IN_RUN, "", re.sub(ingest.OF_TOP_FOLDER, ".", file))
 
 
 def divided(files: Iterable[EventFile], cores: int) -> list[list[Piece]]:

@@ -26,6 +26,6 @@ class Awaited(NamedTuple):
 
     @property
     def question(self) -> Hashable:
-        """What two reads have in common whose replies have the same effect."""
+        """A key: equal for two reads whose replies have the same effect."""
         known = tuple(each if isinstance(each, str | int) else id(each) for each in self.arguments)
         return self.call, self.handle, known

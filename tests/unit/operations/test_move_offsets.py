@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import cast
 
 import pytest
@@ -99,39 +99,37 @@ def test_other_offsets_stay_and_the_former_ones_are_returned() -> None:
     assert in_zookeeper(client_of(world), GROUP) == {**OFFSETS, ("t", 1): 2}
 
 
-def test_an_import_that_is_killed_anywhere_can_be_repeated() -> None:
-    """The member that begins afterwards is served, and continues at the imported offsets."""
+def after_each_kill(run: Callable[..., object]) -> Iterator[World]:
+    """Iterate over worlds in which an import was killed: before its first call, then after one, two, and so on."""
     for calls in range(MAX_CALLS):
         world = without_group()
         try:
-            import_offsets(client_of(world, calls), GROUP, OFFSETS, dry_run=False)
+            run(client_of(world, calls), GROUP, OFFSETS, dry_run=False)
         except KilledError:
-            import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
-            world.add_agent("a")
-            world.pass_time(100_000)
-            world.assert_settled()
-            assert in_zookeeper(client_of(world), GROUP) == OFFSETS
+            yield world
         else:
             assert calls > len(OFFSETS)
             return
     raise AssertionError("it never ends")
+
+
+def test_an_import_that_is_killed_anywhere_can_be_repeated() -> None:
+    """The member that begins afterwards is served, and continues at the imported offsets."""
+    for world in after_each_kill(import_offsets):
+        import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
+        world.add_agent("a")
+        world.pass_time(100_000)
+        world.assert_settled()
+        assert in_zookeeper(client_of(world), GROUP) == OFFSETS
 
 
 def test_an_import_for_old_consumers_that_is_killed_anywhere_can_be_repeated() -> None:
     """In `import_into_old_consumers`, create nodes first: old consumers fail at empty ones, and so does the import."""
-    for calls in range(MAX_CALLS):
-        world = without_group()
-        try:
-            import_into_old_consumers(client_of(world, calls), GROUP, OFFSETS, dry_run=False)
-        except KilledError:
-            root = f"{paths.old_group(GROUP)}/offsets/t/"
-            assert all(node.content for path, node in world.zk.nodes.items() if path.startswith(root))
-            import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
-            assert of_old_consumers(client_of(world), GROUP) == OFFSETS
-        else:
-            assert calls > len(OFFSETS)
-            return
-    raise AssertionError("it never ends")
+    for world in after_each_kill(import_into_old_consumers):
+        root = f"{paths.old_group(GROUP)}/offsets/t/"
+        assert all(node.content for path, node in world.zk.nodes.items() if path.startswith(root))
+        import_into_old_consumers(client_of(world), GROUP, OFFSETS, dry_run=False)
+        assert of_old_consumers(client_of(world), GROUP) == OFFSETS
 
 
 def test_what_a_killed_import_of_a_former_release_left_is_replaced() -> None:

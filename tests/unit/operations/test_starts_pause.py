@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_channel_of_a_dead_consumer_keeps_no_command_from_a_group_without_a_coordinator(clock: list[float]) -> None:
-    """In `refuse_consumers`, count it as a consumer: nobody can stop it, so a large group can never be deleted."""
+    """In `refuse_consumers`, count it as a consumer. Nobody can stop it, so a large group could not be deleted."""
     world = world_with()
     world.kill_coordinator(world.leader())
     channel = paths.channel(GROUP, "c-1")

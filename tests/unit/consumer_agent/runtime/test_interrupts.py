@@ -1,4 +1,4 @@
-"""An interrupt at any point of `poll`, `commit` and `close` loses no record and no callback, and locks nobody out."""
+"""An interrupt at any point of `poll`, `commit` and `close` loses no record and no callback, and holds no lock."""
 
 from __future__ import annotations
 
