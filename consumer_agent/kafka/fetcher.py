@@ -60,7 +60,7 @@ class Fetcher:
         self._names = topics
         self._begins_at = parse_offset_reset(config.auto_offset_reset)
         self._shared = shared
-        self._complaints = Complaints(config.bootstrap)
+        self._complaints = Complaints(config.bootstrap, shared.unreadable)
         self.queries = OffsetQueries(store_settings(config))  # first, as either may have to wait for a token
         events = client_events.event_settings(config.kafka_config, shared, self._broker_error)
         self._consumer = self._made({**kafka_settings(config), **events})
@@ -84,7 +84,7 @@ class Fetcher:
         self._is_alert_until_ms = 0
         self.failure: Exception | None = None  # ended the thread; a new client may not meet it
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka no longer fetches
-        self._thread = Thread(self._run, "consumer-agent-fetcher")
+        self.thread = Thread(self._run, "consumer-agent-fetcher")
 
     def _made(self, settings: dict[str, Any]) -> KafkaConsumer:
         try:
@@ -96,7 +96,7 @@ class Fetcher:
     def start(self) -> None:
         """Connect and begin to fetch. Raises RuntimeError if the operating system starts no more threads."""
         try:
-            self._thread.start()
+            self.thread.start()
         except RuntimeError as error:
             self.failure = error
             self.discard()
@@ -119,7 +119,7 @@ class Fetcher:
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has closed the connections."""
-        self._thread.join(timeout_s)
+        self.thread.join(timeout_s)
 
     def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
         """Stop fetching these partitions."""

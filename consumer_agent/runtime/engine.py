@@ -115,14 +115,19 @@ class Engine:
         self.fetcher.current.join(THREAD_END_TIMEOUT_S)
         self._telemetry.close()
 
-    def drop(self) -> None:
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether one of these threads asks: the garbage collector and a log's handlers run in any thread."""
+        return self.machine_thread.is_current or self.fetcher.current.thread.is_current
+
+    def drop(self, how: str = "was dropped without close()") -> None:
         """Warn that the consumer was not closed; let the machine thread leave the group and end.
 
         The garbage collector calls this in any thread and at any point, so it must not acquire a lock.
         """
         if os.getpid() == self._process:
             self.machine_thread.is_dropped = True
-            text = "a consumer was dropped without close(): it leaves its group now, and its callbacks are not called"
+            text = f"a consumer {how}: it leaves its group now, and its callbacks are not called"
             warnings.warn(text, ResourceWarning, stacklevel=1)
 
 

@@ -104,8 +104,14 @@ class Frontend(Usage):
         """Forget the subscription, after `end`; the application may subscribe again."""
         self._subscription = None
         self._engine = None
-        former, self.shared = self.shared, self._new_shared()
-        self.shared.count_on(former)
+        self._renew(self.shared)
+
+    def _renew(self, former: SharedState) -> None:
+        """Go on with another state: the threads that end mark the former one as closed, perhaps later."""
+        if self.shared is former:
+            new = self._new_shared()
+            new.count_on(former)
+            self.shared = new
 
     def _new_shared(self) -> SharedState:
         buffer = RecordBuffer(buffer_settings(self.config, self._begins_paused))
@@ -141,6 +147,7 @@ class Frontend(Usage):
                 dropped.atexit = False
                 self._engine, self._dropped, self._is_ended = engine, dropped, False
         except BaseException:
+            self._renew(shared)
             engine.end(0.0)
             raise
         self._end_early_queries()
@@ -336,16 +343,6 @@ class Frontend(Usage):
         with self.shared.lock:
             self._require_known(method, partitions)
 
-    def assigned(self) -> list[TopicPartition]:
-        """Return the assigned partitions, sorted."""
-        with self.own_state("assignment").lock:
-            return self.shared.buffer.emitting()
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset of each assigned partition that has one."""
-        with self.own_state("position").lock:
-            return self.shared.buffer.emitting_positions()
-
     def queries(self, method: str) -> OffsetQueries:
         """Return what asks Kafka, from the first poll on the engine's; ConsumerStateError if the consumer is closed."""
         self.require_open(method)
@@ -407,6 +404,10 @@ class Frontend(Usage):
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
+        if self._engine is not None and self._engine.is_own_thread:
+            self.is_closed = True
+            self._engine.drop("was closed in one of its own threads")
+            return False
         # Other threads cannot go on before the call that a signal's handler has interrupted.
         self.is_close_due = self.shared.changed.is_held
         with self.shared.changed.lock:

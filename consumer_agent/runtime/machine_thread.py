@@ -41,6 +41,7 @@ EVENTS_PER_ROUND = 1_000  # between two readings of the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
 START_TIMEOUT_S = 10.0
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # no faults
+MIN_ORIGINS = 1_000  # so many, and twice those in use, may be known at once
 DROPPED_TIMEOUT_MS = 10_000  # for leaving the group of a dropped consumer
 
 _log = logs.named(__name__)
@@ -70,6 +71,7 @@ class MachineThread:
         self._look = look  # for offsets and members of Kafka's own protocol, before partitions begin
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
+        self._many_origins = MIN_ORIGINS
         self._closing: list[gevent.Greenlet[..., None]] = []
         self._running = True
         self._is_over = False
@@ -89,17 +91,28 @@ class MachineThread:
             RuntimeError: the operating system starts no more threads.
 
         """
-        self._thread.start()
+        try:
+            self._thread.start()
+            self._wait_for_begin()
+        except BaseException:  # also a signal's exception
+            self._running = False  # in case it begins to work later
+            raise
+        if not self._is_started:
+            raise ConsumerError(f"the machine thread cannot work: {self._failure}") from self._failure
+
+    def _wait_for_begin(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         with self._wake_lock.lock:
             while not self._is_started and self._failure is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    self._running = False  # in case it begins to work later
                     raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
                 self._wake_lock.wait(left_s)
-        if not self._is_started:
-            raise ConsumerError(f"the machine thread cannot work: {self._failure}") from self._failure
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this thread asks."""
+        return self._thread.is_current
 
     def send(self, event: Event) -> None:
         """Send the state machine an event, from any thread; events after its end are dropped."""
@@ -215,7 +228,7 @@ class MachineThread:
             effects.Forget: self._forget,
             effects.TellAssigned: lambda effect: shared.tell(Tell.ASSIGNED, effect.partitions),
             effects.AskRevoke: lambda effect: shared.tell(Tell.REVOKE, effect.partitions, effect.token),
-            effects.TellOrigins: lambda effect: shared.origins.update(effect.origins),
+            effects.TellOrigins: self._tell_origins,
             effects.TellLost: lambda _: shared.tell(Tell.LOST),
             effects.CommitFinished: lambda effect: shared.commit_finished(effect.tokens, effect.error),
             effects.TellStored: lambda effect: shared.answer(effect.token, effect.offsets, effect.error),
@@ -294,6 +307,16 @@ class MachineThread:
         else:
             stored = {tp: position for tp, position in effect.positions.items() if position != NO_OFFSET}
             self._look.check(stored, self._shared.break_down, begin)
+
+    def _tell_origins(self, effect: effects.TellOrigins) -> None:
+        """Note where partitions begin; forget those that the application cannot ask about any more."""
+        shared = self._shared
+        if len(shared.origins) >= self._many_origins:
+            with shared.lock:
+                held = shared.buffer.generations().keys()
+                shared.origins = {tp: one for tp, one in shared.origins.items() if tp in held or shared.was_known(tp)}
+            self._many_origins = MIN_ORIGINS + 2 * len(shared.origins)
+        shared.origins.update(effect.origins)
 
     def _resume_fetching(self, effect: effects.ResumeFetching) -> None:
         self._shared.resume(effect.partitions)

@@ -32,7 +32,8 @@ class Telemetry:
         return self._log
 
     def write_to(self, event_log: EventLog) -> None:
-        """Write to this file from now on."""
+        """Write to this file from now on; a start that was interrupted may have left another one open."""
+        self.close()
         self._log = event_log
 
     def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:

@@ -40,6 +40,7 @@ def _original(name: str) -> Any:  # noqa: ANN401  # of any type
 new_lock: Callable[[], threading.Lock] = _original("allocate_lock")
 new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
+_get_ident: Callable[[], int] = _original("get_ident")
 
 
 def within_signal_handler() -> bool:
@@ -131,7 +132,13 @@ class Thread:
         self._python_thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_patched = _is_patched()  # then the thread above would be a greenlet
         self._ended = Condition(new_lock())
+        self._ident: int | None = None  # while it runs
         self.is_alive = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this thread asks."""
+        return self._ident == _get_ident()
 
     def start(self) -> None:
         """Start the thread."""
@@ -156,11 +163,12 @@ class Thread:
             self._python_thread.join(timeout_s)
 
     def _run(self) -> None:
+        self._ident = _get_ident()
         try:
             self._target()
         finally:
             with self._ended.lock:
-                self.is_alive = False
+                self._ident, self.is_alive = None, False
                 self._ended.notify()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import within_signal_handler
+from zkrebalancer.protocol.fields import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_agent.kafka.watchdog import WatchedFetcher
@@ -100,6 +101,11 @@ class Usage:
             raise ConsumerStateError(f"{method} may not be called from within a callback")
         self._require_no_poll(method)
 
+    def _require_other_thread(self, method: str) -> None:
+        """Raise in a thread of the consumer, which would wait for itself: a log's handler or a finalizer runs there."""
+        if self._engine is not None and self._engine.is_own_thread:
+            raise ConsumerStateError(f"{method} may not be called in the consumer's own threads, by a log's handler")
+
     def _require_no_change(self, method: str) -> None:
         """Raise in a signal's handler that has interrupted a change."""
         if self.shared.changed.is_held:
@@ -110,6 +116,7 @@ class Usage:
 
         A call that runs is the caller's own; another one waits.
         """
+        self._require_other_thread(method)
         self._require_no_change(method)
         waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
         if (self._in_poll or waits) and not self.is_in_own_callback:
@@ -147,3 +154,13 @@ class Usage:
         """Return the shared state; raise in a forked process, where its lock may never be released."""
         self.require_process(method)
         return self.shared
+
+    def assigned(self) -> list[TopicPartition]:
+        """Return the assigned partitions, sorted."""
+        with self.own_state("assignment").lock:
+            return self.shared.buffer.emitting()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each assigned partition that has one."""
+        with self.own_state("position").lock:
+            return self.shared.buffer.emitting_positions()

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import gevent
 import pytest
 
 from consumer_agent import Consumer, ConsumerError
@@ -102,6 +103,7 @@ NO_THREADS = RuntimeError("can't start new thread")
         ("gevent.get_hub", SystemError("(libev) error creating pipe"), "creating pipe"),
         ("threading.Thread.start", NO_THREADS, "can't start new thread"),
         ("consumer_agent.kafka.fetcher.Thread.start", NO_THREADS, "can't start new thread"),
+        ("consumer_agent.kafka.fetcher.Fetcher.start", NO_THREADS, "can't start new thread"),  # the other one runs
     ],
 )
 def test_a_start_that_fails_raises_its_cause_leaves_no_thread_and_may_be_tried_again(
@@ -118,6 +120,68 @@ def test_a_start_that_fails_raises_its_cause_leaves_no_thread_and_may_be_tried_a
         assert threading.active_count() == before
         client.return_value.close.assert_called_once_with()
         consumer.poll(0.0)
+        assert not consumer._frontend.shared.is_closed  # else all commits fail, and `close` does not wait
+        consumer.close(0.1)
+
+
+def test_a_start_that_ctrl_c_ends_before_its_thread_works_leaves_none() -> None:
+    """It would make a Kafka client every 30 s, as the fetcher that it watches never moves."""
+    released, real, before = threading.Event(), gevent.get_hub, set(threading.enumerate())
+    with (
+        mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"),
+        mock.patch("gevent.get_hub", side_effect=lambda: released.wait(DEADLINE_S) and real()),
+        mock.patch("consumer_agent.runtime.engine.THREAD_END_TIMEOUT_S", 0.0),
+    ):
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        interrupt = mock.Mock(monotonic=mock.Mock(side_effect=KeyboardInterrupt))
+        with mock.patch("consumer_agent.runtime.machine_thread.time", interrupt), pytest.raises(KeyboardInterrupt):
+            consumer.poll(DEADLINE_S)
+        late = [thread for thread in set(threading.enumerate()) - before if thread.name == "consumer-agent-machine"]
+        released.set()
+        for thread in late:
+            thread.join(DEADLINE_S)
+        assert late
+        assert not any(thread.is_alive() for thread in late)
+        assert not consumer._frontend.shared.is_closed
+
+
+def test_in_an_own_thread_of_the_consumer_nothing_waits_for_that_thread() -> None:
+    """The garbage collector may run an application's `__del__` there, and a log's handler runs there."""
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        consumer.poll(0.0)
+        frontend, refusals, steps = consumer._frontend, list[str](), list[object]()
+        machine_thread = frontend.machine_thread
+        assert machine_thread is not None
+        step = machine_thread._step
+
+        def call_within(event: object) -> None:
+            steps.append(event)
+            if len(steps) == 1:
+                for call in (consumer.poll, consumer.commit, consumer.committed, consumer.unsubscribe):
+                    try:
+                        call()
+                    except ConsumerError as error:
+                        refusals.append(str(error))
+                with warnings.catch_warnings(action="ignore"):
+                    consumer.close()
+            step(event)  # type: ignore[arg-type]
+
+        waits = mock.Mock(side_effect=AssertionError("it waits for itself"))
+        with (
+            mock.patch.object(machine_thread, "_step", side_effect=call_within),
+            mock.patch("consumer_agent.runtime.machine_thread.DROPPED_TIMEOUT_MS", 0),  # there is no ZooKeeper
+            mock.patch.object(frontend.shared.changed, "wait_for_change", waits),
+        ):
+            machine_thread.send(Tick())
+            machine_thread.join(DEADLINE_S)
+        waits.assert_not_called()
+        assert len(refusals) == 4
+        assert all("may not be called in the consumer's own threads" in text for text in refusals)
+        assert GaveUp("the consumer was dropped without close()") in steps
+        assert machine_thread._is_over
         consumer.close(0.1)
 
 
@@ -196,7 +260,7 @@ def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(in_cycle: bool) ->
         machine_thread.join(DEADLINE_S)
         assert machine_thread._is_over
         machine_thread._fetcher.current.join(DEADLINE_S)
-        assert not machine_thread._fetcher.current._thread.is_alive
+        assert not machine_thread._fetcher.current.thread.is_alive
 
 
 @pytest.mark.parametrize("is_broken", [False, True])

@@ -12,11 +12,12 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.membership.effects import CommitToKafka, ResumeFetching, StartFetching
-from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened
+from consumer_agent.membership.effects import CommitToKafka, ResumeFetching, StartFetching, TellOrigins
+from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened, Origin
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.runtime import machine_thread
 from consumer_agent.runtime.machine_thread import DROPPED_TIMEOUT_MS, MachineThread
+from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
@@ -166,3 +167,23 @@ def test_a_session_that_cannot_be_opened_does_not_end_the_thread(
     assert str(event.error) == f"no ZooKeeper session can be opened: {error}"
     assert event.error.__cause__ is error
     assert thread._client is None
+
+
+def test_where_partitions_begin_is_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics come and go for a year; a region asks about those that it has, or believes to have."""
+    monkeypatch.setattr(machine_thread, "MIN_ORIGINS", 10)
+    setting = Setting({})
+    setting.machine_thread._many_origins = 10
+    for number in range(100):
+        partition = ("t", number)
+        setting.machine_thread._tell_origins(TellOrigins({partition: Origin("id", 0)}))
+        setting.shared.admit(partition, 1, 0)
+        if number == 3:
+            setting.shared.tell(Tell.ASSIGNED, [partition])
+            with setting.shared.lock:
+                setting.shared.next_notice()  # the application knows of it until it polls again
+        if number < 90:
+            setting.shared.forget([partition])
+    origins = setting.shared.origins
+    assert len(origins) < 40
+    assert origins.keys() >= {("t", 3), *(("t", number) for number in range(90, 100))}
