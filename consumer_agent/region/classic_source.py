@@ -15,7 +15,7 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Message
 
 from consumer_agent.errors import ConsumerError, has_stopped
-from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.documents import UNKNOWN
@@ -34,7 +34,7 @@ class ClassicSource:
     def __init__(self, client: Consumer, topics: list[str], max_poll_records: int) -> None:
         """Prepare; the client subscribes with the first poll."""
         self._client, self._topics, self._max_poll_records = client, topics, max_poll_records
-        self._changed = Condition(new_lock())
+        self._changed = Condition(new_reentrant_lock())  # a signal's handler may ask for `metrics`
         self._queue: deque[Message] = deque()
         self._tasks: deque[Callable[[], None]] = deque()
         self._flows = False  # whether the application wants records

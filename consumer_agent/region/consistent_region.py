@@ -95,6 +95,7 @@ class ConsistentRegion:
         """Return batches of records, until `stop` or `close`; the next request shows that one is processed."""
         if self._own is not None:
             yield from self._own.batches()
+            return
         while not self._frontend.is_closed and not self._is_stopped:
             batch = self._consumer.poll(ITERATION_TIMEOUT_S)
             if batch:
@@ -120,6 +121,7 @@ class ConsistentRegion:
         """
         if self._own is not None:
             raise ConsumerStateError("transaction: the region does not recover by a sink")
+        self._frontend.require_process("transaction")  # after a fork, a sink in Kafka would wait for ever
         if not self._batch:
             raise ConsumerStateError("transaction: there is no batch that is not stored already; use it once for each")
         return Transaction(self, self._sink_of(database))

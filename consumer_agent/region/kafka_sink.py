@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
@@ -37,6 +38,7 @@ PASSING_ERRORS = frozenset(
     {KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
 FULL_QUEUE_WAIT_S = 0.1
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -120,16 +122,15 @@ class KafkaSink:
         wanted = [claim for claim in claims if settled(claim, stored.get(claim.partition)) is not None]
         if len({*self._lanes, *(claim.partition for claim in wanted)}) > MAX_PRODUCERS:
             raise ConfigurationError(f"KafkaSink: more than {MAX_PRODUCERS} partitions; use more consumers")
-        producers = dict(
-            zip(wanted, self._pool.map(lambda claim: self._new_producer(group, claim), wanted), strict=True)
-        )
+        made = self._at_once([partial(self._new_producer, group, claim) for claim in wanted])
+        producers = dict(zip(wanted, made, strict=True))
         stored = self._read(group, [claim.partition for claim in wanted], awaits_end=True)
         lanes = {}
         for claim, producer in producers.items():
             row = settled(claim, stored.get(claim.partition))
             if row is not None:
                 lanes[claim.partition] = Lane(producer, row)
-        list(self._pool.map(lambda item: self._store(group, *item), lanes.items()))
+        self._at_once([partial(self._store, group, *item) for item in lanes.items()])
         self._read(group, lanes, awaits_end=True)  # from now on, a late claim sees these and ends no producer
         self._lanes |= lanes
         return {partition: lane.row.next_offset for partition, lane in lanes.items()}
@@ -153,19 +154,26 @@ class KafkaSink:
     def commit(self) -> None:
         """Commit; raises KafkaException if a partition is not stored, or it is unknown whether it is."""
         done, self._open, self._is_void = self._open, {}, False
-        list(self._pool.map(lambda item: self._advance(*item), done.items()))
+        try:
+            self._at_once([partial(self._advance, *item) for item in done.items()])
+        except BaseException:
+            self.rollback()  # those that had not begun
+            raise
 
     def rollback(self) -> None:
-        """Abort what is open; what Kafka has ended already needs nothing."""
+        """Abort what is open, within TIMEOUT_S; what Kafka has ended already needs nothing."""
         self._open, self._is_void = {}, False
         opened = [partition for partition, lane in self._lanes.items() if lane.is_open]
-        for partition in opened:
-            lane = self._lanes[partition]
-            lane.is_open = False
-            try:
-                lane.producer.abort_transaction(TIMEOUT_S)
-            except KafkaException:  # another producer has its id, or Kafka is unavailable: it is claimed anew
-                del self._lanes[partition]
+        give_up_at_s = time.monotonic() + TIMEOUT_S
+        self._at_once([partial(self._abort, partition, give_up_at_s) for partition in opened])
+
+    def _abort(self, partition: TopicPartition, give_up_at_s: float) -> None:
+        lane = self._lanes[partition]
+        lane.is_open = False
+        try:
+            lane.producer.abort_transaction(max(0.0, give_up_at_s - time.monotonic()))
+        except KafkaException:  # another producer has its id, or Kafka is unavailable: it is claimed anew
+            del self._lanes[partition]
 
     def close(self) -> None:
         """Abort what is open, and close the connections."""
@@ -175,6 +183,21 @@ class KafkaSink:
             consumer.close()
         self._groups.clear()
         self._pool.shutdown()
+
+    def _at_once(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Do these, some at once. After an error none begins, and it is raised when all that have begun are over."""
+        futures: list[Future[T]] = [self._pool.submit(call) for call in calls]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+        failed = (future.exception() for future in futures if not future.cancelled())
+        error = next((error for error in failed if error is not None), None)
+        if error is not None:
+            raise error
+        return [future.result() for future in futures]
 
     # ---- one partition
 

@@ -237,15 +237,26 @@ class Rounds:
         if self._is_closed:
             return
         self._is_closed, is_clean = True, is_clean and not self._is_torn
-        if self._is_started and is_clean and self._has_flowed:
-            self.member.leave()
-            self._seen = None
-            deadline_s = time.monotonic() + DEFAULT_CLOSE_S
-            while not self._has_left() and time.monotonic() < deadline_s:
-                self._idle()
-        self._source.close(is_clean=is_clean)
-        if self._is_started:
-            self._session.close()
+        try:
+            if self._is_started and is_clean and self._has_flowed:
+                self._leave()
+        except BaseException:  # of a callback or the session, or Ctrl-C: there is no last checkpoint
+            is_clean = False
+            raise
+        finally:
+            try:
+                self._source.close(is_clean=is_clean)
+            finally:
+                if self._is_started:
+                    self._session.close()
+
+    def _leave(self) -> None:
+        """Make the last checkpoint; the region knows then that this member goes."""
+        self.member.leave()
+        self._seen = None
+        deadline_s = time.monotonic() + DEFAULT_CLOSE_S
+        while not self._has_left() and time.monotonic() < deadline_s:
+            self._idle()
 
     def _has_left(self) -> bool:
         self._source.finish()

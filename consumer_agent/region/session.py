@@ -16,7 +16,7 @@ from gevent.event import Event as Flag
 
 from consumer_agent.errors import has_stopped
 from consumer_agent.runtime.clock import now_ms
-from consumer_agent.runtime.threads import Condition, Thread, new_lock, require_descriptors
+from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock, require_descriptors
 from zkrebalancer.protocol.calls import (
     Call,
     Connected,
@@ -74,7 +74,7 @@ class RegionSession:
         self._call_timeout_s = call_timeout_s
         self._hosts, self._security, self._timeout_ms = hosts, security, timeout_ms
         self._order_path = order_path
-        self.changed = Condition(new_lock())
+        self.changed = Condition(new_reentrant_lock())  # for signals' handlers
         self.order: Order | None = None
         self.order_ms = 0  # when it was received
         self.failure: Exception | None = None  # why there will be no session any more

@@ -177,3 +177,11 @@ def test_lost_partitions_always_reset_the_region(source: Any) -> None:
     source._lost(source._client, [])
     assert (source.held(), source.poll(0.0)) == ({}, [])
     assert (source.has_lost, source.was_revoked) == (True, False)
+
+
+def test_a_signals_handler_may_ask_what_is_held_at_any_point(source: Any) -> None:
+    """It interrupts its own thread, which may hold the lock."""
+    with source._changed.lock:
+        assert source._changed.lock.acquire(blocking=False)
+        source._changed.lock.release()
+        assert source.held().keys() == {("t", 0), ("t", 1)}

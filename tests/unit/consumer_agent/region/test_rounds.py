@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from consumer_agent.errors import ConsumerError
 from consumer_agent.region import rounds as module
 from consumer_agent.region.own_state import Handlers
 from consumer_agent.region.rounds import COMPLAIN_S, Rounds
@@ -116,3 +117,20 @@ def test_records_are_returned_only_if_nothing_was_lost_while_their_offsets_were_
     batch = playing.rounds._next()
     assert (batch is None) == bool(goes_wrong)
     assert playing.source.seek.call_count == bool(goes_wrong)
+
+
+@pytest.mark.parametrize("failure", [ConsumerError("a callback has failed"), KeyboardInterrupt()])
+def test_a_close_that_fails_leaves_the_group_without_marking_records_as_processed(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    playing = Playing(monkeypatch, lambda _call: Done((None,)))
+    rounds, closed = playing.rounds, mock.Mock()
+    rounds._is_started = rounds._has_flowed = True
+    playing.session.close = closed  # type: ignore[attr-defined]
+    playing.source.finish.side_effect = failure
+    with pytest.raises(type(failure)):
+        rounds.close(is_clean=True)
+    playing.source.close.assert_called_once_with(is_clean=False)
+    closed.assert_called_once_with()
+    rounds.close(is_clean=True)
+    closed.assert_called_once_with()

@@ -1,0 +1,72 @@
+"""After an error of one partition, no transaction of another stays open or ends later; nobody waits for each in turn."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from consumer_agent.region import Advance, KafkaSink, kafka_sink
+from consumer_agent.region.kafka_sink import MAX_AT_ONCE, TIMEOUT_S, Lane
+from consumer_agent.region.sink import Row
+from tests.support.deadlines import WITHIN_S
+
+PARTITIONS = [("t", number) for number in range(3 * MAX_AT_ONCE)]
+REFUSED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+@pytest.fixture
+def sink() -> Any:
+    """Return a sink with an open transaction of each partition."""
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    sink._lanes = {partition: Lane(mock.Mock(), Row("", 0, 1, 0)) for partition in PARTITIONS}
+    sink._groups["g"] = mock.Mock()
+    assert sink.begin("g", {partition: Advance(0, 5, 1) for partition in PARTITIONS}) == set()
+    yield sink
+    sink.close()
+
+
+def test_after_a_commit_that_fails_for_one_partition_no_transaction_stays_open(sink: Any) -> None:
+    producers = {partition: lane.producer for partition, lane in sink._lanes.items()}
+    refused = threading.Event()
+
+    def refuse(*_: object) -> None:
+        refused.set()
+        raise REFUSED
+
+    for partition, producer in producers.items():
+        producer.send_offsets_to_transaction.side_effect = lambda *_: refused.wait(WITHIN_S)
+        if partition == PARTITIONS[0]:
+            producer.send_offsets_to_transaction.side_effect = refuse
+    with pytest.raises(KafkaException):
+        sink.commit()
+    ended = {tp for tp, one in producers.items() if one.commit_transaction.called or one.abort_transaction.called}
+    assert ended >= set(PARTITIONS[1:])
+    assert not any(lane.is_open for lane in sink._lanes.values())
+    assert PARTITIONS[0] not in sink._lanes  # it is claimed anew
+
+
+def test_a_rollback_without_kafka_does_not_wait_for_each_partition_in_turn(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_s, lock = itertools.count(1_000.0, TIMEOUT_S), threading.Lock()
+    now_s, waited_s = next(times_s), list[float]()
+    monkeypatch.setattr(kafka_sink, "time", mock.Mock(monotonic=lambda: now_s))
+
+    def time_out(timeout_s: float) -> None:
+        nonlocal now_s
+        with lock:
+            waited_s.append(timeout_s)
+            now_s = next(times_s)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    for lane in sink._lanes.values():
+        lane.producer.abort_transaction.side_effect = time_out
+    sink.rollback()
+    assert len(waited_s) == len(PARTITIONS)
+    assert sum(timeout_s > 0 for timeout_s in waited_s) <= MAX_AT_ONCE
+    assert sink._lanes == {}
