@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Unpack
+from typing import ClassVar, NoReturn, Unpack
 
 from consumer_agent import arguments
 from consumer_agent import config as configuration
@@ -37,6 +37,10 @@ class ConsumerBase:
         self._frontend.in_region = self._in_region
         self._subscribed: tuple[configuration.Subscription, dict[Tell, Callback | None]] | None = None
         self._hooks: Mapping[Tell, Callback] = {}  # of a region, called before the application's callbacks
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        """Refuse copies, which would share threads and connections, and pickling for another process."""
+        raise TypeError(f"{type(self).__name__} cannot be pickled or copied: make one in each process")
 
     def _join_region(self, config: ConsumerConfig, hooks: Mapping[Tell, Callback]) -> None:
         """Become a part of a `ConsistentRegion`, with another configuration, before the first poll."""

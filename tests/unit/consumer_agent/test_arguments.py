@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
 import signal
 import warnings
 from collections.abc import Callable
@@ -203,6 +205,16 @@ def test_partitions_without_a_place_have_no_position() -> None:
     consumer = new_consumer()
     consumer._frontend.shared.admit(TP, 1, NO_OFFSET)
     assert consumer.position() == consumer.finished() == {}
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
+def test_a_consumer_is_neither_copied_nor_pickled(
+    kind: type[Consumer | AsyncConsumer], copying: Callable[[object], object]
+) -> None:
+    consumer = kind(zookeeper="z:1", bootstrap="b:1", group="g")
+    with pytest.raises(TypeError, match=f"^{kind.__name__} cannot be pickled or copied: make one in each process"):
+        copying(consumer)
 
 
 def test_after_a_fork_everything_but_close_says_so() -> None:
