@@ -135,7 +135,7 @@ class Setting:
             mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
             mock.patch.object(Engine, "start"),
         ):
-            self.consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
+            self.consumer = self.made(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
             self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
             self.consumer.poll(0.0)
         self.frontend = self.consumer._frontend
@@ -150,6 +150,10 @@ class Setting:
         self.fetcher = self.frontend._fetcher.current
         self.fetcher.change(lambda: {PARTITION: 0})
         self.fetcher_round()
+
+    def made(self, **settings: Any) -> Consumer:
+        """Make the consumer."""
+        return Consumer(**settings)
 
     def _note(self, what: str) -> Callable[[list[tuple[str, int]]], None]:
         return lambda partitions: self.told.append((what, len(partitions)))
@@ -205,14 +209,20 @@ class Setting:
 
 
 def interrupted_at_each_point(
-    call: Callable[[Setting], object], prepare: Callable[[Setting], object] = lambda _: None, again_after: int = 0
+    call: Callable[[Setting], object],
+    prepare: Callable[[Setting], object] = lambda _: None,
+    again_after: int = 0,
+    *,
+    kind: type[Setting] = Setting,
+    stride: int = 1,
 ) -> Iterator[tuple[Setting, object, bool]]:
     """Make a setting for each point of a call, and interrupt it there; at last it is not interrupted.
 
-    With `again_after`, it is interrupted again so many points later, while it cleans up.
+    With `again_after`, it is interrupted again so many points later, while it cleans up. With `stride`, only some
+    points are tried.
     """
-    for at in range(1, 100_000):
-        setting = Setting()
+    for at in range(1, 100_000, stride):
+        setting = kind()
         prepare(setting)
         interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
         result, is_interrupted = None, False
