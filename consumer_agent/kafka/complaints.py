@@ -15,9 +15,10 @@ _log = logs.named(__name__)
 class Complaints:
     """The complaints of one client."""
 
-    def __init__(self, bootstrap: str) -> None:
-        """Begin without complaints; `bootstrap` is for the log."""
+    def __init__(self, bootstrap: str, unreadable: set[fields.TopicPartition]) -> None:
+        """Begin without complaints; `bootstrap` is for the log. `unreadable` gets the partitions with faults."""
         self._bootstrap = bootstrap
+        self._unreadable = unreadable
         self._is_cut_off = True  # at first, because a failure of the first connection is reported separately
         self._noted: set[tuple[str | None, int | None, int | None]] = set()
         self.trouble = ""  # librdkafka's last error about a broker, in parentheses
@@ -39,6 +40,7 @@ class Complaints:
         key = (message.topic(), message.partition(), None if error is None else error.code())
         if key not in self._noted:
             self._noted.add(key)
+            self._unreadable.add((message.topic() or "", message.partition() or 0))
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
     def left(self, partitions: Container[fields.TopicPartition]) -> None:
@@ -47,5 +49,6 @@ class Complaints:
 
     def records_came(self, partitions: Container[fields.TopicPartition]) -> None:
         """Note that these partitions have no fault."""
-        if self._noted:
+        if self._noted or self._unreadable:
             self._noted = {key for key in self._noted if key[:2] not in partitions}
+            self._unreadable.difference_update([partition for partition in self._unreadable if partition in partitions])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from consumer_agent.errors import NoOffsetError
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -16,6 +17,11 @@ class OutOfRange:
     earliest: int
     latest: int  # the offset after the last record
     goes_on_at: int | None
+
+    @property
+    def error(self) -> NoOffsetError:
+        """What to raise until the application seeks."""
+        return NoOffsetError(str(self), self.partition, self.offset, self.earliest, self.latest)
 
     def __str__(self) -> str:
         """Describe it in one line."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
+from consumer_agent.errors import CommitFailedError, TooManyCommitsError
 from consumer_agent.membership.events import Origin, Position
 from consumer_agent.runtime.awaited import Awaited
 from consumer_agent.runtime.known_ends import KnownEnds
@@ -69,6 +69,7 @@ class SharedState:
         self._commits = Awaited[CommitFailedError | None]()
         self.stored = Awaited[tuple[Mapping[TopicPartition, int | None], str | None]]()
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
+        self.unreadable: set[TopicPartition] = set()  # whose fetches fail, until their next records
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
         self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
@@ -351,8 +352,7 @@ class SharedState:
         """Continue after an offset that Kafka does not have; the lock must be held, and `report` has to follow."""
         self._counts["offsets_out_of_range_total"] += 1
         if found.goes_on_at is None:
-            known = (found.partition, found.offset, found.earliest, found.latest)
-            self.need_position(found.partition, NoOffsetError(str(found), *known))
+            self.need_position(found.partition, found.error)
         else:
             self.buffer.reset(found.partition, found.goes_on_at)
 
@@ -426,6 +426,7 @@ class SharedState:
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),
+            "unreadable_partitions": len(self.unreadable.intersection(self.buffer.emitting())),
             "retained_records": self.buffer.retained_count,
             **lag._asdict(),
             "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),

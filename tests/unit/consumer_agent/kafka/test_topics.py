@@ -96,7 +96,8 @@ def test_topics_that_come_and_go_are_not_all_remembered() -> None:
 
 
 def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    complaints, (message,) = Complaints("b:1"), messages(("orders", 0), [1])
+    unreadable: set[tuple[str, int]] = set()
+    complaints, (message,) = Complaints("b:1", unreadable), messages(("orders", 0), [1])
     error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     for _ in range(2):
         complaints.note_partition(message, error)
@@ -104,3 +105,4 @@ def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pyt
         complaints.left({("orders", 0)})
     assert len(caplog.records) == 2
     assert complaints._noted == set()
+    assert unreadable == set()

@@ -239,9 +239,12 @@ def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -
 def test_a_refusal_is_told_once_until_records_come_again(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     topic, number = PARTITION
     refusal = Message(topic=topic, partition=number, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    unreadable = []
     for ready in ([refusal], [refusal], messages(PARTITION, [0]), [refusal]):
         setting.client.ready = ready
         setting.draw()
+        unreadable.append(setting.shared.metrics()["unreadable_partitions"])
+    assert unreadable == [1, 1, 0, 1]
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 

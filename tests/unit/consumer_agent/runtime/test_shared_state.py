@@ -158,6 +158,7 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "assigned_partitions": 1,
         "paused_partitions": 0,
         "unpositioned_partitions": 0,
+        "unreadable_partitions": 0,
         "retained_records": 0,
         "lag_records": 0,
         "lag_records_max": 0,
