@@ -1,4 +1,4 @@
-"""After an error of one partition, no transaction of another stays open or ends later; nobody waits for each in turn."""
+"""After an error of one partition, no transaction of another stays open or ends later; nobody waits for each."""
 
 from __future__ import annotations
 
