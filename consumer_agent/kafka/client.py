@@ -34,6 +34,7 @@ DATA_PATH: Mapping[str, KafkaValue] = {  # experiments also give these to the cl
     "queued.max.messages.kbytes": 16_384,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "socket.nagle.disable": True,
+    "check.crcs": True,  # costs about 1 % of the processor time of fetching; without it, changed bits are returned
 }
 
 _log = logs.named(__name__)
