@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
 
 from consumer_agent.runtime.failpoints import NAMES
 from tests.integration.scenario import Scenario, owners_of
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import lease_ms
 
 SHORT = [("before-ack", "after-ack"), ("after-stop-ack", "before-stop-ack")]  # one for each mode
@@ -73,21 +75,26 @@ def test_a_blocked_application_that_holds_back_a_stop_is_evicted(scenario: Scena
     scenario.join_all()
     scenario.settle()
     for group, application in applications.items():
-        evicted = scenario.events("member_left", group=group, reason="evicted")
-        assert len(evicted) == 1
-        assert evicted[0]["member"].startswith(application.name)
-        held = {tp for tp, consumer in blocked[group].items() if consumer == evicted[0]["member"]}
-        taken_over_us = [
-            event["mono_us"]
-            for event in scenario.events("fetcher_started", group=group)
-            if event["mono_us"] > evicted[0]["mono_us"] and held & {(event["topic"], p) for p in event["partitions"]}
-        ]
-        assert taken_over_us
-        assert min(taken_over_us) - evicted[0]["mono_us"] >= lease_ms(scenario.lab.session_timeout_ms) * 1_000
+        check_eviction(scenario, group, application.name, blocked[group])
         application.unblock()
         scenario.groups[group].append(application.name)
     scenario.verify()
     assert all(len(application.lost) == 1 for application in applications.values())
+
+
+def check_eviction(scenario: Scenario, group: str, client: str, before: Mapping[TopicPartition, str]) -> None:
+    """Check that this client alone was evicted, and that its partitions started elsewhere after its lease."""
+    evicted = scenario.wait_event("member_left", group=group, reason="evicted")
+    assert scenario.events("member_left", group=group, reason="evicted") == [evicted]
+    assert evicted["member"].startswith(client)
+    held = {partition for partition, consumer in before.items() if consumer == evicted["member"]}
+
+    def started_us() -> list[int]:
+        started = scenario.events("fetcher_started", group=group, since_us=evicted["mono_us"])
+        return [one["mono_us"] for one in started if held & {(one["topic"], number) for number in one["partitions"]}]
+
+    scenario.lab.wait_for("an event of a start elsewhere", lambda: bool(started_us()))
+    assert min(started_us()) - evicted["mono_us"] >= lease_ms(scenario.lab.session_timeout_ms) * 1_000
 
 
 def test_an_application_that_takes_longer_for_a_batch_than_its_group_waits_loses_nothing(scenario: Scenario) -> None:

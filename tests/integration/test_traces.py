@@ -121,14 +121,14 @@ def test_a_collector_that_never_answers_delays_the_end_within_a_limit(monkeypatc
     """In `Traces.close`, wait for the SDK."""
     monkeypatch.setattr(traces_module, "CLOSE_LIMIT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        exporter = OTLPSpanExporter(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", timeout=5)
+        exporter = OTLPSpanExporter(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", timeout=60)
         traces = Traces(exporter, 1)
         for number in range(traces_module.MAX_QUEUED + 10):  # more than fit
             for kind, fields in (("rebalance_requested", {"trigger": "retry"}), ("rebalance_finished", ENDED)):
                 traces.note(Emit(kind, "g", 7, f"id-{number}", fields), "retry")
         began_s = time.monotonic()
         traces.close()
-        assert time.monotonic() - began_s < 4
+        assert time.monotonic() - began_s < 20  # the SDK waits for 30 s
         exporter.shutdown()  # type: ignore[no-untyped-call]
 
 

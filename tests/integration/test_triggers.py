@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tests.integration.commands import run
-from tests.integration.scenario import MODES, PARTITIONS, Scenario, owners_of
+from tests.integration.scenario import MODES, PARTITIONS, Event, Scenario, owners_of
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
@@ -20,11 +20,9 @@ def test_a_consumer_joins(scenario: Scenario) -> None:
     scenario.begin()
     scenario.join_all()
     scenario.settle()
-    stopped = dict.fromkeys(MODES, 0)
-    for rebalance in scenario.events("rebalance_planned", member_count=3):
-        for event in scenario.events("fetcher_stopped", group=rebalance["group"], generation=rebalance["generation"]):
-            stopped[rebalance["mode"]] += len(event["partitions"])
-    assert stopped == {INCREMENTAL: 2, EAGER: PARTITIONS}
+    wanted = {INCREMENTAL: 2, EAGER: PARTITIONS}
+    scenario.lab.wait_for("the events of all stops", lambda: sum(stopped(scenario).values()) >= sum(wanted.values()))
+    assert stopped(scenario) == wanted
     for group in scenario.groups:
         require_history(scenario, group)
     scenario.verify()
@@ -34,19 +32,30 @@ def test_a_consumer_joins(scenario: Scenario) -> None:
             assert re.search(f" INFO group {group}: .*{told}", logged), (group, told)
 
 
+def stopped(scenario: Scenario) -> dict[str, int]:
+    """Return how many partitions were stopped for the third member in each mode, as far as events are written."""
+    found = dict.fromkeys(MODES, 0)
+    for rebalance in scenario.events("rebalance_planned", member_count=3):
+        for event in scenario.events("fetcher_stopped", group=rebalance["group"], generation=rebalance["generation"]):
+            found[rebalance["mode"]] += len(event["partitions"])
+    return found
+
+
 def require_history(scenario: Scenario, group: str) -> None:
     """Require that the recorded rebalances are those of the events."""
     describe = ("zkrebalancer", "groups", "describe", group, "--zookeeper", scenario.lab.cluster.zookeeper, "--history")
-    finished = {event["generation"]: event for event in scenario.events("rebalance_finished", group=group)}
-    requested = {event["cause_id"]: event["trigger"] for event in scenario.events("rebalance_requested", group=group)}
+
+    def finished() -> dict[int, Event]:
+        return {event["generation"]: event for event in scenario.events("rebalance_finished", group=group)}
 
     def past() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(run(*describe, "--json").stdout)["history"]
         return found
 
-    scenario.lab.wait_for("the history", lambda: len(past()) == len(finished))
+    scenario.lab.wait_for("the history", lambda: len(past()) == len(finished()))
+    requested = {event["cause_id"]: event["trigger"] for event in scenario.events("rebalance_requested", group=group)}
     for each in past():
-        event = finished[each["generation"]]
+        event = finished()[each["generation"]]
         recorded = each["outcome"], each["moved"], each["settled_ms"], each["late"], each["pause_ms_max"]
         times = event["settled_us"] / 1_000, event["late_members"], event["pause_us_max"] / 1_000
         assert recorded == (event["outcome"], event["moved_count"], *times)

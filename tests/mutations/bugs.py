@@ -356,6 +356,13 @@ MUTATIONS = (
         (Edit("reader._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
         seeds=2_000,
     ),
+    Mutation(
+        "a session of a closed client counts as the next one",
+        None,
+        (Edit("StateMachine._session_changed", "self.state is State.OUT or self.open_at_ms is not None", "False"),),
+        hostile="starve_agent",
+        seeds=10,
+    ),
     *HOSTILE_MUTATIONS,
     *SHARD_MUTATIONS,
     *OPERATOR_MUTATIONS,

@@ -14,6 +14,13 @@ OPERATOR_MUTATIONS = (
         seeds=30,
     ),
     Mutation(
+        "an import ends after its first transaction",
+        None,
+        (Edit("move_offsets.import_offsets", "while writes: pause.write(zk, writes)", "pass"),),
+        hostile="import_offsets",
+        seeds=30,
+    ),
+    Mutation(
         "settings are written without the version that was read",
         None,
         (

@@ -35,6 +35,20 @@ SHARD_MUTATIONS = (
         seeds=5,
     ),
     Mutation(
+        "a host does not make the deleted folder of hosts again",
+        None,
+        (Edit("AllShards._registered", "reply.refusal is Refusal.NO_NODE", "False"),),
+        hostile="set_shards foreign_hosts",
+        seeds=30,
+    ),
+    Mutation(
+        "a damaged number is mended with the only shard as the former one",
+        None,
+        (Edit("change_shards._unknown", "(WHOLE, *map(_one_of_several, below))", "(WHOLE,)"),),
+        hostile="set_shards foreign_number",
+        seeds=200,
+    ),
+    Mutation(
         "a reply that comes with a new number of shards goes to a coordinator of the former number",
         None,
         (

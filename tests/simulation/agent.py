@@ -193,6 +193,7 @@ class AgentHost(Host):
         self.true_lease_us = 0  # end of the lease that this session's writes prove, by this host's clock
         self.room = 0  # of the fetcher's current round
         self._machine_woken = False
+        self._starved_until_us = 0
         self._fetch_at_us: int | None = None
         self._running = ""
         self._switching = False
@@ -243,7 +244,16 @@ class AgentHost(Host):
     def wake_machine(self) -> None:
         if not self._machine_woken:
             self._machine_woken = True
-            self.after(self.random.randrange(MACHINE_DELAY_US), self._run_machine)
+            delay_us = self.random.randrange(MACHINE_DELAY_US)
+            self.after(max(delay_us, self._starved_until_us - self.schedule.now_us), self._run_machine)
+
+    def starve(self, duration_us: int) -> None:
+        """Give the machine thread no time for a while; its ZooKeeper client and the application go on."""
+        self._starved_until_us = self.schedule.now_us + duration_us
+
+    @property
+    def _is_starved(self) -> bool:
+        return self.schedule.now_us < self._starved_until_us
 
     def _run_machine(self) -> None:
         self._machine_woken = False
@@ -318,7 +328,7 @@ class AgentHost(Host):
         self._switching = True
         if self._running == "machine" and self.room:
             self._as_thread("fetcher", self._put)
-        elif self._running == "fetcher" and self.machine_thread.has_events:
+        elif self._running == "fetcher" and self.machine_thread.has_events and not self._is_starved:
             self._as_thread("machine", self.machine_thread.pump)
         self._switching = False
 

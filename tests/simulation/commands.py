@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,11 +11,20 @@ from typing import Any
 
 from tests.simulation import shards
 from tests.simulation.cluster import SETTINGS, Cluster
-from tests.simulation.operator_invariants import check_reset
+from tests.simulation.operator_invariants import check_written
 from tests.simulation.operators import Command, OperatorHost
 from tests.simulation.strangers import Do, Target
 from zkrebalancer.observe import inspection
-from zkrebalancer.operations import change_shards, configure, drain, evict, group_lifecycle, reset_offsets
+from zkrebalancer.operations import (
+    approval,
+    change_shards,
+    configure,
+    drain,
+    evict,
+    group_lifecycle,
+    move_offsets,
+    reset_offsets,
+)
 from zkrebalancer.operations import weights as weights_operation
 from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.group_lifecycle import GroupChangedError, GroupInUseError
@@ -84,15 +93,36 @@ def _reset_offsets(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _begin_reset(cluster: Cluster, draw: Random, group: str) -> None:
-    def new_offsets(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
-        finished = cluster.emission.finished
-        known = {tp: finished.get((group, tp, cluster.stored_life(group, tp)), 0) for tp in partitions}
-        return {tp: draw.randint(0, end) for tp, end in known.items()}
-
     def reset(zk: BlockingZk) -> None:
-        check_reset(host, group, reset_offsets.reset_offsets(zk, group, new_offsets, dry_run=False))
+        new_offsets = partial(_earlier, cluster, draw, group)
+        changes = reset_offsets.reset_offsets(zk, group, new_offsets, dry_run=False)
+        check_written(host, group, {tp: one.after for tp, one in changes.items() if one.in_zookeeper is not None})
 
     host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, reset))
+
+
+def _earlier(
+    cluster: Cluster, draw: Random, group: str, partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    """Draw offsets up to which everything is processed."""
+    finished = cluster.emission.finished
+    known = {tp: finished.get((group, tp, cluster.stored_life(group, tp)), 0) for tp in partitions}
+    return {tp: draw.randint(0, end) for tp, end in known.items()}
+
+
+def _import_offsets(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Export the offsets of a group without consumers, and import earlier ones of the same partitions."""
+    _stop_consumers(cluster, draw, target.group)
+    cluster.schedule.after(draw.randrange(BEGIN_US), _begin_import, cluster, draw, target.group)
+
+
+def _begin_import(cluster: Cluster, draw: Random, group: str) -> None:
+    def import_earlier(zk: BlockingZk) -> None:
+        exported = move_offsets.in_zookeeper(zk, group)
+        changes = move_offsets.import_offsets(zk, group, _earlier(cluster, draw, group, exported), dry_run=False)
+        check_written(host, group, {tp: one.after for tp, one in changes.items()})
+
+    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, import_earlier))
 
 
 def _delete_group(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -119,6 +149,7 @@ def _operate(cluster: Cluster, draw: Random, target: Target) -> None:
     content = weights.encode(weights.Weights(weights.ALWAYS, rates))
     commands: list[Command] = [
         lambda zk: weights_operation.write_weights(zk, group, content),
+        *[_approving(group)] * 2,
         *(_altering(group, altered) for altered in _changes(cluster, draw, target)),
     ]
     if member is not None:
@@ -138,6 +169,14 @@ def _altering(group: str, altered: Altered) -> Command:
     return command
 
 
+def _approving(group: str) -> Command:
+    def command(zk: BlockingZk) -> None:
+        _moves, approved = approval.approving(zk, group)
+        _altering(group, approved)(zk)
+
+    return command
+
+
 def _evicting(group: str, member: str) -> Command:
     def command(zk: BlockingZk) -> None:
         evict.read_consumer(zk, group, member)
@@ -153,6 +192,7 @@ def _changes(cluster: Cluster, draw: Random, target: Target) -> list[Altered]:
     found: list[Altered] = [
         lambda report: configure.changed(report.settings, [pair]),
         lambda report: replace(report.settings, **frozen),
+        lambda report: replace(report.settings, approve_moves_above=0),
         drain.undraining([]),
     ]
     if target.agent is not None and target.agent.consumer is not None:
@@ -167,6 +207,7 @@ def _run_change_shards(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 COMMANDS: dict[str, Do] = {
     "reset_offsets": _reset_offsets,
+    "import_offsets": _import_offsets,
     "delete_group": _delete_group,
     "operate": _operate,
     "run_change_shards": _run_change_shards,

@@ -14,6 +14,7 @@ from tests.simulation.reads import draw_limits
 from tests.simulation.schedule import Schedule
 from tests.support.zk_model import Change, Server, ZkModel
 from zkrebalancer.protocol.calls import Call, Operation
+from zkrebalancer.protocol.shards import Shard
 
 if TYPE_CHECKING:
     from tests.simulation.network import Connection
@@ -43,6 +44,7 @@ class Ensemble:
         self.down = False
         self.sessions_ms = 0, 1_000_000  # the timeouts that servers grant, at least and at most
         self.cut_off: Server | None = None
+        self.shards: tuple[Shard, ...] = ()  # when their number could be read last
         self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
         self._following: set[int] = set()
 

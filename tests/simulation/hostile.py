@@ -10,6 +10,7 @@ import json
 from random import Random
 
 from consumer_agent.membership.offset_books import MARK_PREFIX
+from tests.simulation import shards
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.commands import COMMANDS
 from tests.simulation.invariants import ROGUE
@@ -428,6 +429,8 @@ def repair(cluster: Cluster) -> None:
     for connection in cluster.ensemble.connections:
         connection.refusing = None
     cluster.write(Delete(f"{paths.COORDINATOR}/below"))
+    if cluster.plan.shards > 1:
+        shards.mend(cluster.ensemble)
     cluster.hanging.clear()
     cluster.broken.clear()
     for group in GROUPS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.invariants import TreeInvariants
 from tests.simulation.operators import OperatorHost
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
-from zkrebalancer.operations.reset_offsets import Change as OffsetChange
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Operation
 from zkrebalancer.protocol.fields import TopicPartition
@@ -47,9 +48,9 @@ class OperatorInvariants:
             raise BrokenPromiseError("lost change", text)
 
 
-def check_reset(host: OperatorHost, group: str, changes: dict[TopicPartition, OffsetChange]) -> None:
-    """Check that a reset that reports success has written every offset."""
-    for partition, change in changes.items():
+def check_written(host: OperatorHost, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Check that a command that reports success has written every offset."""
+    for partition, offset in offsets.items():
         found = host.written.get(paths.offsets(group, *partition))
-        if change.in_zookeeper is not None and found != cluster_nodes.encode_counter(change.after):
+        if found != cluster_nodes.encode_counter(offset):
             raise BrokenPromiseError("reset", f"{host.name} is done, and has written {found!r} for {partition}")

@@ -91,11 +91,13 @@ HOSTILE_WEIGHTS = {
     "limit_sessions": 2,
     "reset_offsets": 8,
     "delete_group": 4,
+    "import_offsets": 4,
     "operate": 8,
+    "starve_agent": 3,
 }
 
 # The same for runs in which the coordinators share several shards of groups, see `shards.py`.
-SHARD_WEIGHTS = {"set_shards": 8, "run_change_shards": 6}
+SHARD_WEIGHTS = {"set_shards": 8, "run_change_shards": 6, "foreign_number": 4, "foreign_hosts": 5}
 
 # Limits of hostile runs; with each of these values, work takes several rounds.
 TINY_LIMITS = {

@@ -1,4 +1,4 @@
-"""More faults of a hostile world: what other programs leave in the tree, and what servers may do that ours never did.
+"""More faults of a hostile world: what other programs leave in the tree, what servers and threads may do that ours never did.
 
 Nodes of others stay until the end of the run: nothing of ours may wait for an operator to remove them.
 """
@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from tests.simulation import shards
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import Cluster
 from tests.simulation.refusing import Refusing
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, SetContent, Sync
+from zkrebalancer.protocol.shards import BARRIER, ShardHost, encode_host
 
 NAMES = (
     " ",
@@ -37,7 +39,17 @@ HAS_A_CHILD = 0.2  # share of the nodes that cannot be deleted, as another one i
 REFUSALS = (Refusal.NO_AUTH, Refusal.UNIMPLEMENTED, Refusal.MARSHALLING)
 REFUSED_US = (200_000, 8_000_000)
 AGAIN_US = (0, 800_000)
+NUMBERS = (
+    b"",
+    b"{}",
+    b"\xff",
+    b"null",
+    b"9" * 5_000,
+    b'{"version":1,"shards":0,"first_epoch":0}',
+    b'{"version":1,"shards":1000000,"first_epoch":0}',
+)
 PLACES = ("given", "incarnations", "quarantine", "channel", "ids", "deleted_offsets", "history", "generation")
+STARVED_US = (1_000, 300_000)  # after the link is whole again
 SESSIONS_MS = ((0, 1_000), (0, 2_500), (5_000, 60_000))  # what the servers grant, at least and at most
 
 
@@ -120,6 +132,54 @@ def _limit_sessions(cluster: Cluster, draw: Random, _target: Target) -> None:
     cluster.schedule.tell("FAULT", f"new sessions last {cluster.ensemble.sessions_ms} ms")
 
 
+def _foreign_number(cluster: Cluster, draw: Random, _target: Target) -> None:
+    """Replace the number of shards by other bytes, or write it as it is; or delete what keeps former releases out.
+
+    Not both: leaders of several shards would lead beside that of one.
+    """
+    node = cluster.ensemble.zk.nodes.get(paths.SHARDS)
+    count = len(shards.present(cluster.ensemble))
+    if node is None or shards.is_damaged(cluster.ensemble) or shards.has_barrier(cluster.ensemble) != (count > 1):
+        return
+    if count > 1 and draw.random() < 0.2:
+        cluster.schedule.tell("FAULT", f"{BARRIER} is deleted")
+        cluster.write(Delete(BARRIER))
+        return
+    content = draw.choice((node.content, *NUMBERS))
+    cluster.schedule.tell("FAULT", f"{paths.SHARDS} becomes {content[:40]!r}")
+    cluster.write(SetContent(paths.SHARDS, content))
+
+
+def _foreign_hosts(cluster: Cluster, draw: Random, _target: Target) -> None:
+    """Delete, damage, replace or forge nodes of hosts, or delete their folder, which is sometimes made again, empty."""
+    zk, folder = cluster.ensemble.zk, paths.SHARD_HOSTS
+    found = [f"{folder}/{name}" for name in zk.children(folder)]
+    what = draw.choice(("all", "delete", "damage", "replace", "forge"))
+    cluster.schedule.tell("FAULT", f"another program changes {folder}: {what}")
+    if what == "all":
+        cluster.write(*map(Delete, found), Delete(folder))
+        if draw.random() < 0.5:
+            cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write, Create(folder))
+    elif what == "forge":
+        name = draw.choice((*NAMES, "1-0", "1000-0"))
+        cluster.write(Create(f"{folder}/{name}", draw.choice((*CONTENTS, encode_host(ShardHost(1_000, "forged", 9))))))
+    elif found:
+        path = draw.choice(found)
+        again = Create(path, zk.nodes[path].content)  # of no session
+        some = {"delete": [Delete(path)], "damage": [SetContent(path, b"?")], "replace": [Delete(path), again]}
+        cluster.write(*some[what])
+
+
+def _starve_agent(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Cut an agent off until its session is over; its machine thread hears of it when its client has the next one."""
+    agent = target.agent
+    if agent is not None and agent.connection is not None:
+        away_us = agent.connection.timeout_ms * 1_000 + draw.randrange(1_000_000)
+        cluster.schedule.tell("FAULT", f"{agent.name} is cut off, and its machine thread starves")
+        agent.connection.cut_link(away_us)
+        agent.starve(away_us + draw.randrange(*STARVED_US))
+
+
 STRANGE: dict[str, Do] = {
     "foreign_node": _foreign_node,
     "rewrite_node": _rewrite_node,
@@ -127,4 +187,7 @@ STRANGE: dict[str, Do] = {
     "refuse_sync": _refuse_sync,
     "foreign_leader": _foreign_leader,
     "limit_sessions": _limit_sessions,
+    "foreign_number": _foreign_number,
+    "foreign_hosts": _foreign_hosts,
+    "starve_agent": _starve_agent,
 }
