@@ -361,7 +361,7 @@ MUTATIONS = (
         None,
         (Edit("StateMachine._session_changed", "self.state is State.OUT or self.open_at_ms is not None", "False"),),
         hostile="starve_agent",
-        seeds=10,
+        seeds=40,
     ),
     *HOSTILE_MUTATIONS,
     *SHARD_MUTATIONS,

@@ -46,7 +46,7 @@ SHARD_MUTATIONS = (
         None,
         (Edit("change_shards._unknown", "(WHOLE, *map(_one_of_several, below))", "(WHOLE,)"),),
         hostile="set_shards foreign_number",
-        seeds=200,
+        seeds=100,
     ),
     Mutation(
         "a reply that comes with a new number of shards goes to a coordinator of the former number",

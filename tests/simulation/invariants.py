@@ -39,6 +39,7 @@ class Consumer:
     is_garbled: bool = False  # another program wrote its record
     is_rogue: bool = False  # its claims are ignored: it holds only partitions that it was given
     owes_answer: bool = False  # its last command was cancelled because it did not answer
+    applied: str = ""  # its last applied command: it ignores nodes of other programs with earlier names
     held: frozenset[TopicPartition] = frozenset()
 
     def holds(self) -> frozenset[TopicPartition]:
@@ -216,7 +217,7 @@ class TreeInvariants:
         if any(earlier < name for earlier in known.commands):
             raise BrokenPromiseError("order", f"{key} applied {name} before an earlier command")
         self.applied.add(done.command_id)
-        known.owes_answer = False
+        known.applied, known.owes_answer = name, False
 
     def _check_given(self, group: str, name: str) -> None:
         """Check that a member owns no more than it was given: otherwise its claim would count as forged."""
@@ -245,6 +246,8 @@ class TreeInvariants:
             known.owes_answer = not is_own
             if is_own and paths.owners(*key) not in by_path:
                 raise BrokenPromiseError("deleted command", f"{key} deleted {name} without an effect")
+            return
+        if name <= known.applied:
             return
         try:
             sent = command.decode(change.after.content)

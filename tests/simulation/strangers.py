@@ -14,7 +14,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import Cluster
 from tests.simulation.refusing import Refusing
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Delete, Refusal, SetContent, Sync
+from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, SetContent, Sync
 from zkrebalancer.protocol.shards import BARRIER, ShardHost, encode_host
 
 NAMES = (
@@ -166,7 +166,11 @@ def _foreign_hosts(cluster: Cluster, draw: Random, _target: Target) -> None:
     elif found:
         path = draw.choice(found)
         again = Create(path, zk.nodes[path].content)  # of no session
-        some = {"delete": [Delete(path)], "damage": [SetContent(path, b"?")], "replace": [Delete(path), again]}
+        some: dict[str, list[Operation]] = {
+            "delete": [Delete(path)],
+            "damage": [SetContent(path, b"?")],
+            "replace": [Delete(path), again],
+        }
         cluster.write(*some[what])
 
 

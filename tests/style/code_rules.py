@@ -22,7 +22,7 @@ def size_breaches(source: Source) -> list[str]:
     """Return files and functions that are too long."""
     length = len(source.text.splitlines())
     found = [f"{source.path}: {length} lines, at most {MAX_FILE_LINES}"] if length > MAX_FILE_LINES else []
-    for node in ast.walk(source.tree):
+    for node in _statements(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
@@ -46,6 +46,8 @@ def prints(source: Source) -> list[str]:
 
 def blind_sleeps(source: Source) -> list[str]:
     """Return sleeps outside a `while` that polls: they hide a race or wait longer than needed."""
+    if "sleep" not in source.text:
+        return []
     polling = {id(node) for loop in ast.walk(source.tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
     return [
         source.at(node, "time.sleep without a polling loop")
@@ -75,7 +77,7 @@ def broad_excepts(source: Source) -> list[str]:
     """Return handlers that catch everything, unless they clean up and re-raise it, or throw it into a generator."""
     found = [
         source.at(node, "catches everything")
-        for node in ast.walk(source.tree)
+        for node in _statements(source.tree)
         if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _raises_again(node)
     ]
     return found[MAY_CATCH_ALL.get(source.path, 0) :]
@@ -90,6 +92,16 @@ def machine_paths(path: str, text: str) -> list[str]:
     """Return paths and addresses that are valid on one machine or network only."""
     found = _matches(_MACHINE_PATH, path, text, "absolute path of one machine")
     return found + _matches(_REGISTRY, path, text, "address of a package registry")
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module with its statements and handlers, also those inside others."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
 
 
 def _calls(source: Source) -> Iterator[tuple[ast.Call, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -43,7 +44,13 @@ class Source:
 
 @cache
 def _parse(text: str) -> ast.Module:
-    return ast.parse(text)
+    """Parse without the collector, which would look through all trees again and again: they stay."""
+    gc.disable()
+    try:
+        return ast.parse(text)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def python_sources(*folders: str) -> list[Source]:
