@@ -1,4 +1,4 @@
-"""More faults of a hostile world: what other programs leave in the tree, what servers and threads may do that ours never did.
+"""More faults of a hostile world: what other programs leave in the tree, and what servers and threads may do.
 
 Nodes of others stay until the end of the run: nothing of ours may wait for an operator to remove them.
 """
