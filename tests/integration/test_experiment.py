@@ -91,6 +91,20 @@ def test_unmodified_clients_behind_a_gateway_have_one_name_in_the_events(
     assert sum(step["moved"] for step in result["steps"]) >= result["measures"]["moved_least"] > 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", ["far-1ms", "far-10ms", "many-groups-failover"])
+def test_a_scenario_that_needs_servers_of_its_own(experiment: WatchedCommand, tmp_path: Path, scenario: str) -> None:
+    out = tmp_path / "out"
+    running = experiment.begin("--protocol", "central-incremental", "--scenario", scenario, "--out", str(out))
+    running.communicate(timeout=300)
+    assert running.returncode == 0, experiment.told()
+    result = json.loads((out / "central-incremental" / scenario / "tuned-m2-p6-s1" / "result.json").read_text())
+    assert result["complete"]
+    assert result["settled"]
+    assert result["problems"] == []
+    assert (result["measures"]["lost"], result["measures"]["overlaps"]) == (0, 0)
+
+
 def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     running = experiment.begin("--protocol", "central-eager", "--scenario", "crash", "--out", str(out))

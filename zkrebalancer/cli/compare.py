@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # takes long to import
 
 @click.command()
 @click.argument(
-    "directories",
-    metavar="DIR…",
+    "paths",
+    metavar="DIR_OR_FILE…",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=click.Path(path_type=Path, exists=True),
 )
 @click.option("--untrusted", "with_untrusted", is_flag=True, help="Also count finished runs that are not trusted.")
 @options.out_option
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # takes long to import
 @options.log_level_option
 def compare(
     *,
-    directories: Sequence[Path],
+    paths: Sequence[Path],
     with_untrusted: bool,
     out: Path,
     master: str,
@@ -41,13 +41,15 @@ def compare(
     settings: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Compare all runs below some folders.
+    """Compare all runs below some folders, or in files of published results.
 
     Writes tables and one page with pictures and this project's wins and losses.
+    A file has one result.json in each line; without the events of its runs, some figures are missing.
 
     \b
     Example:
       zkrebalancer experiment compare experiments --out report
+      zkrebalancer experiment compare docs/data/experiments-2026-11-27.jsonl --out report
     """
     require("experiments")
     from zkrebalancer.pipeline import local_files, session  # noqa: PLC0415  # after the check
@@ -56,10 +58,14 @@ def compare(
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
-    find_runs(directories)  # fails before Spark starts
-    usual = session.for_input(local_files.input_bytes(map(str, directories)))
-    with session.spark_job("facts", master, memory, {**usual, **settings}) as spark:
-        found = report.compare(spark, directories, out, with_untrusted=with_untrusted)
+    find_runs(paths)  # fails before Spark starts
+    directories = [str(path) for path in paths if path.is_dir()]
+    if directories:
+        usual = session.for_input(local_files.input_bytes(directories))
+        with session.spark_job("facts", master, memory, {**usual, **settings}) as spark:
+            found = report.compare(spark, paths, out, with_untrusted=with_untrusted)
+    else:
+        found = report.compare(None, paths, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
     told = {

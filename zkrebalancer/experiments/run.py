@@ -272,7 +272,7 @@ class Run:
         for name in ("lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps"):
             figures[name] = getattr(verdict, name)
         self._result["steps"], self._result["measures"] = steps, figures
-        if self.plan.scenario.records_s:
+        if self.plan.cast.groups == 1:
             read = throughput(EventFiles(directory, Problems()))
             self._result["steps"] = [{**step, **read[number]} for step, number in zip(steps, read, strict=True)]
         self._result["problems"] = list(verdict.problems)

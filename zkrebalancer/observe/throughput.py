@@ -1,6 +1,6 @@
 """Measures how many records a group reads around each step of an experiment, and how far it falls behind. Pure.
 
-For runs with one group whose records come quickly and evenly. Records that are delivered again do not count. The lag is
+For runs with one group. Records that are delivered again do not count. The lag is
 the number of records that were acknowledged to the producer and not yet delivered to the group.
 """
 
@@ -97,9 +97,9 @@ def throughput(events: Iterable[Event]) -> dict[int, Throughput]:
     """Return the figures of each step by its number; `events` must be sorted by `mono_us`.
 
     `delivered_per_s`: records of each full second from the step's begin on; `delivered_per_s_min`: the fewest in any
-    second, begun at any tenth of one; `produced_per_s`: on average. `lag_before`, `lag_max`: in records. `lag_back_ms`:
-    from the step until the lag is again what it was before, up to the records of USUAL_S, for at least a second;
-    0 if it did not rise, None if it did not happen.
+    second, begun at any tenth of one; `produced_per_s`: on average. `lag_before`, `lag_max`: in records;
+    `lag_max_per_s`: the highest of each full second. `lag_back_ms`: from the step until the lag is again what it was
+    before, up to the records of USUAL_S, for at least a second; 0 if it did not rise, None if it did not happen.
     """
     run = _Run()
     for event in events:
@@ -117,6 +117,7 @@ def _figures(window: _Window) -> Throughput:
         "produced_per_s": produced_per_s,
         "lag_before": window.lag_before,
         "lag_max": max(window.lags),
+        "lag_max_per_s": [max(window.lags[at : at + SLICES_PER_S]) for at in range(0, len(seconds), SLICES_PER_S)],
         "lag_back_ms": _back_ms([lag > window.lag_before + produced_per_s * USUAL_S for lag in window.lags]),
     }
 

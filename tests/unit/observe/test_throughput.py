@@ -50,13 +50,14 @@ def test_a_pause_is_caught_up() -> None:
     found = throughput(events)
     steady = {"delivered_per_s": [100, 100], "delivered_per_s_min": 100, "produced_per_s": 100}
     assert found == {
-        1: {**steady, "lag_before": 10, "lag_max": 10, "lag_back_ms": 0},
+        1: {**steady, "lag_before": 10, "lag_max": 10, "lag_max_per_s": [10, 10], "lag_back_ms": 0},
         2: {
             "delivered_per_s": [0, 200, 100],
             "delivered_per_s_min": 0,
             "produced_per_s": 100,
             "lag_before": 10,
             "lag_max": 150,
+            "lag_max_per_s": [100, 150, 10],
             "lag_back_ms": 1_500,
         },
     }

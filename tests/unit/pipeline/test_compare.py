@@ -13,6 +13,7 @@ from zkrebalancer.observe.reading import EventFiles, Problems
 from zkrebalancer.pipeline.report import compare, output
 from zkrebalancer.pipeline.report.compare import Comparison
 from zkrebalancer.pipeline.report.folders import find_runs
+from zkrebalancer.pipeline.report.sentences import LAG
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -91,11 +92,13 @@ def test_kinds_of_change_are_told_apart_as_the_run_is_told() -> None:
         "settled_ms": [10.0, 30.0, 5.0],
         "first_record_ms": [1.0, 3.0, 2.0],
         "unowned_partition_s": [4.0, 6.0, 9.0],
+        **{key: [0.0, 8.0, 1.0] for key in LAG},
     }
     found = compare._of_each_kind(pd.DataFrame({"name": ["kill", "kill", "return"], **times}))
     assert found["settled_ms after kill"] == 20.0
     assert found["unowned_partition_s after kill"] == 10.0
     assert found["unowned_partition_s after return"] == 9.0
+    assert found["lag_max after kill"] == 4.0
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
@@ -138,3 +141,19 @@ def test_an_interrupted_run_is_not_trusted(tmp_path: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"complete": False}))
     assert find_runs([tmp_path])[0].doubts == ("it did not finish",)
+
+
+def test_the_first_table_keeps_kinds_of_change_apart(tmp_path: Path) -> None:
+    """In `_changes_ms`, combine all changes of a run: the median of a kill and a return is of neither."""
+    FakeRun("kip848", 1).write(tmp_path)
+    (run,) = find_runs([tmp_path])
+    changes = pd.DataFrame({"run": [run.name] * 3, "name": ["kill", "return", "kill"], "settled_ms": [7.0, 1.0, 9.0]})
+    found = compare._changes_ms(changes, [run])
+    assert found == {
+        run.setting: {
+            "settled_ms after kill": {"kip848": [7.0, 9.0]},
+            "settled_ms after return": {"kip848": [1.0]},
+        }
+    }
+    of_one_kind = compare._changes_ms(changes[changes["name"] == "kill"], [run])
+    assert of_one_kind == {run.setting: {"settled_ms": {"kip848": [7.0, 9.0]}}}

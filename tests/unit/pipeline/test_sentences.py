@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zkrebalancer.pipeline.report.folders import Setting
@@ -23,9 +25,9 @@ def by_seed(values: list[float]) -> dict[RunKey, float]:
     return {(seed, 0): value for seed, value in enumerate(values)}
 
 
-def compared(ours: list[float], other: list[float], measure: str = "settled_ms") -> Verdict:
+def compared(ours: list[float], other: list[float], measure: str = "settled_ms", setting: Setting = SETTING) -> Verdict:
     values = {"central-incremental": {measure: by_seed(ours)}, "kip848": {measure: by_seed(other)}}
-    (verdict,) = verdicts({SETTING: values})
+    (verdict,) = verdicts({setting: values})
     return verdict
 
 
@@ -55,6 +57,20 @@ def test_each_kind_of_change_has_its_own_verdict() -> None:
     verdict = compared(FAST, SLOW, "settled_ms after kill-member")
     assert verdict.is_primary
     assert str(verdict).startswith("central-incremental wins in time to settled after kill-member: 11 ms against")
+
+
+def test_a_scenario_may_have_another_primary_measure() -> None:
+    backlog = replace(SETTING, scenario="backlog")
+    assert compared(FAST, SLOW, "lag_back_ms after kill-member", backlog).is_primary
+    assert not compared(FAST, SLOW, "settled_ms after kill-member", backlog).is_primary
+    assert not compared(FAST, SLOW, "lag_back_ms after kill-member").is_primary
+
+
+def test_who_delivers_more_wins() -> None:
+    verdict = compared(SLOW, FAST, "delivered_per_s_min")
+    assert (verdict.outcome, verdict.beside, verdict.behind) == ("wins", "ours 282 times better", -3_089.0)
+    assert losses([compared(FAST, SLOW, "delivered_per_s_min")])
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0], "delivered_per_s_min").beside == "ours better, not significant"
 
 
 def test_the_more_is_compared_the_less_is_shown() -> None:

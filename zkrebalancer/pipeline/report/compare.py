@@ -1,9 +1,12 @@
-"""Comparison of experiment runs: Spark computes the facts, which become tables, verdicts and one page."""
+"""Comparison of experiment runs: Spark computes the facts, which become tables, verdicts and one page.
+
+Runs that are published as results, without events, leave Spark nothing to read: their figures are those of the results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,17 +15,18 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline import batch
 from zkrebalancer.pipeline.local_files import Source
-from zkrebalancer.pipeline.report import measures
+from zkrebalancer.pipeline.report import measures, results
 from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
 from zkrebalancer.pipeline.report.sentences import (
     AFTER,
+    LAG,
     MEASURES,
     OF_A_CHANGE,
-    PRIMARY,
     SUMMED,
     RunKey,
     Values,
     Verdict,
+    primary,
     verdicts,
 )
 from zkrebalancer.pipeline.report.statistics import sample
@@ -40,8 +44,8 @@ class Comparison:
     """The contents of a report; `values`: setting -> protocol -> measure -> one value per run that counts.
 
     `counted`: the runs that count, which are the trusted ones unless others were asked for. `changes_ms`: setting ->
-    protocol -> the times to settled of all changes of all runs. `curves` and `timelines`: setting -> what to draw;
-    `changes`: run -> (seconds after the first, name).
+    the primary measure, for each kind of change -> protocol -> its value for each change of all runs. `curves` and
+    `timelines`: setting -> what to draw; `changes`: run -> (seconds after the first, name).
     """
 
     runs: list[Run]
@@ -49,40 +53,67 @@ class Comparison:
     measures: pd.DataFrame
     values: dict[Setting, dict[str, Values]]
     verdicts: list[Verdict]
-    changes_ms: dict[Setting, dict[str, list[float]]]
+    changes_ms: dict[Setting, dict[str, dict[str, list[float]]]]
     curves: dict[Setting, pd.DataFrame]
     timelines: dict[Setting, dict[str, pd.DataFrame]]
     changes: dict[str, list[tuple[float, str]]]
 
 
-def compare(spark: SparkSession, directories: Sequence[Path], out: Path, *, with_untrusted: bool = False) -> Comparison:
-    """Compare all runs below `directories`, and leave the facts as Parquet in `out`.
+def compare(
+    spark: SparkSession | None, paths: Sequence[Path], out: Path, *, with_untrusted: bool = False
+) -> Comparison:
+    """Compare all runs below these folders and in these files, and leave the facts as Parquet in `out`.
 
-    `with_untrusted`: those that are finished, but not trusted, count too.
+    `spark` None: there are only files. `with_untrusted`: runs that are finished, but not trusted, count too.
 
     Raises:
         ConfigurationError: there is no run, or a result cannot be read.
         NoEventsError: a folder has no events.
 
     """
-    runs = find_runs(directories)
-    tables = _facts(spark, directories, out)
-    frame = _of_runs(runs).merge(measures.run_measures(tables).toPandas(), on="run", how="left")  # a row for each run
-    changes = measures.changes(tables).toPandas()  # a row for each change of each run
+    runs = find_runs(paths)
+    tables = None if spark is None else _facts(spark, [path for path in paths if path.is_dir()], out)
+    changes = _changes_of(runs, tables)  # a row for each change of each run
+    frame = _figures(runs, changes, tables)  # a row for each run
     counted = [run for run in runs if not run.doubts or (with_untrusted and run.is_complete)]
     values = _values(frame, changes, counted)
-    shown = _typical(frame, counted)
-    return Comparison(
+    found = Comparison(
         runs=runs,
         counted=counted,
         measures=frame,
         values=values,
         verdicts=verdicts(values),
         changes_ms=_changes_ms(changes, counted),
-        curves=_curves(spark, tables, counted),
+        curves={},
+        timelines={},
+        changes={},
+    )
+    if spark is None or tables is None:
+        return found
+    seen = [run for run in counted if run.has_events]
+    shown = _typical(frame, seen)
+    return replace(
+        found,
+        curves=_curves(spark, tables, seen),
         timelines=_timelines(tables, shown),
         changes=_changes(tables["steps"], [run.name for run in shown]),
     )
+
+
+def _changes_of(runs: Sequence[Run], tables: Mapping[str, DataFrame] | None) -> pd.DataFrame:
+    found = [results.changes(run for run in runs if not run.has_events)]
+    found += [] if tables is None else [measures.changes(tables).toPandas()]
+    rows = pd.concat([part for part in found if len(part)] or found)
+    return rows.merge(results.lags(runs), on=["run", "step"], how="left")
+
+
+def _figures(runs: Sequence[Run], changes: pd.DataFrame, tables: Mapping[str, DataFrame] | None) -> pd.DataFrame:
+    found = [results.run_measures(run for run in runs if not run.has_events)]
+    found += [] if tables is None else [measures.run_measures(tables).toPandas()]
+    rows = pd.concat([part for part in found if len(part)] or found)
+    frame = _of_runs(runs).merge(rows, on="run", how="left")
+    frame = frame.merge(changes.groupby("run")[list(LAG)].median(), on="run", how="left")
+    return frame.reindex(columns=[*frame.columns, *(name for name in MEASURES if name not in frame.columns)])
 
 
 def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[str, DataFrame]:
@@ -104,9 +135,7 @@ def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, Values]]:
     by_run = dict(zip(frame["run"], frame[list(MEASURES)].astype(float).to_dict("records"), strict=True))
-    kinds: dict[Setting, set[str]] = {}  # a kill and a return are not one thing
-    for run in counted:
-        kinds.setdefault(run.setting, set()).update(changes.loc[changes["run"] == run.name, "name"])
+    kinds = _kinds(changes, counted)
     values: dict[Setting, dict[str, dict[str, dict[RunKey, float]]]] = {}
     for run in counted:
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
@@ -122,6 +151,14 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 
+def _kinds(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, set[str]]:
+    """Return the kinds of change of each setting: a kill and a return are not one thing."""
+    kinds: dict[Setting, set[str]] = {}
+    for run in counted:
+        kinds.setdefault(run.setting, set()).update(changes.loc[changes["run"] == run.name, "name"])
+    return kinds
+
+
 def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
     """Return the measures of a run for each kind of change, as `run_measures` has them for all: medians and sums."""
     return {
@@ -131,18 +168,22 @@ def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, list[float]]]:
-    """Return the times to settled of all changes."""
-    found: dict[Setting, dict[str, list[float]]] = {}
+def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, dict[str, list[float]]]]:
+    """Return the primary measure of every change, kinds apart where there are several."""
+    kinds = _kinds(changes, counted)
+    found: dict[Setting, dict[str, dict[str, list[float]]]] = {}
     for run in counted:
-        times = changes.loc[changes["run"] == run.name, PRIMARY].tolist()
-        found.setdefault(run.setting, {}).setdefault(run.protocol, []).extend(times)
+        measure = primary(run.setting)
+        for name, times in changes[changes["run"] == run.name].groupby("name", sort=False)[measure]:
+            of_kind = f"{measure}{AFTER}{name}" if len(kinds[run.setting]) > 1 else measure
+            by_protocol = found.setdefault(run.setting, {}).setdefault(of_kind, {})
+            by_protocol.setdefault(run.protocol, []).extend(times.dropna())
     return found
 
 
 def _typical(frame: pd.DataFrame, counted: Sequence[Run]) -> list[Run]:
     """Return the median run by time to settled, for each setting and protocol."""
-    settled = frame.set_index("run")["settled_ms"].fillna(0.0)
+    settled = frame.set_index("run")["settled_ms"].fillna(0.0)  # of every scenario: it is about owners
     groups: dict[tuple[Setting, str], list[Run]] = {}
     for run in counted:
         groups.setdefault((run.setting, run.protocol), []).append(run)

@@ -1,10 +1,10 @@
-"""Run folders of experiments: what was run, and whether it can be trusted."""
+"""Runs of experiments, in folders or in files of results: what was run, and whether it can be trusted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics unless asked for."""
+    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics unless asked for.
+
+    `has_events`: it is a folder, not a line in a file of results. `steps` and `measures` are those of its result.
+    """
 
     name: str
     protocol: str
@@ -46,30 +49,49 @@ class Run:
     machine: str
     is_complete: bool = True
     details: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False)  # settings by part and name
+    has_events: bool = True
+    has_many_records: bool = False
+    steps: Sequence[Mapping[str, Any]] = field(default=(), compare=False)
+    measures: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-def find_runs(directories: Iterable[Path]) -> list[Run]:
-    """Return every run below these folders, sorted; a folder named twice is read once.
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """Return every run below these folders and in these files of results, sorted; a path named twice is read once.
 
     Raises:
         ConfigurationError: there is no run, a result cannot be read, two folders contain the same run, or trusted runs
             of one protocol and setting had different members per process.
 
     """
-    runs = []
+    runs: list[Run] = []
     seen: dict[Path, Path] = {}
-    for directory in dict.fromkeys(directories):
-        results = sorted(directory.rglob(RESULT))
-        if not results:
-            raise ConfigurationError(f"{directory} has no run: no {RESULT} below it")
-        for path in results:
-            if seen.setdefault(path.resolve(), directory) != directory:
-                raise ConfigurationError(
-                    f"{path.parent} is below {seen[path.resolve()]} and {directory}; name only one"
-                )
-        runs += [_read(path, run_name(directory, path.parent)) for path in results]
+    for path in dict.fromkeys(paths):
+        runs += _in_file(path) if path.is_file() else _below(path, seen)
     _require_same_conditions(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
+
+
+def _below(directory: Path, seen: dict[Path, Path]) -> Iterator[Run]:
+    results = sorted(directory.rglob(RESULT))
+    if not results:
+        raise ConfigurationError(f"{directory} has no run: no {RESULT} below it")
+    for path in results:
+        if seen.setdefault(path.resolve(), directory) != directory:
+            raise ConfigurationError(f"{path.parent} is below {seen[path.resolve()]} and {directory}; name only one")
+    for path in results:
+        has_events = next((path.parent / EVENTS).glob("*.jsonl"), None) is not None
+        missing = () if has_events else ("its events are missing",)
+        yield _run(_parsed(path.read_bytes(), str(path)), str(path), run_name(directory, path.parent), missing)
+
+
+def _in_file(path: Path) -> Iterator[Run]:
+    """Return the runs of a file with a result in each line, as it is published without the runs' events."""
+    lines = path.read_bytes().splitlines()
+    if not lines:
+        raise ConfigurationError(f"{path} has no run: it is empty")
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        yield replace(_run(_parsed(line, where), where, where, ()), has_events=False)
 
 
 def _require_same_conditions(runs: Iterable[Run]) -> None:
@@ -86,26 +108,28 @@ def run_name(directory: Path, folder: Path) -> str:
     return f"{directory}/{folder.relative_to(directory)}"
 
 
-def _read(path: Path, name: str) -> Run:
+def _parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error})") from None
+        document = json.loads(content)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: cannot be read ({error})") from None
     for key, kind in _TYPES.items():
         if not isinstance(document, dict) or not isinstance(document.get(key), kind):
-            raise ConfigurationError(f"{path}: {key} is missing or of another type")
+            raise ConfigurationError(f"{where}: {key} is missing or of another type")
+    return document
+
+
+def _run(document: Mapping[str, Any], where: str, name: str, missing: tuple[str, ...]) -> Run:
     match document.get("details"):
         case {"broker": {"kind": str(broker)}, "members_per_process": int(members_per_process)}:
             pass
         case _:
-            raise ConfigurationError(f"{path}: details of broker and members_per_process are missing")
+            raise ConfigurationError(f"{where}: details of broker and members_per_process are missing")
     doubts = [str(doubt) for doubt in document.get("doubts") or ()]
     if not document.get("complete"):
         doubts.append("it did not finish")
     if not document.get("trusted") and not doubts:
         doubts.append("it is marked as untrusted")
-    if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
-        doubts.append("its events are missing")
     setting = Setting(document["scenario"], document["settings"], document["members"], document["partitions"], broker)
     versions, machine = (_as_text(document.get(key)) for key in ("versions", "machine"))
     return Run(
@@ -114,11 +138,14 @@ def _read(path: Path, name: str) -> Run:
         setting,
         document["seed"],
         members_per_process,
-        tuple(doubts),
+        (*doubts, *missing),
         versions,
         machine,
         bool(document.get("complete")),
         _flat(document["details"]),
+        has_many_records=bool(document["details"].get("record_bytes")),
+        steps=document.get("steps") or (),
+        measures=document.get("measures") or {},
     )
 
 

@@ -54,10 +54,10 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def changes(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return (run, name, settled_ms, first_record_ms, unowned_partition_s), a row for each change of each run."""
+    """Return (run, step, name, settled_ms, first_record_ms, unowned_partition_s), a row for each change of each run."""
     unowned_s = (F.col("unowned_partition_ms") / 1_000).alias("unowned_partition_s")
     rows = tables["steps"].where(~F.col("name").isin(BEFORE, REST)).orderBy("run", "step")
-    return rows.select("run", "name", "settled_ms", "first_record_ms", unowned_s)
+    return rows.select("run", "step", "name", "settled_ms", "first_record_ms", unowned_s)
 
 
 def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> DataFrame:

@@ -32,26 +32,33 @@ from zkrebalancer.pipeline.report.statistics import ALPHA, MIN_PAIRS, RESAMPLES,
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
 HOW = f"""
-Lower is better for every measure. Each number is the median over runs; below it are the lowest and the highest run, and
-how this project (the first column) compares. `comparison.csv` has the intervals and every p. Runs of two protocols are
-compared in pairs with the same seed, and only on the same broker.
+Lower is better, except for the records delivered per second. Each number is the median over runs; below it are the
+lowest and the highest run, and how this project (the first column) compares. `comparison.csv` has the intervals and
+every p. Runs of two protocols are compared in pairs with the same seed, and only on the same broker.
 
 A difference counts if equal protocols would differ as much in less than {ALPHA:.0%} of cases (Wilcoxon's signed-rank
 test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%}. The primary
-measure, named before any run, is the *time to settled*: with {ALPHA:.0%} of such pages, any of its differences is wrong
-(Holm). Of the differences shown in other measures, {ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With
-fewer than {MIN_PAIRS} pairs nothing can be shown. Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded
-bootstrap of the median difference).
+measure, named before any comparison, is the *time to settled*, in `backlog` the *time until the group has caught up*:
+on {ALPHA:.0%} of such pages, any of its differences is wrong (Holm). Of the differences shown in other measures,
+{ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can be shown.
+Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded bootstrap of the median difference).
 
 *Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not
-settle counts with its time limit. *Time to the first record* runs to the first record that a partition
-delivers to the member that it went to. Scenarios with several kinds of change are reported for each kind. Sums over a
-run are sums over its changes. Costs are those of servers, coordinators and members, without the producers. Requests are
-those to ZooKeeper and the group requests to the broker. *At rest* is the time before the first change.
+settle counts with its time limit. *Time until the group has caught up* runs from a change until the records that the
+group has not read are again as few as in the second before it, up to those of 0.2 s; 0 if there were never more. A
+group that did not catch up counts with the time until the next change. *Time to the first record* runs to the first
+record that a partition delivers to the member that it went to. Scenarios with several kinds of change are reported for
+each kind. Sums over a run are sums over its changes. Costs are those of servers, coordinators and members, without the
+producers. Requests are those to ZooKeeper and the group requests to the broker. *At rest* is the time before the first
+change.
 """
 NOTHING_COMPARED = (
     "Nothing was compared: a comparison needs trusted runs of this project and of another protocol, with the same "
     "scenario, settings, size and broker."
+)
+WITHOUT_EVENTS = (
+    "{} known from published results only. Their processor time includes the producers; costs at rest, memory, delays "
+    "around the changes and owners are not in results."
 )
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_CAPTION = (
@@ -59,6 +66,9 @@ TIMELINE_CAPTION = (
     "shade per member; red: no owner."
 )
 PRIMARY_CAPTION = "The primary measure: one dot per run, with a line at the median; a logarithmic scale."
+THROUGHPUT_CAPTION = (
+    "Records that the group read in each second after a change, and the most that it had not read: medians of all runs."
+)
 DELAYS_CAPTION = (
     "Delays of records by the time they were sent: medians, 99th percentiles and maxima over all changes and runs."
 )
@@ -98,13 +108,20 @@ def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
     if figure is not None:
         yield page.picture(figure, PRIMARY_CAPTION)
         rows = [
-            [str(setting), protocol, str(len(times)), *(shown(value, "ms") for value in quantiles(times))]
-            for setting, by_protocol in found.changes_ms.items()
+            [
+                str(setting),
+                described(measure)[0],
+                protocol,
+                str(len(times)),
+                *(shown(value, "ms") for value in quantiles(times)),
+            ]
+            for setting, of_setting in found.changes_ms.items()
+            for measure, by_protocol in of_setting.items()
             for protocol in in_order(by_protocol)
             if (times := by_protocol[protocol])
         ]
-        yield page.heading("Time to settled, every change of every run", 3)
-        yield page.table(["", "protocol", "changes", "median", "95th percentile", "longest"], rows)
+        yield page.heading("The primary measure, every change of every run", 3)
+        yield page.table(["", "measure", "protocol", "changes", "median", "95th percentile", "longest"], rows)
 
 
 def _primary(found: Iterable[Verdict]) -> dict[tuple[Setting, str], list[Verdict]]:
@@ -124,6 +141,9 @@ def _summary(found: Comparison) -> Iterator[str]:
         totals += f" {doubted} of them are not trusted, and were asked for; see the end."
     if len(found.counted) < len(found.runs):
         totals += f" {len(found.runs) - len(found.counted)} more are not trusted and left out; see the end."
+    unseen = sum(not run.has_events for run in found.runs)
+    if unseen:
+        totals += " " + WITHOUT_EVENTS.format(f"{counted(unseen, 'run')} {'is' if unseen == 1 else 'are'}")
     yield page.prose(totals)
     if not found.verdicts:
         yield page.prose(NOTHING_COMPARED)
@@ -146,7 +166,7 @@ def _summary(found: Comparison) -> Iterator[str]:
 def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
     wins = loses = better = worse = equal = 0
     for verdict in found:
-        behind = verdict.medians[0] - verdict.medians[1]
+        behind = verdict.behind
         wins += verdict.outcome == WINS
         loses += verdict.outcome == LOSES
         better += verdict.outcome == OPEN and behind < 0
@@ -162,6 +182,9 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
+    throughput = pictures.draw_throughput([run for run in found.counted if run.setting == setting], palette)
+    if throughput is not None:
+        yield page.picture(throughput, THROUGHPUT_CAPTION)
     if setting in found.curves:
         yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_CAPTION)
     timelines = found.timelines.get(setting, {})

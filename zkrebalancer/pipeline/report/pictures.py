@@ -9,19 +9,22 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from zkrebalancer.observe.measures import BEFORE, REST
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report.folders import Setting
+from zkrebalancer.pipeline.report.folders import Run, Setting
 from zkrebalancer.pipeline.report.sentences import (
     AFTER,
     FIRST_RECORD,
+    LAG,
     PRIMARY,
     Values,
     described,
     in_order,
     measures_of,
+    primary,
 )
 
-DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "moved_above_least",
+DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", *LAG, "delay_p99_ms", "delay_max_ms", "moved_above_least",
          "stopped_needlessly", "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
 COLUMNS = 3
 DASHES = ("-", "--", "-.", ":")  # to tell lines apart without colours
@@ -33,6 +36,7 @@ LATE = 5  # times the usual delay
 LAST_SHARE = 0.85
 NAME_SHARE = 0.009  # of the width, per letter
 QUIET_MS, SHORT_MS = 1_500, 5_000  # a curve ends QUIET_MS after the last late record, but not before SHORT_MS
+PER_SECOND = {"delivered_per_s": "thousand records delivered per s", "lag_max_per_s": "thousand records not read"}
 DELAYS = {"delay_p50_ms": "median", "delay_p99_ms": "99th percentile", "delay_max_ms": "maximum"}
 
 
@@ -70,17 +74,19 @@ def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palett
         (setting, measure, {name: [*of[measure].values()] for name, of in by_protocol.items() if measure in of})
         for setting, by_protocol in values.items()
         for measure in measures_of({measure for of in by_protocol.values() for measure in of})
-        if measure.partition(AFTER)[0] == PRIMARY
+        if measure.partition(AFTER)[0] == primary(setting)
     ]
     if not rows:
         return None
     heights = [0.6 + 0.23 * len(of) for _setting, _measure, of in rows]
+    every = [value for _setting, _measure, by_protocol in rows for of in by_protocol.values() for value in of]
+    scale = "log" if min(every) > 0 else "symlog"  # a group that never fell behind had caught up after 0 ms
     with mpl.rc_context(page.STYLE):
         figure = Figure(figsize=(page.WIDTH_IN, sum(heights)), layout="constrained")
         axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
         for axis, (setting, measure, of) in zip(axes.flat, rows, strict=True):
             _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette)
-            axis.set_xscale("log")
+            axis.set_xscale(scale)
             axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
         axes.flat[-1].set_xlabel("ms")
     return figure
@@ -100,6 +106,43 @@ def _draw_measure(axis: Axes, values: Mapping[str, Sequence[float]], palette: Pa
     if not is_wide:
         axis.set_xlim(left=min(0, *every))
     axis.grid(axis="x", color=page.INK, alpha=0.15, linewidth=0.6)
+
+
+def draw_throughput(runs: Sequence[Run], palette: Palette) -> Figure | None:
+    """Draw what groups read and what they had not read, a column for each change; None where records are few."""
+    rows = [
+        (run.protocol, f"{step['number'] - 1}. {step['name']}", kind, second, value)
+        for run in runs
+        if run.has_many_records
+        for step in run.steps
+        if step["name"] not in {BEFORE, REST}
+        for kind in PER_SECOND
+        for second, value in enumerate(step.get(kind) or ())
+    ]
+    if not rows:
+        return None
+    every = pd.DataFrame(rows, columns=["protocol", "change", "kind", "second", "value"])
+    changes = sorted(every["change"].unique(), key=lambda name: int(name.partition(".")[0]))
+    with mpl.rc_context(page.STYLE):
+        figure = Figure(figsize=(page.WIDTH_IN, 5.2), layout="constrained")
+        axes = figure.subplots(len(PER_SECOND), len(changes), squeeze=False, sharex="col", sharey="row")
+        for row, (kind, label) in zip(axes, PER_SECOND.items(), strict=True):
+            row[0].set_ylabel(label)
+            for axis, change in zip(row, changes, strict=True):
+                shown = every[(every["kind"] == kind) & (every["change"] == change)]
+                for name in in_order(shown["protocol"]):
+                    colour, dash = palette[name]
+                    medians = shown[shown["protocol"] == name].groupby("second")["value"].median() / 1_000
+                    title = name if axis is axes[0, 0] else None
+                    axis.plot(medians.index, medians, dash, color=colour, linewidth=1.7, label=title)
+                axis.set_ylim(bottom=0)
+                axis.grid(color=page.INK, alpha=0.15, linewidth=0.6)
+        for axis, change in zip(axes[0], changes, strict=True):
+            axis.set_title(change, loc="left")
+        for axis in axes[-1]:
+            axis.set_xlabel("seconds after the change")
+        figure.legend(loc="outside upper center", ncols=4)
+    return figure
 
 
 def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:

@@ -22,12 +22,17 @@ SMALL = 0.05  # of the larger median; smaller differences are ignored
 WINS, LOSES, OPEN = "wins", "loses", "open"
 FIRST_RECORD = "first_record_ms"
 PRIMARY = "settled_ms"  # named before any run: what this project claims
+CAUGHT_UP = "lag_back_ms"
+PRIMARY_OF = {"backlog": CAUGHT_UP}  # of scenarios in which a pause is felt for longer than it lasts
 AFTER = " after "  # between a measure and the change that it belongs to, where a scenario has several kinds of them
-# Each measure: its name in a sentence and its unit; lower is better for all.
+# Each measure: its name in a sentence and its unit; lower is better, but for those in MORE_IS_BETTER.
 MEASURES: Mapping[str, tuple[str, str]] = {
     PRIMARY: ("time to settled", "ms"),
     FIRST_RECORD: ("time to the first record", "ms"),
     "unowned_partition_s": ("partition time without a consumer", "s"),
+    CAUGHT_UP: ("time until the group has caught up", "ms"),
+    "lag_max": ("records behind, at the peak", ""),
+    "delivered_per_s_min": ("records delivered in the poorest second", "/s"),
     "delay_p50_ms": ("delay of half of the records", "ms"),
     "delay_p99_ms": ("delay of 99 % of the records", "ms"),
     "delay_max_ms": ("longest delay of a record", "ms"),
@@ -41,13 +46,16 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "requests": ("requests during the changes", ""),
     "zookeeper_bytes": ("bytes to and from ZooKeeper during the changes", ""),
     "cpu_ms": ("processor time during the changes", "ms"),
+    "cpu_all_ms": ("processor time during the changes, producers included", "ms"),
     "rest_requests_per_s": ("requests at rest", "/s"),
     "rest_zookeeper_bytes_per_s": ("bytes to and from ZooKeeper at rest", "/s"),
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
 SUMMED = ("unowned_partition_s",)
-OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED)  # reported for each kind of change
+LAG = (CAUGHT_UP, "lag_max", "delivered_per_s_min")
+MORE_IS_BETTER = {"delivered_per_s_min"}
+OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED, *LAG)  # reported for each kind of change
 RunKey = tuple[int, int]  # a seed, and which of the runs with it
 Values = Mapping[str, Mapping[RunKey, float]]  # measure -> run -> value, for each run that has it
 
@@ -72,14 +80,28 @@ class Verdict:
     @property
     def is_primary(self) -> bool:
         """Whether its measure is the one that was named beforehand."""
-        return self.measure.partition(AFTER)[0] == PRIMARY
+        return self._of_what == primary(self.setting)
+
+    @property
+    def _of_what(self) -> str:
+        return self.measure.partition(AFTER)[0]
+
+    @property
+    def _sign(self) -> int:
+        return -1 if self._of_what in MORE_IS_BETTER else 1
+
+    @property
+    def behind(self) -> float:
+        """By how much our median is worse than the other's; negative: it is better."""
+        ours, other = self.medians
+        return self._sign * (ours - other)
 
     @property
     def outcome(self) -> str:
         """Return WINS, LOSES or OPEN."""
         if self.difference is None or self.p > ALPHA or self._is_small:
             return OPEN
-        return WINS if self.difference.median > 0 else LOSES
+        return WINS if self._sign * self.difference.median > 0 else LOSES
 
     @property
     def medians(self) -> tuple[float, float]:
@@ -116,7 +138,7 @@ class Verdict:
             return f"ours {times and times + ' '}{'better' if self.outcome == WINS else 'worse'}"
         if ours == other:
             return "equal"
-        word = "better" if ours < other else "worse"
+        word = "better" if self.behind < 0 else "worse"
         if self.p <= ALPHA:
             return f"ours {word}, but by less than {SMALL:.0%}"
         return f"ours {word}, not significant"
@@ -156,6 +178,11 @@ def _of_setting(setting: Setting, values: Mapping[str, Values]) -> Iterable[Verd
                 both = [seed for seed in one if seed in two]
                 apart = difference([one[seed] for seed in both], [two[seed] for seed in both])
                 yield Verdict(setting, ours, other, measure, tuple(one.values()), tuple(two.values()), apart)
+
+
+def primary(setting: Setting) -> str:
+    """Return the measure that was named before any run as what counts in a scenario."""
+    return PRIMARY_OF.get(setting.scenario, PRIMARY)
 
 
 def measures_of(values: Iterable[str]) -> list[str]:

@@ -1,0 +1,133 @@
+"""The figures of the first page and of the comparison follow from the published runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from functools import cache
+from itertools import takewhile
+from math import ceil
+from typing import Any
+
+import pytest
+
+from tests.style.sources import ROOT
+
+RUNS, LATER = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-java.jsonl"
+ROUNDED = 0.551  # half a unit of a page, and half of the last digit of a result
+JOIN, KILL, RETURN = "add-member", "kill-member", "restart-member"
+CHANGES = {"joins": JOIN, "killed": KILL, "returns": RETURN, "at rest": "before"}  # words in a row -> the change
+OF_RUNS = {  # the end of a row's name -> a measure of its runs, and how many of its units are one of the page's
+    "time to the first record, ms": ("first_record_ms", 1),
+    "partitions without a consumer, s": ("unowned_partition_ms", 1_000),
+    "delay of 99 % of the records, ms": ("delay_p99_ms", 1),
+    "longest delay, ms": ("delay_max_ms", 1),
+    "requests to ZooKeeper and broker": ("requests", 1),
+    "stopped needlessly": ("stopped_needlessly", 1),
+    "records delivered twice": ("duplicated", 1),
+}
+MIN_COMPARED = 12
+
+
+def late(values: list[float]) -> float:
+    return sorted(values)[ceil(0.95 * len(values)) - 1]
+
+
+SUMMARIES: dict[str, Callable[[list[float]], float]] = {
+    "median": statistics.median,
+    "is killed: settled": statistics.median,
+    "it returns: settled": statistics.median,
+    "95th percentile": late,
+    "longest": max,
+}
+
+
+@cache
+def results(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROOT / "docs/data" / file).read_text().splitlines()]
+
+
+def settled_ms(file: str, protocol: str, change: str = JOIN, settings: str = "tuned") -> list[float]:
+    """Return the time to settled of each change of each run."""
+    return [
+        step["settled_ms"]
+        for run in results(file)
+        if (run["protocol"], run["settings"]) == (protocol, settings)
+        for step in run["steps"]
+        if step["name"] == change
+    ]
+
+
+def of_runs(file: str, protocol: str, measure: str) -> float:
+    """Return the median over runs of `scale-out`."""
+    runs = [run for run in results(file) if run["protocol"] == protocol and run["settings"] == "tuned"]
+    return statistics.median(run["measures"][measure] for run in runs if run["scenario"] == "scale-out")
+
+
+def table(page: str, heading: str) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
+    """Return the columns and the rows of the table whose columns begin with these; None: no figure."""
+    lines = (ROOT / page).read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith(f"| | {heading} |"))
+    rows: list[tuple[str, list[float | None]]] = []
+    for line in takewhile(lambda line: line.startswith("|"), lines[begin + 2 :]):
+        name, *cells = (cell.strip(" *").replace(",", "") for cell in line.strip("|").split("|"))
+        rows.append((name, [float(cell) if re.fullmatch(r"[\d.]+", cell) else None for cell in cells]))
+    return [name.strip() for name in lines[begin].strip("|").split("|")][1:], rows
+
+
+def expected(row: str, change: str, file: str, protocol: str) -> float | None:
+    """Return what a cell should be, None if it does not follow from results alone."""
+    for words, (measure, unit) in OF_RUNS.items():
+        if row.endswith(words):
+            return of_runs(file, protocol, measure) / unit if change == JOIN else None
+    for words, summary in SUMMARIES.items():
+        if words in row:
+            return summary(settled_ms(file, protocol, change)) if "record" not in row else None
+    return None
+
+
+def test_all_published_runs_are_trusted_and_nothing_went_wrong() -> None:
+    runs = [*results(RUNS), *results(LATER)]
+    assert len(runs) == 180
+    assert all(run["trusted"] and run["complete"] and run["settled"] for run in runs)
+    assert {run["measures"][what] for run in runs for what in ("lost", "out_of_order", "overlaps")} == {0}
+    assert {(run["members"], run["partitions"], run["machine"]["processors"]) for run in runs} == {(10, 120, 2)}
+
+
+def test_the_first_page() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ours = sorted(statistics.median(settled_ms(file, "central-incremental")) for file in (RUNS, LATER))
+    assert f"the median join settles in {ours[0]:.0f} to {ours[1]:.0f} ms" in text
+    kafkas = [statistics.median(settled_ms(RUNS, name)) for name in ("kip848", "classic-range", "classic-cooperative")]
+    assert f"take {min(kafkas):.0f} to {max(kafkas):,.0f} ms with heartbeats every 500 ms" in text
+    quick = statistics.median(settled_ms(RUNS, "kip848", settings="heartbeat-50"))
+    assert f"KIP-848 takes {quick:.0f} ms with heartbeats every 50 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        (
+            "docs/results.md",
+            "this project, incremental",
+            ("central-incremental", "kip848", "classic-range", "classic-cooperative"),
+        ),
+        ("docs/experiments.md", "central-incremental | central-eager | gateway-central | kip848", ()),
+        ("docs/experiments.md", "central-incremental | helix | java-848", ()),
+        ("docs/experiments.md", "central-incremental | gateway-central | kip848 | classic-cooperative", ()),
+    ],
+)
+def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...]) -> None:
+    columns, rows = table(page, heading)
+    file = LATER if "helix" in columns else RUNS
+    change, compared = JOIN, 0
+    for row, cells in rows:
+        change = next((of for words, of in CHANGES.items() if words in row), change)
+        for protocol, cell in zip(names or columns, cells, strict=True):
+            found = None if cell is None else expected(row, change, file, protocol)
+            if found is not None:
+                assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, protocol)
+                compared += 1
+    assert compared >= MIN_COMPARED

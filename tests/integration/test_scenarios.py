@@ -1,0 +1,95 @@
+"""Scenarios of experiments that no other test plays, at their smallest on the shared cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.scenario import remove
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.protocols import PROTOCOLS
+from zkrebalancer.experiments.run import EVENTS, Plan, Run
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Scenario, Step
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol import paths
+
+MEMBERS, PARTITIONS = 2, 6
+BACKLOG = 20_000
+
+
+def hasty_steps(cast: Cast) -> list[Step]:
+    return [replace(step, at_least_s=2.0) for step in SCENARIOS["backlog"].steps(cast)]
+
+
+HASTY = replace(SCENARIOS["backlog"], steps=hasty_steps, records_s=1_000, backlog=BACKLOG)
+
+
+class Played:
+    """Plays scenarios with this project on a cluster, and removes what they leave there."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._casts: list[Cast] = []
+
+    def play(self, scenario: Scenario) -> dict[str, Any]:
+        """Return the result of a run that settled after each step."""
+        cast = scenario.cast(MEMBERS, PARTITIONS, 1)
+        self._casts.append(cast)
+        plan = Plan(PROTOCOLS["central-incremental"], scenario, "tuned", cast, "kafka-3.9", 5)
+        run = Run(plan, self._folder, lambda _line: None)
+        events = run.directory / EVENTS
+        events.mkdir(parents=True)
+        run._result = run._describe()
+        run._play(self._cluster, events)
+        run._judge(events)
+        result = run._result
+        assert result["settled"], run.doubts
+        assert result["problems"] == []
+        measures = result["measures"]
+        assert (measures["lost"], measures["out_of_order"], measures["overlaps"]) == (0, 0, 0)
+        assert all(step["settled_ms"] > 0 for step in result["steps"][1:])
+        return result
+
+    def clear(self) -> None:
+        with Lab(self._cluster, self._folder / "end") as lab:
+            lab.delete_topic(TOPIC)
+            for cast in self._casts:
+                for group in cast.group_names:
+                    remove(lab.zk, paths.group(group))
+
+
+@pytest.fixture
+def played(shared_cluster: LocalCluster, folder: Path) -> Iterator[Played]:
+    played = Played(shared_cluster, folder)
+    yield played
+    played.clear()
+
+
+def test_backlog(played: Played) -> None:
+    result = played.play(HASTY)
+    assert [step["name"] for step in result["steps"]] == ["before", "add-member", "kill-member", "restart-member"]
+    assert result["steps"][0]["lag_before"] >= BACKLOG / 2, "members began with a backlog"
+    for step in result["steps"]:
+        assert len(step["delivered_per_s"]) == len(step["lag_max_per_s"]) > 0
+        assert step["lag_max"] >= max(step["lag_max_per_s"]) > 0
+        assert step["produced_per_s"] > 0
+
+
+def test_many_groups(played: Played) -> None:
+    result = played.play(SCENARIOS["many-groups"])
+    _before, all_groups, one_group = result["steps"]
+    assert all_groups["group_settled_p50_ms"] <= all_groups["settled_ms"]
+    assert "group_settled_p50_ms" not in one_group, "the other group was left alone"
+
+
+def test_upgrade(played: Played) -> None:
+    result = played.play(SCENARIOS["upgrade"])
+    assert [step["name"] for step in result["steps"]] == ["before", *["replace-member"] * MEMBERS]
+    assert result["details"]["mode_before"] == "eager"
+    assert result["measures"]["stopped_needlessly"] is not None

@@ -1,0 +1,101 @@
+"""Reports from published results, without events and without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.support.run_folders import FakeRun
+from zkrebalancer.observe.measures import measure
+from zkrebalancer.observe.reading import EventFiles, Problems
+from zkrebalancer.pipeline.report import output
+from zkrebalancer.pipeline.report.compare import Comparison, compare
+from zkrebalancer.pipeline.report.folders import find_runs
+from zkrebalancer.protocol.errors import ConfigurationError
+
+PAIRS = range(1, 8)
+BACKLOG = {
+    "delivered_per_s": [5_000, 9_000],
+    "lag_max_per_s": [4_000, 600],
+    "delivered_per_s_min": 4_000,
+    "lag_max": 4_000,
+}
+NEVER = {**BACKLOG, "lag_back_ms": None}
+
+
+def published(run: FakeRun, folder: Path, of_steps: Mapping[str, Any], record_bytes: int | None) -> str:
+    """Return the result of an invented run as a line."""
+    written = run.write(folder)
+    result = json.loads((written / "result.json").read_text())
+    figures, steps = measure(EventFiles(written / "events", Problems()))
+    figures |= dict.fromkeys(("lost", "duplicated", "out_of_order", "overlaps"), 0)
+    result["details"]["record_bytes"] = record_bytes
+    return json.dumps({**result, "steps": [{**step, **of_steps} for step in steps], "measures": figures}) + "\n"
+
+
+def report_of(lines: list[str], folder: Path) -> tuple[Comparison, str]:
+    file = folder / "published.jsonl"
+    file.write_text("".join(lines))
+    out = folder / "out"
+    out.mkdir()
+    found = compare(None, [file], out)
+    output.write(found, out)
+    return found, (out / output.PAGE).read_text()
+
+
+def test_published_results_are_compared_as_their_runs_would_be(tmp_path: Path) -> None:
+    runs = [FakeRun("central-incremental", 500 + 10 * seed, seed) for seed in PAIRS]
+    runs += [FakeRun("kip848", 2_000 + 10 * seed, seed) for seed in PAIRS]
+    lines = [published(run, tmp_path, {}, None) for run in runs]
+    found, page = report_of([*lines, published(FakeRun("kip848", 1, 8, trusted=False), tmp_path, {}, None)], tmp_path)
+    settled = "time to settled 540 ms for central-incremental; kip848 2,040 ms (ours 3.78 times better)"
+    assert settled in page
+    assert "kip848, seed 8: the machine stalled" in page
+    assert "15 runs are known from published results only" in page
+    assert page.count("<svg") == 2, "the primary measure, and all runs of the setting"
+    row = pd.read_csv(tmp_path / "out" / "runs.csv").iloc[0]
+    assert (row["settled_ms"], row["unowned_partition_s"], row["lost"]) == (510.0, 1.02, 0)
+    assert row[["rss_mb", "rest_cpu_ms_per_s", "cpu_ms", "lag_max"]].isna().all()
+    assert {verdict.outcome for verdict in found.verdicts if verdict.measure == "settled_ms"} == {"wins"}
+
+
+def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:
+    lines = []
+    for seed in PAIRS:
+        for protocol, of_steps in (("central-incremental", {**BACKLOG, "lag_back_ms": 900 + seed}), ("kip848", NEVER)):
+            lines.append(published(FakeRun(protocol, 100, seed, scenario="backlog"), tmp_path, of_steps, 100))
+    found, page = report_of(lines, tmp_path)
+    (primary,) = (verdict for verdict in found.verdicts if verdict.is_primary)
+    assert primary.measure == "lag_back_ms"
+    assert primary.other_values == (2_000.0,) * len(PAIRS), "the time until the next step"
+    head = page[: page.index("Where this project loses")]
+    assert "time until the group has caught up 904 ms for central-incremental; kip848 2,000 ms" in head
+    assert "<td>time until the group has caught up</td><td>kip848</td><td>7</td><td>2,000 ms</td>" in head
+    assert "<td>records delivered in the poorest second</td>" in page
+    assert page.count("<svg") == 3, "also records per second, and the lag"
+    assert output.THROUGHPUT_CAPTION in page
+
+
+def test_the_poorest_second_counts_with_many_records_only(tmp_path: Path) -> None:
+    found, _page = report_of(
+        [published(FakeRun("kip848", 100), tmp_path, {**BACKLOG, "lag_back_ms": 0}, None)], tmp_path
+    )
+    (values,) = found.values.values()
+    assert values["kip848"]["lag_max"] == {(1, 0): 4_000.0}
+    assert values["kip848"]["lag_back_ms"] == {(1, 0): 0.0}
+    assert "delivered_per_s_min" not in values["kip848"]
+
+
+def test_what_is_no_result_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "published.jsonl"
+    file.write_text(published(FakeRun("kip848", 100), tmp_path, {}, None) + "{}\n")
+    with pytest.raises(ConfigurationError, match=r"published\.jsonl:2: protocol is missing"):
+        find_runs([file])
+    file.write_text("")
+    with pytest.raises(ConfigurationError, match=r"published\.jsonl has no run"):
+        find_runs([file])
