@@ -63,7 +63,7 @@ def settled_ms(file: str, protocol: str, change: str = JOIN, settings: str = "tu
 def of_runs(file: str, protocol: str, measure: str) -> float:
     """Return the median over runs of `scale-out`."""
     runs = [run for run in results(file) if run["protocol"] == protocol and run["settings"] == "tuned"]
-    return statistics.median(run["measures"][measure] for run in runs if run["scenario"] == "scale-out")
+    return statistics.median(float(run["measures"][measure]) for run in runs if run["scenario"] == "scale-out")
 
 
 def table(page: str, heading: str) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
@@ -72,8 +72,9 @@ def table(page: str, heading: str) -> tuple[list[str], list[tuple[str, list[floa
     begin = next(number for number, line in enumerate(lines) if line.startswith(f"| | {heading} |"))
     rows: list[tuple[str, list[float | None]]] = []
     for line in takewhile(lambda line: line.startswith("|"), lines[begin + 2 :]):
-        name, *cells = (cell.strip(" *").replace(",", "") for cell in line.strip("|").split("|"))
-        rows.append((name, [float(cell) if re.fullmatch(r"[\d.]+", cell) else None for cell in cells]))
+        name, *cells = (cell.strip(" *") for cell in line.strip("|").split("|"))
+        plain = [cell.replace(",", "") for cell in cells]
+        rows.append((name, [float(cell) if re.fullmatch(r"[\d.]+", cell) else None for cell in plain]))
     return [name.strip() for name in lines[begin].strip("|").split("|")][1:], rows
 
 

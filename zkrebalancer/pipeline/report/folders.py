@@ -110,13 +110,13 @@ def run_name(directory: Path, folder: Path) -> str:
 
 def _parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
-        document = json.loads(content)
+        document: Any = json.loads(content)
     except ValueError as error:
         raise ConfigurationError(f"{where}: cannot be read ({error})") from None
     for key, kind in _TYPES.items():
         if not isinstance(document, dict) or not isinstance(document.get(key), kind):
             raise ConfigurationError(f"{where}: {key} is missing or of another type")
-    return document
+    return dict(document)
 
 
 def _run(document: Mapping[str, Any], where: str, name: str, missing: tuple[str, ...]) -> Run:
