@@ -13,12 +13,13 @@ import pytest
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
-from zkrebalancer.pipeline.report import output
+from zkrebalancer.pipeline.report import output, pictures
 from zkrebalancer.pipeline.report.compare import Comparison, compare
-from zkrebalancer.pipeline.report.folders import find_runs
+from zkrebalancer.pipeline.report.folders import Setting, find_runs
 from zkrebalancer.protocol.errors import ConfigurationError
 
 PAIRS = range(1, 8)
+SETTING = Setting("crash", "default", 3, 6, "kafka-3.9")
 BACKLOG = {
     "delivered_per_s": [5_000, 9_000],
     "lag_max_per_s": [4_000, 600],
@@ -75,10 +76,22 @@ def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:
     assert primary.other_values == (2_000.0,) * len(PAIRS), "the time until the next step"
     head = page[: page.index("Where this project loses")]
     assert "time until the group has caught up 904 ms for central-incremental; kip848 2,000 ms" in head
-    assert "<td>time until the group has caught up</td><td>kip848</td><td>7</td><td>2,000 ms</td>" in head
+    assert "<td>caught up</td><td>kip848</td><td>7</td><td>2,000 ms</td>" in head
     assert "<td>records delivered in the poorest second</td>" in page
     assert page.count("<svg") == 3, "also records per second, and the lag"
     assert output.THROUGHPUT_CAPTION in page
+
+
+@pytest.mark.parametrize(("lowest", "scale"), [(70.0, "log"), (0.0, "symlog")])
+def test_the_first_picture_begins_near_the_lowest_value(lowest: float, scale: str) -> None:
+    """In `_draw_measure`, begin at 0: a logarithmic axis then begins at 1e-300, and all dots are in one place."""
+    values = {SETTING: {"kip848": {"settled_ms": {(1, 0): 500.0}}, "classic": {"settled_ms": {(1, 0): lowest}}}}
+    figure = pictures.draw_primary(values, pictures.colours(["kip848", "classic"]))
+    assert figure is not None
+    (axis,) = figure.axes
+    begin, end = axis.get_xlim()
+    assert axis.get_xscale() == scale
+    assert lowest / 2 - 1 < begin < end < 1_000
 
 
 def test_the_poorest_second_counts_with_many_records_only(tmp_path: Path) -> None:

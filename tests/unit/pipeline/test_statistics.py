@@ -20,8 +20,8 @@ def test_a_sample_has_median_and_range() -> None:
     assert sample([4.0, 1.0, 9.0]) == Sample(3, 4.0, 1.0, 9.0)
 
 
-def test_quantiles_are_values_that_occurred() -> None:
-    assert quantiles([float(n) for n in range(1, 101)]) == (50.0, 95.0, 100.0)
+def test_of_quantiles_the_late_ones_are_values_that_occurred() -> None:
+    assert quantiles([float(n) for n in range(1, 101)]) == (50.5, 95.0, 100.0)
     assert quantiles([7.0]) == (7.0, 7.0, 7.0)
 
 

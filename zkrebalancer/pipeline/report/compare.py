@@ -162,7 +162,7 @@ def _kinds(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, set[s
 def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
     """Return the measures of a run for each kind of change, as `run_measures` has them for all: medians and sums."""
     return {
-        f"{measure}{AFTER}{name}": rows[measure].sum() if measure in SUMMED else rows[measure].median()
+        f"{measure}{AFTER}{name}": rows[measure].sum() if measure in SUMMED else rows[measure].quantile(0.5)
         for name, rows in changes.groupby("name")
         for measure in OF_A_CHANGE
     }

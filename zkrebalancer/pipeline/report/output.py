@@ -12,9 +12,11 @@ from zkrebalancer.pipeline.report.compare import MAX_TIMELINE_PARTITIONS, Compar
 from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.pictures import Palette
 from zkrebalancer.pipeline.report.sentences import (
+    CAUGHT_UP,
     LOSES,
     OPEN,
     OURS,
+    PRIMARY,
     SMALL,
     WINS,
     Values,
@@ -110,7 +112,7 @@ def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
         rows = [
             [
                 str(setting),
-                described(measure)[0],
+                measure.replace(PRIMARY, "settled").replace(CAUGHT_UP, "caught up"),
                 protocol,
                 str(len(times)),
                 *(shown(value, "ms") for value in quantiles(times)),

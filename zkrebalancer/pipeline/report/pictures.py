@@ -85,17 +85,19 @@ def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palett
         figure = Figure(figsize=(page.WIDTH_IN, sum(heights)), layout="constrained")
         axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
         for axis, (setting, measure, of) in zip(axes.flat, rows, strict=True):
-            _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette)
-            axis.set_xscale(scale)
+            _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette, scale)
             axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
         axes.flat[-1].set_xlabel("ms")
     return figure
 
 
-def _draw_measure(axis: Axes, values: Mapping[str, Sequence[float]], palette: Palette) -> None:
+def _draw_measure(
+    axis: Axes, values: Mapping[str, Sequence[float]], palette: Palette, scale: str | None = None
+) -> None:
+    """Draw the runs of each protocol; `scale` None: linear from 0 on, unless the values are far apart."""
     every = [value for of in values.values() for value in of]
     is_wide = min(every) > 0 and max(every) / min(every) > WIDE
-    axis.set_xscale("log" if is_wide else "linear")
+    axis.set_xscale(scale or ("log" if is_wide else "linear"))
     for row, (name, of) in enumerate(values.items()):
         axis.scatter(of, [row] * len(of), s=22, color=palette[name][0], alpha=0.6, linewidths=0)
         if of:
@@ -103,7 +105,7 @@ def _draw_measure(axis: Axes, values: Mapping[str, Sequence[float]], palette: Pa
     axis.set_yticks(range(len(values)), list(values))
     axis.set_ylim(-0.6, len(values) - 0.4)
     axis.margins(x=0.06)
-    if not is_wide:
+    if scale is None and not is_wide:
         axis.set_xlim(left=min(0, *every))
     axis.grid(axis="x", color=page.INK, alpha=0.15, linewidth=0.6)
 

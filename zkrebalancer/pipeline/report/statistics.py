@@ -59,8 +59,8 @@ def sample(values: Sequence[float]) -> Sample:
 
 def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the median, the 95th percentile (nearest rank) and the highest of at least one value."""
-    middle, late = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
-    return float(middle), float(late), max(values)
+    late = np.quantile(values, 0.95, method="inverted_cdf")
+    return statistics.median(values), float(late), max(values)
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference | None:
