@@ -24,7 +24,7 @@ SUMS = {
 ORGANISATION = "org.apache.zookeeper"
 TESTS = tuple(
     f"tests/integration/test_{name}.py"
-    for name in ("triggers", "zk_model", "zk_refusals", "secured_zookeeper", "server_faults")
+    for name in ("triggers", "zk_model", "zk_refusals", "zk_watches", "secured_zookeeper", "server_faults")
 )
 
 

@@ -66,6 +66,12 @@ def test_rebalance(run_on_servers: Run) -> None:
     assert set(result["phases_ms"][0]) >= {"noticed", "planned", "first stop sent", "last start acked"}
 
 
+def test_election(run_on_servers: Run) -> None:
+    reader, coordinator = run_on_servers("election", "--groups", 2, "--members", 1, "--rounds", 1).splitlines()
+    assert "reader: " in reader
+    assert "coordinator" in coordinator
+
+
 def test_floor(run_on_servers: Run) -> None:
     assert run_on_servers("floor", "--sizes", 2).startswith("2 clients: a round takes ")
 

@@ -14,8 +14,7 @@ from tests.mutations.shard_bugs import SHARD_MUTATIONS
 READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
 READ_OWNERS = "self._names_of_owners, self._names_of_ids, self._registrations, self._owners"
 LIST_IDS_EARLY = (
-    "lambda: [lambda: "
-    '(ListChildren(paths.ids(self._group)), lambda reply: setattr(self, "_early", set(_names(reply))))]'
+    'lambda: [Reads(ListChildren, paths.ids(self._group), lambda reply: setattr(self, "_early", set(_names(reply))))]'
 )
 SYNC_ELECTION = "self._scheduler.ask(Sync(paths.CONSUMERS), self._synced, expected=ANY)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'

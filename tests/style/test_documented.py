@@ -99,6 +99,7 @@ RUNS = {
     "tests.benchmarks.agent.idle": f"{BENCHMARKS}::test_idle_agents",
     "tests.benchmarks.assign": f"{BENCHMARKS}::test_assign",
     "tests.benchmarks.balanced": f"{BENCHMARKS}::test_balanced",
+    "tests.benchmarks.election": f"{BENCHMARKS}::test_election",
     "tests.benchmarks.gateway": f"{BENCHMARKS}::test_gateway",
     "tests.benchmarks.gateway_classic": f"{BENCHMARKS}::test_gateway_classic",
     "tests.benchmarks.gateway_joins": f"{BENCHMARKS}::test_gateway_joins",

@@ -184,10 +184,12 @@ class CoordinatorService:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Request):
-            if isinstance(effect.call, Multi):
-                self._event_log.flush()  # a decision is recorded before it has an effect
+            if not isinstance(effect.call, Multi):
+                self._zk.request(effect.call_id, effect.call)
+                return
+            self._event_log.flush()  # a decision is recorded before it has an effect
             self._zk.request(effect.call_id, effect.call)
-            if isinstance(effect.call, Multi) and self._failpoint.is_sent_with(effect.call):
+            if self._failpoint.is_sent_with(effect.call):
                 gevent.sleep(0)  # lets the client write the request to the socket
                 self._failpoint.passed(self._failpoint.kind)
         elif isinstance(effect, Compute):

@@ -232,11 +232,11 @@ def _read_some(
     failed: dict[str, RebalancerError] = {}
     for stages in zip(*(reader.stages() for reader in readers.values()), strict=True):
         of_stage = [(name, stage) for name, stage in zip(readers, stages, strict=True) if name not in failed]
-        reads = [(name, *read()) for name, stage in of_stage for read in stage()]
+        reads = [(name, *one) for name, stage in of_stage for some in stage() for one in some.each()]
         replies = zk.perform_all([call for _name, call, _handle in reads], frozenset(Refusal))
         for (name, call, handle), reply in zip(reads, replies, strict=True):
             try:
-                require_expected(call, reply, expected_refusals(call, of_tool=True))
+                require_expected(call, reply, expected_refusals(call.path, of_tool=True))
             except ZooKeeperRefusedError as error:
                 failed.setdefault(name, error)
             else:

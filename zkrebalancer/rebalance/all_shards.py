@@ -137,11 +137,11 @@ class AllShards:
             effects = machine.step(event, self.scheduler.now)
             self._deadlines.set(machine.shard.number, machine.scheduler.next_deadline_us())
             for effect in effects:
-                if isinstance(effect, Stopped):
-                    self._stop_next(machine)
-                    continue
                 if isinstance(effect, Request):
                     self._callers[effect.call_id] = machine
+                elif isinstance(effect, Stopped):
+                    self._stop_next(machine)
+                    continue
                 self._own.do(effect)
 
     def _replied(self, event: calls.Replied) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from zkrebalancer.protocol.calls import Call, Get, ListChildren, Refusal
+from zkrebalancer.protocol.calls import Call, Refusal
 
 Handler = Callable[..., None]
-# A read, the handler of its reply, the handler's further arguments, and the refusals that it accepts.
-WantedRead = tuple[Get | ListChildren, Handler, tuple[Any, ...], frozenset[Refusal]]
 
 
 class Awaited(NamedTuple):

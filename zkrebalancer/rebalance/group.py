@@ -61,8 +61,8 @@ class Group:
         self._carried_out: Request | None = None  # the request of the last plan
         self._load_trigger, self._ticket = "", 0  # of the computation whose answer is expected
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
-        self._last_generation, self._failures = 0, 0
-        self._outdated, self._outdated_us = 0, 0  # readings in a row that ZooKeeper contradicted afterwards
+        self._last_generation = self._failures = 0
+        self._outdated = self._outdated_us = 0  # readings in a row that ZooKeeper contradicted afterwards
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, leadership, self._loaded)
         self._membership = Membership(scheduler, view, subscriptions, self.handle)
@@ -298,9 +298,9 @@ class Group:
             self._look()
 
     def _look(self) -> None:
-        if not self.planning.look():
+        if not (is_kept := self.planning.is_kept_as_read()) and not self.planning.look():
             self._scheduler.wake_soon("planning", self._look)
-        elif self.planning.is_kept(problem := self.planning.problem(), self._moving.outstanding):
+        elif is_kept or self.planning.is_kept(problem := self.planning.problem(), self._moving.outstanding):
             self.planning.keep(None)
             self._end_plan("superseded")
             self._send_nothing()

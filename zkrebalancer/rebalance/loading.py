@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Reply
 from zkrebalancer.rebalance.leadership import Leadership
-from zkrebalancer.rebalance.reader import GroupReader, LazyRead, Stage, expected_refusals
+from zkrebalancer.rebalance.reader import GroupReader, Stage, expected_refusals
+from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
@@ -34,7 +35,7 @@ class Loading:
         self._former_lives = leadership.former_lives
         self._done = done
         self._stages: Iterator[Stage] = iter(())  # that are still to be read
-        self._reads: list[LazyRead] = []  # of this stage, not requested yet
+        self._reads: list[Reads] = []  # of this stage, not requested yet, the next ones last
         self._missing_replies = 0
         self.children: tuple[str, ...] = ()  # of the group's node
         self._reader: GroupReader | None = None  # while it reads: what it has is as large as the group
@@ -102,7 +103,7 @@ class Loading:
     def _next_stage(self) -> None:
         stage = next(self._stages, None)
         if stage is not None:
-            self._reads = stage()
+            self._reads = [reads for reads in reversed(stage()) if reads.size]
             self._ask()
             return
         reader, self._reader = self._reader, None
@@ -116,20 +117,22 @@ class Loading:
 
     def _ask(self) -> None:
         """Request as much as one step allows; the stage is over when everything is answered."""
-        asked, self._reads = self._reads[:MAX_READS_PER_STEP], self._reads[MAX_READS_PER_STEP:]
-        wanted = (read() for read in asked)
-        self._scheduler.ask_each((call, self._read, (handle,), expected_refusals(call)) for call, handle in wanted)
-        self._missing_replies += len(asked)
+        room = MAX_READS_PER_STEP
+        while self._reads and room:
+            reads = self._reads.pop()
+            if reads.size > room:
+                reads, later = reads.split(room)
+                self._reads.append(later)
+            self._scheduler.ask_each(reads, self._read, expected_refusals(reads.first_path))
+            room -= reads.size
+            self._missing_replies += reads.size
         if self._reads:
             self._scheduler.wake_soon("loading", self._ask)
-        else:
-            self._maybe_go_on()
+        elif not self._missing_replies:
+            self._next_stage()
 
-    def _read(self, reply: Reply, handle: Callable[[Reply], None]) -> None:
-        handle(reply)
+    def _read(self, reply: Reply, handle: Callable[..., None], *name: str) -> None:
+        handle(*name, reply)
         self._missing_replies -= 1
-        self._maybe_go_on()
-
-    def _maybe_go_on(self) -> None:
         if not self._missing_replies and not self._scheduler.has_timer("loading"):
             self._next_stage()

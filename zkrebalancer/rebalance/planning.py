@@ -24,6 +24,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 from zkrebalancer.rebalance import static_members
+from zkrebalancer.rebalance.as_read import topics_of_kept_group
 from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.plan import Deviations, Share
@@ -62,6 +63,8 @@ class Planning:
         self._reserved_for: dict[TopicPartition, str] = {}
         self._columns: Columns | None = None  # of the last answer
         self._is_all_touched = True
+        self._is_described = False  # whether the members were ever described
+        self._kept_topics: Mapping[str, int] | None = None  # what they read, if they need no description
         self._changed: set[str] = set()  # consumers that are different since `_columns`
         self._has_gaps = False
         self._error: str | None = None  # why the last try produced no assignment
@@ -77,7 +80,7 @@ class Planning:
     @property
     def topics(self) -> Collection[str]:
         """The topics that members read, or of which they hold something, as of the last look."""
-        return self._topics.keys()
+        return (self._topics if self._kept_topics is None else self._kept_topics).keys()
 
     @property
     def drained(self) -> Collection[str]:
@@ -109,9 +112,19 @@ class Planning:
             self._resetting = resetting
             self.touch_all()
 
+    def is_kept_as_read(self) -> bool:
+        """Whether the group, whose members were never described, surely needs no plan."""
+        if self._is_described or self._resetting:
+            return False
+        self._kept_topics = topics_of_kept_group(self._view, self._subscriptions, MAX_LOOKS_PER_STEP)
+        if self._kept_topics is not None:
+            self._view.touched.clear()  # all are described once something has changed
+        return self._kept_topics is not None
+
     def look(self) -> bool:
         """Bring the problem up to date, as far as one step allows; return whether it is complete."""
         view = self._view
+        self._is_described, self._kept_topics = True, None
         looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))

@@ -20,6 +20,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.grounds import Grounds, is_doubtful
 from zkrebalancer.rebalance.problems import Problems
+from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.view import NONE, GroupView, Member, PendingCommand
 
 OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
@@ -27,16 +28,13 @@ PLACE = 4  # the position in a path of the name below the group's node
 ANY_REFUSAL = frozenset(Refusal)
 ONLY_MISSING = frozenset({Refusal.NO_NODE})
 
-Path = Callable[..., str]  # a function of `paths`, whose first argument is a group
-Read = tuple[ListChildren | Get, Callable[[Reply], None]]  # a call, and the method that handles its reply
-LazyRead = Callable[[], Read]
-Stage = Callable[[], list[LazyRead]]
+Stage = Callable[[], list[Reads]]
 
 
 class GroupReader:
     """One reading of a group; the caller performs the calls, stage by stage.
 
-    `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: its unreadable nodes;
+    `view` is what was read; `commands`: names of the commands of each consumer; `problems`: its unreadable nodes;
     `exists`: whether the group's node was there.
     """
 
@@ -62,7 +60,7 @@ class GroupReader:
         self.problems = Problems()
         self.exists = True
         self.channels: dict[str, list[PendingCommand]] = {}
-        self.commands: dict[str, list[str]] = {}
+        self.commands: dict[str, tuple[str, ...]] = {}
         self._statics: tuple[str, ...] = ()
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
@@ -113,76 +111,70 @@ class GroupReader:
         """Return the consumers with a channel and no ownership record, whose sessions are over."""
         return self.channels.keys() - self.view.members.keys()
 
-    # The stages: lists of reads that are made one by one, so that those of a large group are asked for in pieces ------
+    # The stages: kinds of reads, which become calls in pieces if the group is large -----------------------------------
 
-    def _node_names(self) -> list[LazyRead]:
+    def _node_names(self) -> list[Reads]:
+        group = self._group
         return [
-            partial(self._get, paths.group, (), self._settings_read, self._watch),
-            partial(self._get, paths.generation, (), self._generation_read),
-            partial(self._list, paths.channel, (), self._channels_listed),
-            partial(self._list, paths.offsets, (), self._offset_topics_listed),
-            partial(self._list, paths.static, (), self._statics_listed),
-            *([partial(self._list, paths.incarnations, (), self._incarnations_listed)] if self._watch else ()),
-            *([partial(self._get, paths.given, (), self._mark_read)] if self._judge else ()),
-            *([partial(self._list, paths.given, (), self._given_listed)] if self._judge else ()),
+            Reads(Get, paths.group(group), self._settings_read, watch=self._watch),
+            Reads(Get, paths.generation(group), self._generation_read),
+            Reads(ListChildren, paths.channel(group), self._channels_listed),
+            Reads(ListChildren, paths.offsets(group), self._offset_topics_listed),
+            Reads(ListChildren, paths.static(group), self._statics_listed),
+            *([Reads(ListChildren, paths.incarnations(group), self._incarnations_listed)] if self._watch else ()),
+            *([Reads(Get, paths.given(group), self._mark_read)] if self._judge else ()),
+            *([Reads(ListChildren, paths.given(group), self._given_listed)] if self._judge else ()),
         ]
 
-    def _commands_incarnations_and_statics(self) -> list[LazyRead]:
+    def _commands_incarnations_and_statics(self) -> list[Reads]:
+        group, view = self._group, self.view
         return [
-            *(partial(self._list, paths.channel, (name,), self._commands_listed) for name in sorted(self.channels)),
-            *(partial(self._get, paths.offsets, (name,), self._incarnation_read) for name in self.view.incarnations),
-            *(
-                partial(self._get, paths.incarnations, (name,), self._recorded_incarnation_read)
-                for name in self.view.recorded_incarnations
-            ),
-            *(partial(self._get, paths.static, (name,), self._static_read) for name in self._statics),
-            *(partial(self._get, paths.given, (name,), self._given_read) for name in sorted(self.view.recorded)),
+            Reads(ListChildren, paths.channel(group), self._commands_listed, sorted(self.channels)),
+            Reads(Get, paths.offsets(group), self._incarnation_read, [*view.incarnations]),
+            Reads(Get, paths.incarnations(group), self._recorded_incarnation_read, [*view.recorded_incarnations]),
+            Reads(Get, paths.static(group), self._static_read, self._statics),
+            Reads(Get, paths.given(group), self._given_read, sorted(view.recorded)),
         ]
 
-    def _command_contents(self) -> list[LazyRead]:
-        nodes = [(consumer, node) for consumer, nodes in self.commands.items() for node in nodes]
-        return [partial(self._get, _command_path, of, self._command_read) for of in nodes]
+    def _command_contents(self) -> list[Reads]:
+        return [
+            Reads(Get, paths.channel(self._group, consumer), partial(self._command_read, consumer), nodes)
+            for consumer, nodes in self.commands.items()
+            if nodes
+        ]
 
-    def _names_of_owners(self) -> list[LazyRead]:
-        return [partial(self._list, paths.owners, (), self._owners_listed)]
+    def _names_of_owners(self) -> list[Reads]:
+        return [Reads(ListChildren, paths.owners(self._group), self._owners_listed)]
 
-    def _names_of_ids(self) -> list[LazyRead]:
+    def _names_of_ids(self) -> list[Reads]:
         """List them in a separate stage, because the refusal of an earlier list of owners may arrive late."""
-        return [partial(self._list, paths.ids, (), self._ids_listed, self._watch)]
+        return [Reads(ListChildren, paths.ids(self._group), self._ids_listed, watch=self._watch)]
 
-    def _registrations(self) -> list[LazyRead]:
+    def _registrations(self) -> list[Reads]:
         names = sorted(member.consumer for member in self.view.members.values() if member.registered)
-        return [partial(self._get, paths.ids, (name,), self._registration_read, self._watch) for name in names]
+        return [Reads(Get, paths.ids(self._group), self._registration_read, names, watch=self._watch)]
 
-    def _owners(self) -> list[LazyRead]:
+    def _owners(self) -> list[Reads]:
         names = sorted(self.view.members)
-        return [partial(self._get, paths.owners, (name,), self._owners_read, self._watch) for name in names]
+        return [Reads(Get, paths.owners(self._group), self._owners_read, names, watch=self._watch)]
 
-    def _registrations_without_owners(self) -> list[LazyRead]:
-        return [partial(self._get, paths.ids, (name,), self._registered_again) for name in self._without_record]
+    def _registrations_without_owners(self) -> list[Reads]:
+        return [Reads(Get, paths.ids(self._group), self._registered_again, self._without_record)]
 
-    def _evicted_names(self) -> list[LazyRead]:
-        return [partial(self._list, paths.evicted, (), self._evicted_listed)]
+    def _evicted_names(self) -> list[Reads]:
+        return [Reads(ListChildren, paths.evicted(self._group), self._evicted_listed)]
 
-    def _eviction_records(self) -> list[LazyRead]:
-        return [partial(self._get, paths.evicted, (name,), self._eviction_read) for name in sorted(self.view.evicted)]
+    def _eviction_records(self) -> list[Reads]:
+        return [Reads(Get, paths.evicted(self._group), self._eviction_read, sorted(self.view.evicted))]
 
-    def _grounds_again(self) -> list[LazyRead]:
+    def _grounds_again(self) -> list[Reads]:
         """Read again what claims are judged by, if some seem false: a leader may have written it before the claims."""
         doubtful = sorted(member.consumer for member in self.view.members.values() if is_doubtful(member))
-        found: list[tuple[Path, tuple[str, ...]]] = [(paths.generation, ()), (paths.given, ())]
-        found += [(paths.given, (name,)) for name in doubtful]
-        return [partial(self._ground, path, of) for path, of in (found if doubtful else ())]
-
-    def _ground(self, path: Path, of: tuple[str, ...]) -> Read:
-        call = Get(path(self._group, *of))
-        return call, partial(self.grounds.compare, call.path)
-
-    def _get(self, path: Path, of: tuple[str, ...], handle: Callable[..., None], watch: bool = False) -> Read:
-        return Get(path(self._group, *of), watch=watch), partial(handle, *of)
-
-    def _list(self, path: Path, of: tuple[str, ...], handle: Callable[..., None], watch: bool = False) -> Read:
-        return ListChildren(path(self._group, *of), watch=watch), partial(handle, *of)
+        if not doubtful:
+            return []
+        generation, given = paths.generation(self._group), paths.given(self._group)
+        again = [generation, given, *(f"{given}/{name}" for name in doubtful)]
+        return [Reads(Get, path, partial(self.grounds.compare, path)) for path in again]
 
     # The replies ----------------------------------------------------------------------------------------------------
 
@@ -235,21 +227,21 @@ class GroupReader:
             self._mark = None
 
     def _given_read(self, consumer: str, reply: Reply) -> None:
-        path = paths.given(self._group, consumer)
-        self.grounds.note(path, reply)
-        if self._is_unreadable(reply, path):
-            self._given[consumer] = None
+        if not self._watch:  # a leader reads them once
+            self.grounds.note(paths.given(self._group, consumer), reply)
         if isinstance(reply, Content):
             try:
                 self._given[consumer] = dict.fromkeys(ownership.decode_given(reply.content, self._bound()), 0)
             except NodeContentError as error:
                 self._given[consumer] = None
                 self.problems.add("given", f"{consumer}: {error}; what it claims is believed")
+        elif self._is_unreadable(reply, paths.given(self._group, consumer)):
+            self._given[consumer] = None
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
-        channel = paths.channel(self._group, consumer)
-        self._note_refused(consumer, channel, reply)
-        self.commands[consumer] = [f"{channel}/{name}" for name in _names(reply)]
+        if isinstance(reply, Refused):
+            self._note_refused(consumer, paths.channel(self._group, consumer), reply)
+        self.commands[consumer] = _names(reply)
 
     def _incarnation_read(self, topic: str, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -278,7 +270,8 @@ class GroupReader:
                 self.view.unreadable_statics.add(instance)
                 self.problems.add("static", f"static member {instance}: {error}; replaced when it is started again")
 
-    def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
+    def _command_read(self, consumer: str, name: str, reply: Reply) -> None:
+        node = f"{paths.channel(self._group, consumer)}/{name}"
         if isinstance(reply, Content):
             try:
                 found = command.decode(reply.content, self._bound())
@@ -401,19 +394,15 @@ class GroupReader:
             self.problems.add(place, problem)
 
 
-def expected_refusals(call: ListChildren | Get, *, of_tool: bool = False) -> frozenset[Refusal]:
-    """Return the refusals that the reader handles: any for a node of one consumer, else only NO_NODE.
+def expected_refusals(path: str, *, of_tool: bool = False) -> frozenset[Refusal]:
+    """Return the refusals of a read that the reader handles: any for a node of one consumer, else only NO_NODE.
 
     A tool that may not read what members were given believes them.
     """
-    names = call.path.split("/")
+    names = path.split("/")
     if of_tool and names[PLACE : PLACE + 1] == ["given"]:
         return ANY_REFUSAL
     return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in OF_ONE else ONLY_MISSING
-
-
-def _command_path(_group: str, _consumer: str, node: str) -> str:
-    return node
 
 
 def _names(reply: Reply) -> tuple[str, ...]:
@@ -425,6 +414,8 @@ def _not_applied(pending: list[PendingCommand], member: Member) -> list[PendingC
 
     Commands are in the order of their sequence numbers.
     """
+    if not pending:
+        return pending
     in_order = sorted(pending, key=lambda command: command.node or "")
     applied_id = member.owners.command_id if member.owners else None
     for index, command_ in enumerate(in_order):

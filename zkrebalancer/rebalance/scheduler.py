@@ -21,8 +21,9 @@ from zkrebalancer.protocol.calls import Call, Check, Done, Get, ListChildren, Mu
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.protocol.shards import WHOLE, Shard
-from zkrebalancer.rebalance.awaited import Awaited, Handler, WantedRead
+from zkrebalancer.rebalance.awaited import Awaited, Handler
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Numbers, Request, Warn
+from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.refusals import Refusable, Refusals
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
@@ -100,17 +101,16 @@ class Scheduler:
         self._calls_of[awaited.owner].add(call_id)
         self.effects.append(Request(call_id, awaited.call))
 
-    def request_each(self, owner: str, reads: Iterable[WantedRead]) -> None:
-        """Make reads of one owner: as `request` makes each, without a call of Python for each."""
-        call_id = first = self._numbers.call_id + 1
-        awaited, effects = self.awaited, self.effects
-        for call, handle, arguments, expected in reads:
+    def request_each(self, owner: str, reads: Reads, handle: Handler, expected: frozenset[Refusal]) -> None:
+        """Make reads of one owner, at least one: as `request` makes each, without a call of Python for each."""
+        made, first = reads.calls(), self._numbers.call_id + 1
+        ids = range(first, first + len(made))
+        awaited = self.awaited
+        for call_id, call, arguments in zip(ids, made, reads.arguments(), strict=True):
             awaited[call_id] = Awaited(owner, call, handle, arguments, expected)
-            effects.append(Request(call_id, call))
-            call_id += 1
-        self._numbers.call_id = call_id - 1
-        if call_id != first:
-            self._calls_of[owner].update(range(first, call_id))
+        self.effects += map(Request, ids, made)
+        self._numbers.call_id = ids[-1]
+        self._calls_of[owner].update(ids)
 
     def answer(self, call_id: int, reply: Reply) -> None:
         """Handle a reply; one that is no longer awaited is dropped."""
@@ -118,27 +118,31 @@ class Scheduler:
         if awaited is None:
             return
         _discard(self._calls_of, awaited.owner, call_id)
-        if isinstance(reply, Refused) and reply.outcome_unknown and not awaited.whatever_comes:
-            return
-        if awaited.is_fenced and self._is_deposed(reply):
-            self._step_down("another coordinator leads")
-            return
         if isinstance(reply, Refused):
-            is_expected = reply.refusal in awaited.expected
-            if not is_expected or reply.refusal not in RACES:
-                self._note_refused_call(awaited, reply)
-            if not is_expected:
-                self._repeat_later(awaited)
+            if not self._is_to_be_handled(awaited, reply):
                 return
-        if self.refusals.known and not isinstance(reply, Refused):
+        elif self.refusals.known:
             self._log_news(self.refusals.note_allowed(awaited.call))
         if awaited.is_fenced:
             reply = _behind_the_fence(reply)
         self.run(awaited.owner, awaited.handle, reply, *awaited.arguments)
 
-    def _is_deposed(self, reply: Reply) -> bool:
-        is_changed = isinstance(reply, Refused) and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}
-        return isinstance(reply, Refused) and is_changed and reply.index == 0
+    def _is_to_be_handled(self, awaited: Awaited, reply: Refused) -> bool:
+        """Do what follows from a refusal for all parts; return whether the handler gets it."""
+        if reply.outcome_unknown and not awaited.whatever_comes:
+            return False
+        if awaited.is_fenced and self._is_deposed(reply):
+            self._step_down("another coordinator leads")
+            return False
+        is_expected = reply.refusal in awaited.expected
+        if not is_expected or reply.refusal not in RACES:
+            self._note_refused_call(awaited, reply)
+        if not is_expected:
+            self._repeat_later(awaited)
+        return is_expected
+
+    def _is_deposed(self, reply: Refused) -> bool:
+        return reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE} and reply.index == 0
 
     def _note_refused_call(self, awaited: Awaited, reply: Refused) -> None:
         call = awaited.call
@@ -302,9 +306,9 @@ class PartScheduler:
         awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)
         self._scheduler.request(awaited)
 
-    def ask_each(self, reads: Iterable[WantedRead]) -> None:
-        """Make reads, in order: as `ask` makes each."""
-        self._scheduler.request_each(self._owner, reads)
+    def ask_each(self, reads: Reads, handle: Handler, expected: frozenset[Refusal]) -> None:
+        """Make reads, in order: as `ask` makes each; `handle(reply, reads.handle, name)` gets the replies."""
+        self._scheduler.request_each(self._owner, reads, handle, expected)
 
     def write(
         self,

@@ -110,7 +110,7 @@ class Member:
         """Adopt the commands that were found in its channel, except starts of what was never given."""
         given = self.given
         self.pending = pending
-        if given is not None:
+        if given is not None and pending:
             starts = (p.command for p in pending if isinstance(p.command, StartFetcher))
             forged = frozenset(tp for start in starts for tp in start.partitions if tp not in given)
             if forged:
@@ -347,6 +347,11 @@ class GroupView:
     def held_count(self, topic: str) -> int:
         """Return how many partitions of a topic are held."""
         return len(self._holders.get(topic, ()))
+
+    def is_fully_held(self, topic: str) -> bool:
+        """Whether each partition that a topic has, and no other, has a holder."""
+        known = self.topics.get(topic)
+        return known is not None and self._holders.get(topic, {}).keys() == known.partitions
 
     def held_topics(self) -> KeysView[str]:
         """Every topic of which a partition is held."""

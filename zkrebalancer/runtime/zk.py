@@ -44,12 +44,13 @@ from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
 from zkrebalancer.runtime.zk_login import Login
-from zkrebalancer.runtime.zk_reads import BulkReads, Watch
+from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
 
 MAX_IN_FLIGHT = 200  # more wait here, and are not sent if the connection breaks meanwhile
-MAX_REPLIES = 20  # in one event, so that others have their turn
+MAX_REPLIES = 50  # in one event, so that others have their turn
+MAX_REPLY_BYTES = 65_536  # in one event, if all nodes are as large as the largest ones of the last answers
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
 LOGIN_PAUSE_S = 5.0  # after a refused login; the password in the file may be a new one by then
@@ -183,10 +184,10 @@ class ZkClient:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
+        elif self._reads_together and isinstance(call, Read):
+            self._reads.add(call_id, call)
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
-        elif self._reads_together and isinstance(call, calls.Get | calls.ListChildren):
-            self._reads.add(call_id, call)
         else:
             self._reads.send()
             self._request_alone(call_id, call)
@@ -268,8 +269,9 @@ class ZkClient:
         self._on_event(calls.Replied(call_id, reply))
 
     def _reply_all(self, replies: Sequence[calls.Replied]) -> None:
-        for begin in range(0, len(replies), MAX_REPLIES):
-            some = replies[begin : begin + MAX_REPLIES]
+        count = self._reads.fitting(MAX_REPLIES, MAX_REPLY_BYTES)
+        for begin in range(0, len(replies), count):
+            some = replies[begin : begin + count]
             if self._on_replies is not None:
                 self._on_replies(RepliedAll(tuple(some)))
             else:

@@ -11,7 +11,7 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from kazoo.client import KazooClient
@@ -38,25 +38,35 @@ _HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
 _STAT = struct.Struct("!qqqqiiiqiiq")
 
 NO_NODE = Refused(Refusal.NO_NODE)
+NO_CHILDREN = Children(())
+NO_WATCH = b"\0"  # in a read
 
 Read = Get | ListChildren
 Watch = tuple[str, bool]  # path, and whether of its children
+
+
+class Asked(NamedTuple):
+    """A read that is to be made."""
+
+    call_id: int
+    read: Read
+    path: str  # that the server knows
+    encoded: bytes  # the same, as a request has it
+    watch: Watch | None  # that it sets
 
 
 @dataclass(frozen=True, slots=True)
 class SetWatches:
     """A request in kazoo's form: set watches; the server reports nodes that are missing as deleted at once."""
 
-    of_content: Sequence[str]
-    of_children: Sequence[str]
+    of_content: Sequence[bytes]  # paths, as a request has them
+    of_children: Sequence[bytes]
     type = 101
 
     def serialize(self) -> bytes:
         """Return the request's body."""
         lists = (self.of_content, (), self.of_children)
-        return _LONG.pack(UNTIL_NOW) + b"".join(
-            INT.pack(len(paths)) + b"".join(string(path) for path in paths) for paths in lists
-        )
+        return _LONG.pack(UNTIL_NOW) + b"".join(INT.pack(len(paths)) + b"".join(paths) for paths in lists)
 
     @classmethod
     def deserialize(cls, _answer: bytes, _offset: int) -> bool:
@@ -68,12 +78,13 @@ class SetWatches:
 class MultiRead:
     """A request in kazoo's form: read nodes; the answer has one reply for each, in order."""
 
-    reads: Sequence[tuple[int, str]]  # GET or LIST, and the path
+    reads: Sequence[tuple[int, bytes]]  # GET or LIST, and the path as a request has it
     type = 22
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        parts = [_HEADER.pack(kind, 0, -1) + string(path) + b"\0" for kind, path in self.reads]
+        headers = {kind: _HEADER.pack(kind, 0, -1) for kind in (GET, LIST)}
+        parts = [headers[kind] + path + NO_WATCH for kind, path in self.reads]
         return b"".join(parts) + _HEADER.pack(-1, 1, -1)
 
     @classmethod
@@ -95,7 +106,7 @@ class MultiRead:
                 replies.append(Content(content, Stat(version, czxid, mzxid, owner, created_ms)))
             elif kind == LIST:
                 names, offset = _names(answer, offset)
-                replies.append(Children(names))
+                replies.append(Children(names) if names else NO_CHILDREN)
             else:
                 (code,) = INT.unpack_from(answer, offset)
                 offset += INT.size
@@ -129,7 +140,7 @@ class BulkReads:
         self._limit = limit
         self._callbacks = callbacks
         self._answer, self._read_alone, self._report = answer, read_alone, report
-        self._waiting: deque[tuple[int, Read]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._under_way = 0
         self._is_planned = False  # whether the next turn of the hub sends what waits
         self._is_unknown = False  # to the server
@@ -141,12 +152,18 @@ class BulkReads:
         """Return how many reads wait."""
         return len(self._waiting)
 
+    def fitting(self, most: int, max_bytes: int) -> int:
+        """Return how many replies fit if all are as large as the largest ones of the last answers, at least one."""
+        return most if not self._node_bytes else min(most, int(max_bytes / self._node_bytes) + 1)
+
     def add(self, call_id: int, read: Read) -> None:
         """Make a read together with others, or alone."""
         if self._is_unknown:
             self._read_alone(call_id, read)
             return
-        self._waiting.append((call_id, read))
+        path = server_path(self._kazoo, read.path)
+        watch = (read.path, isinstance(read, ListChildren)) if read.watch else None
+        self._waiting.append(Asked(call_id, read, path, string(path), watch))
         if not self._is_planned:
             self._is_planned = True
             gevent.get_hub().loop.run_callback(self._planned)
@@ -159,13 +176,13 @@ class BulkReads:
         """Send what waits, up to MAX_REQUESTS requests at once."""
         if self._is_unknown or (len(self._waiting) < MIN_READS and not self._under_way):
             while self._waiting:
-                self._read_alone(*self._waiting.popleft())
+                self._read_alone(*self._waiting.popleft()[:2])
         while self._waiting and self._under_way < MAX_REQUESTS:
             self._send_some()
 
     def fail(self) -> None:
         """Answer what waits: the connection is lost."""
-        lost = [Replied(call_id, Refused(Refusal.CONNECTION_LOST)) for call_id, _ in self._waiting]
+        lost = [Replied(asked.call_id, Refused(Refusal.CONNECTION_LOST)) for asked in self._waiting]
         self._waiting.clear()
         self._answer(lost)
 
@@ -176,62 +193,56 @@ class BulkReads:
             return True
         return False
 
-    def _take(self) -> list[tuple[int, Read]]:
+    def _take(self) -> list[Asked]:
         """Return as many reads as one request may have."""
-        most = MAX_READS if not self._node_bytes else min(MAX_READS, int(MAX_ANSWER_BYTES / self._node_bytes) + 1)
-        taken: list[tuple[int, Read]] = []
-        room = self._limit.max_bytes
-        while self._waiting and len(taken) < most:
-            room -= len(self._path(self._waiting[0][1]).encode()) + READ_BYTES
+        most = self.fitting(MAX_READS, MAX_ANSWER_BYTES)
+        taken: list[Asked] = []
+        waiting, room = self._waiting, self._limit.max_bytes
+        while waiting and len(taken) < most:
+            room -= len(waiting[0].encoded) + READ_BYTES - INT.size
             if room < 0 and taken:
                 break
-            taken.append(self._waiting.popleft())
+            taken.append(waiting.popleft())
         return taken
-
-    def _path(self, read: Read) -> str:
-        return server_path(self._kazoo, read.path)
 
     def _send_some(self) -> None:
         many = self._take()
         self._under_way += 1
-        lists: tuple[list[str], list[str]] = ([], [])
-        watches: list[Watch] = []
-        kinds: list[tuple[int, str]] = []
-        for _, read in many:
-            path, is_list = self._path(read), isinstance(read, ListChildren)
-            kinds.append((LIST if is_list else GET, path))
-            if read.watch:
-                lists[is_list].append(path)
-                watches.append((read.path, is_list))
+        lists: tuple[list[Asked], list[Asked]] = ([], [])
+        for asked in many:
+            if asked.watch is not None:
+                lists[asked.watch[1]].append(asked)
+        watches = [asked.watch for some in lists for asked in some if asked.watch is not None]
         self._being_set.update(watches)
         if watches:
             self._register(lists)
-            self._kazoo._call(SetWatches(*lists), _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
+            setting = SetWatches(*([asked.encoded for asked in some] for some in lists))
+            self._kazoo._call(setting, _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
         answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
-        self._kazoo._call(MultiRead(kinds), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
+        reads = [(LIST if isinstance(asked.read, ListChildren) else GET, asked.encoded) for asked in many]
+        self._kazoo._call(MultiRead(reads), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
 
-    def _register(self, lists: tuple[list[str], list[str]]) -> None:
-        for watchers, callback, paths in zip(self._watchers(), self._callbacks, lists, strict=True):
-            for path in paths:
-                watchers[path].add(callback)
+    def _register(self, lists: tuple[list[Asked], list[Asked]]) -> None:
+        for watchers, callback, some in zip(self._watchers(), self._callbacks, lists, strict=True):
+            for asked in some:
+                watchers[asked.path].add(callback)
 
     def _watchers(self) -> tuple[dict[str, set[Any]], dict[str, set[Any]]]:
         """Return kazoo's callbacks by path, of content and of children; it has new dictionaries on each connection."""
         return self._kazoo._data_watchers, self._kazoo._child_watchers  # noqa: SLF001  # as below
 
-    def _answered(
-        self, many: list[tuple[int, Read]], watches: list[Watch], found: tuple[list[Reply], int] | Exception
-    ) -> None:
+    def _answered(self, many: list[Asked], watches: list[Watch], found: tuple[list[Reply], int] | Exception) -> None:
         self._under_way -= 1
         for watch in watches:
-            self._being_set[watch] -= 1
-            if not self._being_set[watch]:
+            if self._being_set[watch] == 1:
                 del self._being_set[watch]
+            else:
+                self._being_set[watch] -= 1
         if isinstance(found, UnimplementedError) or (isinstance(found, Exception) and not _is_known(found)):
             self._is_unknown = True
-            for call_id, read in many:
-                self._held.discard((read.path, isinstance(read, ListChildren)))
-                self._read_alone(call_id, read)
+            for asked in many:
+                self._held.discard((asked.read.path, isinstance(asked.read, ListChildren)))
+                self._read_alone(asked.call_id, asked.read)
         elif isinstance(found, Exception):
             refused = Refused(refusal_of(found))
             self._deliver(many, [refused] * len(many))
@@ -241,27 +252,28 @@ class BulkReads:
             self._deliver(many, replies)
         self.send()
 
-    def _deliver(self, many: list[tuple[int, Read]], replies: Sequence[Reply]) -> None:
+    def _deliver(self, many: list[Asked], replies: Sequence[Reply]) -> None:
         found: list[Replied] = []
-        for (call_id, read), reply in zip(many, replies, strict=True):
-            found.append(Replied(call_id, reply))
-            if read.watch and (watch := (read.path, isinstance(read, ListChildren))) not in self._being_set:
-                is_held = watch in self._held
-                self._held.discard(watch)
-                if reply == NO_NODE:
-                    self._forget(read)
-                elif is_held and not isinstance(reply, Refused):
-                    self._answer(found)
-                    found = []
-                    self._report(watch)
+        for asked, reply in zip(many, replies, strict=True):
+            found.append(Replied(asked.call_id, reply))
+            watch = asked.watch
+            if watch is None or not (self._held or isinstance(reply, Refused)) or watch in self._being_set:
+                continue
+            is_held = watch in self._held
+            self._held.discard(watch)
+            if reply == NO_NODE:
+                self._forget(asked.path, is_list=watch[1])
+            elif is_held and not isinstance(reply, Refused):
+                self._answer(found)
+                found = []
+                self._report(watch)
         self._answer(found)
 
-    def _forget(self, read: Read) -> None:
+    def _forget(self, path: str, *, is_list: bool) -> None:
         """Forget the callback for a missing node: otherwise the next report that it is missing would call it."""
-        kind, path = isinstance(read, ListChildren), self._path(read)
-        watchers = self._watchers()[kind]
+        watchers = self._watchers()[is_list]
         if path in watchers:
-            watchers[path].discard(self._callbacks[kind])
+            watchers[path].discard(self._callbacks[is_list])
             if not watchers[path]:
                 del watchers[path]
 

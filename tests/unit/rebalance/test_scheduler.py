@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import pytest
 from hypothesis import given
@@ -14,13 +14,14 @@ from zkrebalancer.protocol.calls import Check, Done, Get, Multi, Refusal, Refuse
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import refusals
 from zkrebalancer.rebalance.effects import Now, Request, Warn
+from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, MAX_PAUSE_US, RACES, Scheduler
 
 OWNERS = st.sampled_from(["a", "b", "c"])
 NAMES = st.integers(0, 3)
 STEPS = st.one_of(
     st.tuples(st.just("ask"), OWNERS, st.just(0)),
-    st.tuples(st.just("ask each"), OWNERS, st.integers(0, 3)),
+    st.tuples(st.just("ask each"), OWNERS, st.integers(1, 3)),
     st.tuples(st.just("answer"), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("lose"), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("wake"), OWNERS, NAMES),
@@ -50,8 +51,8 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
             books.calls[scheduler._numbers.call_id] = owner
         elif kind == "ask each":
             first = scheduler._numbers.call_id + 1
-            reads = ((Get("/"), _note, (books, call_id), RACES) for call_id in range(first, first + number))
-            scheduler.part(owner).ask_each(reads)
+            reads = Reads(Get, "/above", books.called.append, [str(n) for n in range(number)])
+            scheduler.part(owner).ask_each(reads, _pass_on, RACES)
             asked = [effect.call_id for effect in scheduler.take_effects() if isinstance(effect, Request)]
             assert asked[len(asked) - number :] == [*range(first, first + number)]
             books.calls.update(dict.fromkeys(range(first, first + number), owner))
@@ -88,6 +89,10 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
 
 def _note(reply: Reply, books: Books, _number: int) -> None:
     books.called.append(reply)
+
+
+def _pass_on(reply: Reply, handle: Callable[[Reply], None], _name: str) -> None:
+    handle(reply)
 
 
 def _ring(books: Books, key: tuple[str, int]) -> None:

@@ -243,9 +243,12 @@ def test_reads_that_wait_are_lost_with_the_connection(monkeypatch: pytest.Monkey
         assert server.kinds == [SET_WATCHES, MULTI_READ]
 
 
-def test_an_event_has_so_many_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `ZkClient._reply_all`, make one event."""
-    monkeypatch.setattr(zk, "MAX_REPLIES", MIN_READS - 1)
+@pytest.mark.parametrize(
+    ("limit", "value"), [("MAX_REPLIES", MIN_READS - 1), ("MAX_REPLY_BYTES", (MIN_READS - 2) * (4 + 1 + len(STAT)))]
+)
+def test_an_event_has_so_many_replies(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    """In `ZkClient._reply_all`, make one event, or look at the number only."""
+    monkeypatch.setattr(zk, limit, value)
 
     def answers(kind: int, number: int) -> list[bytes]:
         return [answer(number, contents() if kind == MULTI_READ else b"")]
