@@ -2,55 +2,84 @@
 
 One broker, one Spark on two cores with a sink that drops the rows. Each source reads the same topic in two queries, in
 batches of the same size, the second time in the opposite order. The first batch of a query warms up the JVM and the
-Python workers; the others are measured.
+Python workers; the others are measured. Spark's connector needs a PySpark of its own version: if another one is
+installed, that one is fetched into the cache, and the program starts itself again with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
+import pyspark
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.benchmarks.filling import fill_topic
+from tests.support import spark_connector
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.localcluster import maven
+from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.jars import JarSource
 from zkrebalancer.pipeline.session import spark_session
 from zkrebalancer.pipeline.source import ConsumerGroupSource, kafka_records
 
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-# The connector depends on its own version, which some mirrors lack; it is only needed for delegation tokens.
-PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-JARS = (f"ivy://{CONNECTOR}?exclude={PROVIDER}&transitive=true", f"ivy://{PROVIDER}:4.0.0?transitive=false")
 TOPIC = "benchmark"
 RECORDS, RANGES = "consumer_group", "consumer_group, ranges"
 OWN, OWN_TUNED = "built-in, defaults", "built-in, tuned"
 PARTITIONS = 8
 RECORD_BYTES = 100
-TUNED = {
+TUNED = {  # as `kafka_records` reads
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "10000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.isolation.level": "read_committed",
 }
 
 
-def batches_s(writer: Any, folder: Path) -> list[float]:  # a DataStreamWriter
-    """Read everything with one query; return the seconds of each batch."""
-    with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
-        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        query.awaitTermination()
-    progress = [each for each in query.recentProgress if each.numInputRows]
-    return [each.durationMs["triggerExecution"] / 1_000 for each in progress]
+class Batches(NamedTuple):
+    """What a query took."""
+
+    seconds: list[float]  # of each batch
+    processor_s: float  # of the driver, the JVM and Python workers, for all batches
 
 
-def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int, turn: int) -> Any:
+def run_batches(writer: Any, checkpoint: Path) -> Batches:  # a DataStreamWriter
+    """Read everything with one query."""
+    before_s = processor_s()
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    taken = [each.durationMs for each in query.recentProgress if "addBatch" in each.durationMs]
+    return Batches([each["triggerExecution"] / 1_000 for each in taken], processor_s() - before_s)
+
+
+def processor_s() -> float:
+    """Return the processor time of this process, Spark's JVM and its Python workers so far."""
+    assert SparkContext._gateway is not None
+    jvm = psutil.Process(SparkContext._gateway.proc.pid)
+    total_s = 0.0
+    for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        ended = (times.children_user, times.children_system) if process.pid != os.getpid() else ()
+        total_s += sum((times.user, times.system, *ended))
+    return total_s
+
+
+def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int, turn: int, checkpoint: Path) -> Any:
     """Return the writer of a query that reads the topic and drops its rows."""
     kafka = {"kafka.bootstrap.servers": cluster.bootstrap}
     servers = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap}
@@ -65,8 +94,9 @@ def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int
     if label != RANGES:
         return read.writeStream.format("noop")
 
-    def drop(batch: DataFrame, _number: int) -> None:
-        kafka_records(batch, kafka).write.format("noop").mode("overwrite").save()
+    def drop(batch: DataFrame, number: int) -> None:
+        records = kafka_records(batch, kafka, checkpoint=str(checkpoint), number=number)
+        records.write.format("noop").mode("overwrite").save()
 
     return read.writeStream.foreachBatch(drop)
 
@@ -78,17 +108,53 @@ def stage(folder: Path, records: int, *, fetches: bool) -> Iterator[tuple[LocalC
         lab.create_topic(TOPIC, PARTITIONS)
         lab.start_coordinator(1)
         lab.wait_leader()
+        report(f"writing {records:,} records")
         fill_topic(cluster.bootstrap, TOPIC, PARTITIONS, records, RECORD_BYTES)
-        mirror = maven.mirror_of_central(maven.user_settings())
-        settings = {"spark.jars.ivy": str(folder / "ivy")}
-        if mirror is not None:
-            (folder / "ivysettings.xml").write_text(maven.ivy_settings(mirror))
-            settings["spark.jars.ivySettings"] = str(folder / "ivysettings.xml")
-        with spark_session("local[2]", "2g", settings) as spark:
-            for jar in JARS if fetches else ():
-                spark.sql(f"ADD JAR {jar}")
+        with spark_session("local[2]", "2g", {}) as spark:
+            if fetches:
+                spark_connector.add_to(spark)
             spark.dataSource.register(ConsumerGroupSource)
             yield cluster, spark
+
+
+def report(text: str) -> None:
+    """Tell on stderr how far the benchmark is."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def require_pyspark(version: str) -> None:
+    """Start this program again with a PySpark of this version, unless it is the installed one."""
+    if pyspark.__version__ == version:
+        return
+    source = JarSource.of(None, None, report)
+    folder = source.cache / f"pyspark-{version}"
+
+    def install(target: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        subprocess.run([*pip, "--target", str(target), f"pyspark=={version}"], check=True)
+
+    if not folder.exists():
+        report(f"fetching PySpark {version}, the connector's version")
+    make_once(folder, source.cache / "lock", install, report)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "tests.benchmarks.spark_source", *sys.argv[1:]]
+    os.execve(sys.executable, command, environment)  # noqa: S606
+
+
+def measure(labels: tuple[str, ...], records: int, batches: int) -> dict[str, list[Batches]]:
+    """Run each source twice, in both orders, and return the measured batches of each query."""
+    found: dict[str, list[Batches]] = {label: [] for label in labels}
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-source-") as name:
+        folder = Path(name)
+        with stage(folder, records * (batches + 1), fetches=OWN in labels) as (cluster, spark):
+            for turn, order in enumerate((labels, labels[::-1])):
+                for label in order:
+                    checkpoint = folder / f"{label}-{turn}".replace(" ", "")
+                    taken = run_batches(writer_of(spark, label, cluster, records, turn, checkpoint), checkpoint)
+                    found[label].append(Batches(taken.seconds[1 : batches + 1], taken.processor_s))
+                    report(f"{label}: {taken.seconds} s, {taken.processor_s:.1f} s of processor time")
+    return found
 
 
 def main() -> None:
@@ -99,26 +165,23 @@ def main() -> None:
     parser.add_argument("--own-only", action="store_true", help="without Spark's own source, which needs a download")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     arguments = parser.parse_args()
+    if not arguments.own_only:
+        require_pyspark(spark_connector.VERSION)
     labels = (RECORDS,) if arguments.own_only else (RECORDS, RANGES, OWN, OWN_TUNED)
-    taken: dict[str, list[float]] = {label: [] for label in labels}
-    with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-source-") as name:
-        folder = Path(name)
-        records = arguments.records * (arguments.batches + 1)
-        with stage(folder, records, fetches=not arguments.own_only) as (cluster, spark):
-            for turn, order in enumerate((labels, labels[::-1])):
-                for label in order:
-                    writer = writer_of(spark, label, cluster, arguments.records, turn)
-                    taken[label] += batches_s(writer, folder)[1 : arguments.batches + 1]
+    found = measure(labels, arguments.records, arguments.batches)
+    taken = {label: [seconds for query in queries for seconds in query.seconds] for label, queries in found.items()}
     medians = {label: statistics.median(seconds) for label, seconds in taken.items()}
     base = medians.get(OWN_TUNED, medians[RECORDS])
     ratios = {label: seconds / base for label, seconds in medians.items()}
     if arguments.json:
         print(json.dumps({"records": arguments.records, "seconds": taken, "ratios": ratios}))
         return
+    print(f"PySpark {pyspark.__version__}, batches of {arguments.records:,} records, load {os.getloadavg()[0]:.1f}")
     for label, seconds in taken.items():
         rate = arguments.records / medians[label]
+        used_s = statistics.median(query.processor_s for query in found[label]) / (arguments.batches + 1)
         print(f"{label:22} {medians[label]:6.2f} s {min(seconds):6.2f} to {max(seconds):.2f} {rate:12,.0f} records/s")
-        print(f"{'':22} takes {ratios[label]:.2f} times as long as {labels[-1]}")
+        print(f"{'':22} {ratios[label]:.2f} times as long as {labels[-1]}; {used_s:.2f} s of processor time per batch")
 
 
 if __name__ == "__main__":

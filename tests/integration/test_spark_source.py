@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_ranges_are_one_task_and_are_committed_like_records(stage: Stage) -> Non
     end = query.wait_batch()
     (task,) = query.reader.partitions(query.start, end)
     (batch,) = query.reader.read(task)
-    row = {"topic": stage.topic, "begin": 0, "end": 10, "generation": 1}
+    row = {"topic": stage.topic, "begin": 0, "end": 10, "generation": 1, "identity": ""}
     assert batch.to_pylist() == [{**row, "partition": 0}, {**row, "partition": 1}]
     assert query.reader.partitions(end, end) == []
     query.finish(end)
@@ -213,6 +214,25 @@ def test_available_now_ends_where_the_logs_ended(stage: Stage) -> None:
     query.reader.stop()
 
 
+def test_available_now_goes_on_after_an_eviction(stage: Stage) -> None:
+    """Fails if the query ends because the member has yet to get its partitions back."""
+    stage.produce([0], 10)
+    query = Query(stage)
+    query.plan()
+    member = stage.wait_member()
+    stage.start(member, 0)
+    query.reader.prepareForTriggerAvailableNow()
+    end = query.wait_batch()
+    stage.evict(member)
+    planned = list[Document]()
+    planning = threading.Thread(target=lambda: planned.append(query.finish(end)))
+    planning.start()
+    stage.start(stage.wait_member(member), 0)
+    planning.join(WAIT_S)
+    assert planned == [{stage.topic: {"0": {"from": 0, "to": 10, "generation": 2}}}]
+    query.reader.stop()
+
+
 def test_once_is_refused(stage: Stage) -> None:
     reader = ConsumerGroupStreamReader(options(stage))
     with pytest.raises(ConfigurationError, match="availableNow"):
@@ -315,6 +335,20 @@ def test_a_log_that_ends_before_the_range(stage: Stage, fails: str, monkeypatch:
             of_range(stage, 0, 5, 20, minPartitions="1")
     else:
         assert of_range(stage, 0, 5, 20, failOnDataLoss=fails) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_that_spark_repeats_after_its_topic_was_created_again(stage: Stage, fails: str) -> None:
+    """Fails if records of the new topic are read in place of the deleted ones, and again from its beginning."""
+    stage.produce([0], 10)
+    ranges = {"0": {"from": 2, "to": 8, "generation": 1, "identity": "czxid-1"}}
+    reader = ConsumerGroupStreamReader(options(stage, failOnDataLoss=fails))
+    for topic in (stage.topic, "deleted"):
+        if fails == "true":
+            with pytest.raises(DataLossError, match=f"{topic} was deleted after a batch had been planned"):
+                reader.partitions({}, {topic: ranges})
+        else:
+            assert reader.partitions({}, {topic: ranges}) == []
 
 
 def delete_records(stage: Stage, below: int) -> None:

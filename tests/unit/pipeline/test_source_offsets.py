@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.offsets import CheckpointError, Range
+from zkrebalancer.protocol.fields import TopicPartition
 
 ranges = st.lists(
     st.builds(
@@ -33,6 +35,27 @@ def test_the_end_of_a_batch_holds_its_ranges() -> None:
 def test_offsets_of_another_source_are_rejected(document: object) -> None:
     with pytest.raises(CheckpointError, match="offsets of another source"):
         offsets.decode(document)
+
+
+@pytest.mark.parametrize(
+    ("ends", "targets", "found"),
+    [
+        ({0: 10, 1: 4}, None, {0: (3, 10)}),
+        ({1: 9}, None, {1: (4, 9)}),  # Kafka does not say where the other log ends: it waits
+        ({0: 10, 1: 9}, {0: 5, 1: 4}, {0: (3, 5)}),
+        ({0: 10}, {0: 5, 1: 8}, {0: (3, 5), 1: (4, 8)}),  # without its target, the query would end too early
+        ({}, {0: 5}, {0: (3, 5)}),  # a partition without a target has been added since
+        ({0: 4, 1: 3}, {0: 5, 1: 3}, {0: (3, 4)}),
+    ],
+)
+def test_what_is_left_to_read(
+    ends: dict[int, int], targets: dict[int, int] | None, found: dict[int, tuple[int, int]]
+) -> None:
+    def of_topic(values: dict[int, Any]) -> dict[TopicPartition, Any]:
+        return {("t", number): value for number, value in values.items()}
+
+    goal = None if targets is None else of_topic(targets)
+    assert offsets.unread(of_topic({0: 3, 1: 4}), of_topic(ends), goal) == of_topic(found)
 
 
 def test_a_limit_is_divided_evenly() -> None:

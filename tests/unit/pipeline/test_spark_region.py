@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from consumer_agent.region import Advance
+from zkrebalancer.pipeline.source.checkpoint import ranges_in
 from zkrebalancer.pipeline.source.offsets import CheckpointError, Range
-from zkrebalancer.pipeline.source.region import SinkBehindError, ranges_in, unstored
+from zkrebalancer.pipeline.source.region import SinkBehindError, unstored
 
 BATCH = [Range("orders", 0, 50, 100, 7, "id-1", 4), Range("orders", 1, 0, 3, 9)]
 OURS = (

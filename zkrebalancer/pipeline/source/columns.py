@@ -20,7 +20,7 @@ _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp, timestampType int, generation bigint"
 )
-RANGE_COLUMNS = "topic string, partition int, begin bigint, end bigint, generation bigint"
+RANGE_COLUMNS = "topic string, partition int, begin bigint, end bigint, generation bigint, identity string"
 _HEADERS = "headers array<struct<key: string, value: binary>>"
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _ARROW: list[tuple[str, pa.DataType]] = [
@@ -36,7 +36,7 @@ _ARROW: list[tuple[str, pa.DataType]] = [
 _ARROW_HEADERS = ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _NUMBERS: list[tuple[str, pa.DataType]] = [("begin", pa.int64()), ("end", pa.int64()), ("generation", pa.int64())]
 _RANGE_COLUMNS: list[tuple[str, pa.DataType]] = [("topic", pa.string()), ("partition", pa.int32()), *_NUMBERS]
-_RANGES = pa.schema(_RANGE_COLUMNS)
+_RANGES = pa.schema([*_RANGE_COLUMNS, ("identity", pa.string())])
 _SCHEMAS = {False: pa.schema(_ARROW), True: pa.schema([*_ARROW, _ARROW_HEADERS])}
 
 

@@ -19,6 +19,7 @@ from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.kafka import END, DataLossError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.pipeline.source.short_logs import PATIENCE_S, ShortLogs
 from zkrebalancer.protocol.fields import TopicPartition
 
 COMMIT_TIMEOUT_S = 10.0
@@ -41,7 +42,7 @@ class Membership:
         self._consumer = PlanningConsumer(**settings, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
-        self._short_logs: set[TopicPartition] = set()  # logs already reported to end before the group's offset
+        self._short_logs = ShortLogs()
         self._turn = 0  # number of batches planned
         self.ends: dict[TopicPartition, int] = {}  # of the logs of owned partitions, as last queried
 
@@ -57,7 +58,7 @@ class Membership:
     def wait_assigned(self) -> None:
         """Wait for partitions, at most ASSIGNMENT_TIMEOUT_S: other members may own all of them."""
         give_up_s = time.monotonic() + ASSIGNMENT_TIMEOUT_S
-        while not self._consumer.assignment() and time.monotonic() < give_up_s:
+        while not self._has_positions() and time.monotonic() < give_up_s:
             self.poll(POLL_INTERVAL_S)
         if not self._consumer.assignment():
             _log.warning(
@@ -77,17 +78,11 @@ class Membership:
             DataLossError: a log ends before its partition's position, and `failOnDataLoss` is set.
 
         """
-        positions = self._consumer.position()
-        self.ends = self._logs.ends(self._consumer.assignment())
-        unread: dict[TopicPartition, tuple[int, int]] = {}
-        for partition, end in sorted(self.ends.items()):
-            begin = positions.get(partition)
-            if begin is not None:
-                self._check_for_loss(partition, begin, end)
-                last = end if targets is None else min(end, targets.get(partition, 0))
-                if begin < last:
-                    unread[partition] = begin, last
-        wanted = offsets.limited(unread, limit, self._turn)
+        assigned = self._consumer.assignment()
+        positions = {tp: at for tp, at in self._consumer.position().items() if tp in assigned}
+        self.ends = self._logs.ends(assigned)
+        self._check_for_loss(positions, PATIENCE_S if targets is None else 0.0)
+        wanted = offsets.limited(offsets.unread(positions, self.ends, targets), limit, self._turn)
         self._turn += 1
         advances = self._consumer.advance(wanted)
         origins = self._consumer.origins()
@@ -114,14 +109,15 @@ class Membership:
         self._logs.close()
         self._log.close()
 
-    def _check_for_loss(self, partition: TopicPartition, begin: int, end: int) -> None:
-        if begin <= end:
-            self._short_logs.discard(partition)
-        elif partition not in self._short_logs:
-            text = f"{partition[0]}/{partition[1]}: the group is at {begin}, and Kafka's log ends at {end}"
+    def _has_positions(self) -> bool:
+        assigned = self._consumer.assignment()
+        return bool(assigned) and self._consumer.position().keys() >= set(assigned)
+
+    def _check_for_loss(self, positions: Mapping[TopicPartition, int], patience_s: float) -> None:
+        for topic, number, at, end in self._short_logs.overdue(positions, self.ends, time.monotonic(), patience_s):
+            text = f"{topic}/{number}: the group is at {at}, and Kafka's log ends at {end}"
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{text}; option failOnDataLoss=false waits for records beyond that")
-            self._short_logs.add(partition)
             _log.warning("%s; nothing is read until it has grown past that", text)
 
     def _record(self, kind: str, ranges: Iterable[Range]) -> None:

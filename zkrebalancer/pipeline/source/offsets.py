@@ -79,6 +79,26 @@ def _decoded(topic: str, partition: int, held: Mapping[str, Any]) -> Range:
     return Range(topic, partition, int(held["from"]), int(held["to"]), int(held["generation"]), *origin)
 
 
+def unread(
+    positions: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    targets: Mapping[TopicPartition, int] | None,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the begin and the end of what is left to read of each partition with a position.
+
+    `ends`: of the logs, as far as Kafka reports them. `targets`: ends that must not be passed, None for none. A
+    partition whose log end is unknown waits, but with targets it is read to its target: the query ends when nothing is
+    left.
+    """
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for partition, begin in sorted(positions.items()):
+        target = None if targets is None else targets.get(partition, 0)
+        known = [end for end in (ends.get(partition), target) if end is not None]
+        if known and begin < min(known):
+            found[partition] = begin, min(known)
+    return found
+
+
 def limited(
     open_ranges: Mapping[TopicPartition, tuple[int, int]], limit: int, turn: int = 0
 ) -> dict[TopicPartition, int]:

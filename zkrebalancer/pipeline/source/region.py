@@ -12,17 +12,16 @@ from contextlib import closing
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from consumer_agent.region import Advance, Claim, Sink, as_sink
-from zkrebalancer.pipeline.source import offsets
-from zkrebalancer.pipeline.source.offsets import CheckpointError, Range
+from zkrebalancer.pipeline.source.checkpoint import ranges_of
+from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
 NEEDED = ("topic", "partition", "offset")  # columns by which rows are left out
-FIRST_OFFSET_LINE = 2  # of a file in the checkpoint's folder `offsets`, after its version and metadata
 
 Write = Callable[[Any, DataFrame], object]
 Advances = Mapping[TopicPartition, Advance]
@@ -46,7 +45,7 @@ class SparkRegion:
         `rows`, a data frame with the columns of the batch, in the open transaction.
         """
         self._group = group
-        self._checkpoint = checkpoint.rstrip("/")
+        self._checkpoint = checkpoint
         self._open_database = open_database
         self._write = write
 
@@ -62,7 +61,7 @@ class SparkRegion:
         missing = [name for name in NEEDED if name not in batch.columns]
         if missing:
             raise ConfigurationError(f"a region needs the source's column {missing[0]} in each batch")
-        ranges = self._ranges(batch.sparkSession, batch_id)
+        ranges = ranges_of(batch.sparkSession, self._checkpoint, batch_id)
         with closing(self._open_database()) as database:
             sink = as_sink(database)
             advances = self._begin(sink, ranges)
@@ -75,11 +74,6 @@ class SparkRegion:
                 raise
             sink.commit()
 
-    def _ranges(self, spark: SparkSession, batch_id: int) -> list[Range]:
-        file = f"{self._checkpoint}/offsets/{batch_id}"
-        content = spark.read.text(file, wholetext=True).collect()[0][0]  # wherever the checkpoint is
-        return ranges_in(content, file)
-
     def _begin(self, sink: Sink, ranges: Sequence[Range]) -> Advances:
         """Claim the ranges and begin a transaction; return what it may store, nothing if none was begun."""
         claims = [Claim((r.topic, r.partition), r.generation or 0, r.identity, r.life, r.begin) for r in ranges]
@@ -91,19 +85,6 @@ class SparkRegion:
             sink.rollback()  # others have claimed these since
             advances = {partition: advance for partition, advance in advances.items() if partition not in refused}
         return advances
-
-
-def ranges_in(content: str, file: str) -> list[Range]:
-    """Return the ranges in a file of a checkpoint's folder `offsets`; raises CheckpointError."""
-    found = []
-    for line in content.splitlines()[FIRST_OFFSET_LINE:]:
-        try:
-            found.append(offsets.parse(line))
-        except CheckpointError:
-            continue  # of another source
-    if len(found) != 1:
-        raise CheckpointError(f"{file} has the offsets of {len(found)} sources of this format; a region needs one")
-    return found[0]
 
 
 def unstored(ranges: Sequence[Range], claimed: Mapping[TopicPartition, int]) -> Advances:

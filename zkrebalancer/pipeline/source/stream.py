@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.columns import range_batch, record_batch
+from zkrebalancer.pipeline.source.incarnations import still_there
 from zkrebalancer.pipeline.source.kafka import client_settings
 from zkrebalancer.pipeline.source.membership import Membership, stop_timeout_ms
 from zkrebalancer.pipeline.source.offsets import Document, Range
@@ -87,6 +88,8 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 return offsets.encode(self._planned)  # Spark has not started it
             self._finish()
         member.poll()
+        if self._targets is not None:
+            member.wait_assigned()  # after an eviction it has just joined again, and without partitions the query ends
         self._planned = member.plan(min(limit.max_rows, self._pace.limit()), self._targets)
         if self._planned:
             self._pace.begin(sum(whole.end - whole.begin for whole in self._planned), time.monotonic())
@@ -104,8 +107,15 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return found or None
 
     def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
-        """Divide a batch into tasks; a batch planned before a restart is read unchanged, whatever is owned now."""
+        """Divide a batch into tasks; a batch planned before a restart is read unchanged, whatever is owned now.
+
+        Raises:
+            DataLossError: a topic of such a batch was deleted since, and `failOnDataLoss` is set.
+
+        """
         ranges = offsets.decode(end) if start != end else []
+        if ranges and end != offsets.encode(self._planned):
+            ranges = still_there(self._options, ranges)
         return tasks(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
