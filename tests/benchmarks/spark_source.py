@@ -9,6 +9,7 @@ installed, that one is fetched into the cache, and the program starts itself aga
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -40,6 +41,7 @@ RECORDS, RANGES = "consumer_group", "consumer_group, ranges"
 OWN, OWN_TUNED = "built-in, defaults", "built-in, tuned"
 PARTITIONS = 8
 RECORD_BYTES = 100
+SAMPLE_S = 1.0  # of processor times: a worker's are gone when it has ended
 TUNED = {  # as `kafka_records` reads
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "10000",
@@ -57,26 +59,27 @@ class Batches(NamedTuple):
 
 def run_batches(writer: Any, checkpoint: Path) -> Batches:  # a DataStreamWriter
     """Read everything with one query."""
-    before_s = processor_s()
+    before_s = processor_s({})
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    used_s = processor_s({})
+    while not query.awaitTermination(SAMPLE_S):
+        used_s = processor_s(used_s)
+    used_s = processor_s(used_s)
     taken = [each.durationMs for each in query.recentProgress if "addBatch" in each.durationMs]
-    return Batches([each["triggerExecution"] / 1_000 for each in taken], processor_s() - before_s)
+    total_s = sum(seconds - before_s.get(process, 0.0) for process, seconds in used_s.items())
+    return Batches([each["triggerExecution"] / 1_000 for each in taken], total_s)
 
 
-def processor_s() -> float:
-    """Return the processor time of this process, Spark's JVM and its Python workers so far."""
+def processor_s(known: dict[psutil.Process, float]) -> dict[psutil.Process, float]:
+    """Return the processor time of this process, Spark's JVM and its Python workers; ended ones as last known."""
     assert SparkContext._gateway is not None
     jvm = psutil.Process(SparkContext._gateway.proc.pid)
-    total_s = 0.0
+    found = dict(known)
     for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        ended = (times.children_user, times.children_system) if process.pid != os.getpid() else ()
-        total_s += sum((times.user, times.system, *ended))
-    return total_s
+            found[process] = times.user + times.system
+    return found
 
 
 def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int, turn: int, checkpoint: Path) -> Any:
