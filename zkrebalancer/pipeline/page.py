@@ -14,7 +14,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colour-blind safe palette, without the colours that vanish on white or black.
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c")
+# The last two are Tol's.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#999933", "#aa4499")
 INK = "#012345"  # replaced by the page's text colour
 WIDTH_IN = 11.2  # of a picture, at 96 pixels per inch
 STYLE: Any = {  # matplotlib's type lists every valid key
@@ -42,7 +43,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { border-bottom: 1px solid #888; }
 figure { margin: 1rem 0; } figcaption { font-size: 13.5px; opacity: .85; }
-td { vertical-align: top; } td small { display: block; opacity: .85; }
+td { vertical-align: top; } td small { display: block; opacity: .85; white-space: normal; }
 td.good { background: #0a81; } td.bad { background: #d642; font-weight: 600; }
 svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
 """

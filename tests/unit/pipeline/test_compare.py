@@ -57,7 +57,8 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     assert '<td class="bad">540 ms<small>' in page
     before = page[: page.index("Where this project loses")]
     assert (
-        "kafka-3.9: time to settled 2,040 ms for central-incremental; kip848 540 ms (ours 3.78 times worse)" in before
+        "kafka-3.9: time to settled 2,040 ms for central-incremental; kip848 540 ms (ours 3.78 times worse; 7 pairs"
+        in before
     )
     assert "<td>7</td><td>2,040 ms</td><td>2,070 ms</td><td>2,070 ms</td>" in before, "half, 95 % and the longest"
     assert "classic-range, seed 8: the machine stalled" in page

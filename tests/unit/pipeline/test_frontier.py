@@ -45,6 +45,14 @@ def test_a_point_is_the_median_of_the_runs_with_one_heartbeat() -> None:
     }
 
 
+def test_points_are_in_the_order_of_their_heartbeats() -> None:
+    """In `frontiers`, sort by cost: a line would go back and forth where the cost varies by chance."""
+    of = figures()
+    of[run(KIP848, "heartbeat-1000", 1)] = (1_000, 360, 30)
+    (found,) = frontier.frontiers(list(of), measured(of)).values()
+    assert [point.heartbeat for point in found[KIP848]] == ["1000 ms", "tuned", "50 ms"]
+
+
 def test_there_is_no_frontier_of_one_heartbeat() -> None:
     of = {one: values for one, values in figures().items() if not one.setting.settings.startswith("heartbeat")}
     assert frontier.frontiers(list(of), measured(of)) == {}

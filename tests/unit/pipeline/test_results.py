@@ -54,7 +54,9 @@ def test_published_results_are_compared_as_their_runs_would_be(tmp_path: Path) -
     runs += [FakeRun("kip848", 2_000 + 10 * seed, seed) for seed in PAIRS]
     lines = [published(run, tmp_path, {}, None) for run in runs]
     found, page = report_of([*lines, published(FakeRun("kip848", 1, 8, trusted=False), tmp_path, {}, None)], tmp_path)
-    settled = "time to settled 540 ms for central-incremental; kip848 2,040 ms (ours 3.78 times better)"
+    settled = (
+        "time to settled 540 ms for central-incremental; kip848 2,040 ms (ours 3.78 times better; 7 pairs, p 0.016)"
+    )
     assert settled in page
     assert "kip848, seed 8: the machine stalled" in page
     assert "15 runs are known from published results only" in page
@@ -112,3 +114,10 @@ def test_what_is_no_result_is_named_with_its_line(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(ConfigurationError, match=r"published\.jsonl has no run"):
         find_runs([file])
+
+
+def test_settings_are_sorted_by_number(tmp_path: Path) -> None:
+    lines = [published(FakeRun("kip848", 100, members=members), tmp_path, {}, None) for members in (20, 3)]
+    file = tmp_path / "published.jsonl"
+    file.write_text("".join(lines))
+    assert [run.setting.members for run in find_runs([file])] == [3, 20]

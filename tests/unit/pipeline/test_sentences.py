@@ -12,6 +12,7 @@ from zkrebalancer.pipeline.report.sentences import (
     in_order,
     loss_lines,
     losses,
+    measures_of,
     shown,
     verdicts,
 )
@@ -48,8 +49,9 @@ def test_losses_of_one_measure_form_one_line() -> None:
     assert headline(SETTING, "settled_ms", found) == (
         "crash, default settings, 3 members, 6 partitions, kafka-3.9: "
         "time to settled 3,100 ms for central-incremental; "
-        "kip848 11 ms (ours 282 times worse), classic-range 100 ms (ours 31 times worse), "
-        "classic 9,000 ms (ours 2.9 times better)."
+        "kip848 11 ms (ours 282 times worse; 7 pairs, p 0.047), "
+        "classic-range 100 ms (ours 31 times worse; 7 pairs, p 0.047), "
+        "classic 9,000 ms (ours 2.9 times better; 7 pairs, p 0.047)."
     )
 
 
@@ -57,6 +59,11 @@ def test_each_kind_of_change_has_its_own_verdict() -> None:
     verdict = compared(FAST, SLOW, "settled_ms after kill-member")
     assert verdict.is_primary
     assert str(verdict).startswith("central-incremental wins in time to settled after kill-member: 11 ms against")
+
+
+def test_measures_have_one_order() -> None:
+    names = {"rss_mb", "settled_ms after restart-member", "settled_ms after kill-member"}
+    assert measures_of(names) == ["settled_ms after kill-member", "settled_ms after restart-member", "rss_mb"]
 
 
 def test_a_scenario_may_have_another_primary_measure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,7 +69,12 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     for path in dict.fromkeys(paths):
         runs += _in_file(path) if path.is_file() else _below(path, seen)
     _require_same_conditions(run for run in runs if not run.doubts)
-    return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
+    return sorted(runs, key=lambda run: (_natural(str(run.setting)), run.protocol, run.seed, run.name))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers by value: heartbeat-200 before heartbeat-1000."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _below(directory: Path, seen: dict[Path, Path]) -> Iterator[Run]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from zkrebalancer.pipeline import page
 from zkrebalancer.pipeline.report.folders import Run, Setting
@@ -19,10 +20,12 @@ from zkrebalancer.pipeline.report.pictures import Palette
 from zkrebalancer.pipeline.report.sentences import PRIMARY, in_order, shown
 
 DEFAULT, TUNED, HEARTBEAT = "default", "tuned", "heartbeat-"  # names of settings
+BESIDE = 0.15  # of the time to settled
+TUNED_MS = 500  # the heartbeats of TUNED
 COSTS = {"rest_cpu_ms_per_s": "processor time at rest, ms per s", "rest_requests_per_s": "requests per s at rest"}
 CAPTION = (
     "How soon a change is settled, beside what the group costs at rest: medians, a point for each heartbeat interval "
-    "and a line for each protocol. Lower left is better. Both scales are logarithmic."
+    f"and a line for each protocol; tuned: {TUNED_MS} ms. Lower left is better. Times are on a logarithmic scale."
 )
 
 
@@ -36,7 +39,7 @@ class Point:
     costs: tuple[float, ...]
 
 
-Frontier = dict[str, list[Point]]  # protocol -> its points, those that cost least first
+Frontier = dict[str, list[Point]]  # protocol -> its points, the longest heartbeats first
 
 
 def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Frontier]:
@@ -57,10 +60,14 @@ def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Fron
             point = Point(_name(settings), len(rows), medians[PRIMARY], tuple(medians[cost] for cost in COSTS))
             found.setdefault(place, {}).setdefault(protocol, []).append(point)
     return {
-        place: {protocol: sorted(of[protocol], key=lambda point: point.costs) for protocol in in_order(of)}
+        place: {protocol: sorted(of[protocol], key=_rank) for protocol in in_order(of)}
         for place, of in found.items()
         if any(len(points) > 1 for points in of.values())
     }
+
+
+def _rank(point: Point) -> int:
+    return -(TUNED_MS if point.heartbeat == TUNED else int(point.heartbeat.partition(" ")[0]))
 
 
 def _name(settings: str) -> str:
@@ -86,10 +93,19 @@ def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
         yield page.table(["protocol", "heartbeats", "runs", "time to settled", *COSTS.values()], rows)
 
 
+def _named(points: Sequence[Point]) -> Iterator[Point]:
+    """Return the points whose intervals are written: one beside another, as soon settled, stays unnamed."""
+    last_ms = 0.0
+    for point in points if len(points) > 1 else ():
+        if abs(point.settled_ms - last_ms) > BESIDE * point.settled_ms:
+            last_ms = point.settled_ms
+            yield point
+
+
 def draw(frontier: Frontier, palette: Palette) -> Figure:
     """Draw a panel for each cost."""
     with mpl.rc_context(page.STYLE):
-        figure = Figure(figsize=(page.WIDTH_IN, 3.8), layout="constrained")
+        figure = Figure(figsize=(page.WIDTH_IN, 4.6), layout="constrained")
         axes = figure.subplots(1, len(COSTS), sharey=True)
         for number, (axis, title) in enumerate(zip(axes, COSTS.values(), strict=True)):
             for protocol, points in frontier.items():
@@ -97,11 +113,12 @@ def draw(frontier: Frontier, palette: Palette) -> Figure:
                 costs, settled = [point.costs[number] for point in points], [point.settled_ms for point in points]
                 label = protocol if number == 0 else None
                 axis.plot(costs, settled, dash, marker="o", markersize=5, color=colour, linewidth=1.4, label=label)
-                if len(points) > 1:
-                    for point in (points[0], points[-1]):
-                        at = (point.costs[number], point.settled_ms)
-                        axis.annotate(point.heartbeat, at, (4, 4), textcoords="offset points", fontsize=7, color=colour)
-            axis.set(xlabel=title, xscale="log", yscale="log")
+                for point in _named(points):
+                    at = (point.costs[number], point.settled_ms)
+                    axis.annotate(point.heartbeat, at, (5, 4), textcoords="offset points", fontsize=8.5, color=colour)
+            axis.set(xlabel=title, yscale="log")
+            axis.set_xlim(left=0)
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
             axis.grid(color=page.INK, alpha=0.15, linewidth=0.6)
         axes[0].set_ylabel("time to settled, ms")
         figure.legend(loc="outside upper center", ncols=3)

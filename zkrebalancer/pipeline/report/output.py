@@ -81,7 +81,7 @@ def write(found: Comparison, out: Path) -> None:
     for name, frame in ((RUNS, found.measures), (COMPARISON, comparison_table(found))):
         frame.to_parquet(out / f"{name}.parquet", index=False)
         frame.to_csv(out / f"{name}.csv", index=False)
-    page.write_page(out / PAGE, "Central against client-side rebalancing", _parts(found))
+    page.write_page(out / PAGE, "Protocols of rebalancing, compared", _parts(found))
 
 
 def _parts(found: Comparison) -> Iterator[str]:

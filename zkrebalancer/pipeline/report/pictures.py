@@ -8,6 +8,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from zkrebalancer.observe.measures import BEFORE, REST
 from zkrebalancer.pipeline import page
@@ -56,12 +57,12 @@ def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
         return None
     rows = -(-len(panels) // COLUMNS)
     with mpl.rc_context(page.STYLE):
-        figure = Figure(figsize=(page.WIDTH_IN, rows * (0.95 + 0.23 * len(protocols))), layout="constrained")
+        figure = Figure(figsize=(page.WIDTH_IN, rows * (1.1 + 0.23 * len(protocols))), layout="constrained")
         axes = figure.subplots(rows, COLUMNS, squeeze=False, sharey=True)
         for axis, measure in zip(axes.flat, panels, strict=False):
             _draw_measure(axis, {name: [*values[name].get(measure, {}).values()] for name in protocols}, palette)
             name, unit = described(measure)
-            axis.set_title(name, loc="left")
+            axis.set_title(name.replace(AFTER, f"\n{AFTER.strip()} "), loc="left")
             axis.set_xlabel(unit)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
@@ -88,6 +89,7 @@ def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palett
             _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette, scale)
             axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
         axes.flat[-1].set_xlabel("ms")
+        axes.flat[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure
 
 

@@ -188,7 +188,7 @@ def primary(setting: Setting) -> str:
 def measures_of(values: Iterable[str]) -> list[str]:
     """Return the measures in display order: as in MEASURES, those of each kind of change where they belong."""
     order = list(MEASURES)
-    return sorted(values, key=lambda measure: order.index(measure.partition(AFTER)[0]))
+    return sorted(values, key=lambda measure: (order.index(measure.partition(AFTER)[0]), measure))
 
 
 def described(measure: str) -> tuple[str, str]:
@@ -242,7 +242,10 @@ def headline(setting: Setting, measure: str, found: Iterable[Verdict]) -> str:
     """Say how this project compares with all others in one measure of a setting, in one sentence."""
     ordered = sorted(found, key=lambda verdict: verdict.medians[1])
     name, unit = described(measure)
-    others = ", ".join(f"{one.other} {shown(one.medians[1], unit)} ({one.beside})" for one in ordered)
+    others = ", ".join(
+        f"{one.other} {shown(one.medians[1], unit)} ({one.beside}; {counted(one.pairs, 'pair')}, p {chance(one.p)})"
+        for one in ordered
+    )
     return f"{setting}: {name} {shown(ordered[0].medians[0], unit)} for {ordered[0].ours}; {others}."
 
 
