@@ -18,7 +18,7 @@ from consumer_agent.records import Batch
 from consumer_agent.region.joining import DEFAULT_RESET_S, own_state
 from consumer_agent.region.own_state import PARTITION, SINK, Checkpoint, OwnState, checked_handlers, checked_recovery
 from consumer_agent.region.progress import Extent, Progress
-from consumer_agent.region.sink import Advance, Claim, Keeping, Sink
+from consumer_agent.region.sink import Advance, Claim, Keeping, Sink, rolled_back_after_an_error
 from consumer_agent.region.sinks import as_sink
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol import paths
@@ -87,20 +87,43 @@ class ConsistentRegion:
         self._progress = Progress()
         self._sink: Sink | None = None  # that of the last transaction
         self._database: Any = None  # which it was made for
-        self._batch: dict[TopicPartition, Extent] = {}  # in hand, not yet in a transaction
+        self._in_hand: Batch | None = None  # returned, until the next one is requested or a transaction begins
+        self._unended: Mapping[TopicPartition, Advance] = {}  # of the transaction that began last
+        self._batch: dict[TopicPartition, Extent] = {}  # returned, not yet in a transaction
 
     # ---- reading
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return batches of records, until `stop` or `close`; the next request shows that one is processed."""
+        """Return batches of records, until `stop` or `close`; the next request shows that one is processed.
+
+        With a sink, a batch that a `break` or an exception has left before its transaction is returned again.
+        """
         if self._own is not None:
             yield from self._own.batches()
             return
         while not self._frontend.is_closed and not self._is_stopped:
-            batch = self._consumer.poll(ITERATION_TIMEOUT_S)
-            if batch:
-                self._batch = _joined(self._without_transaction(), _extents(batch))
-                yield batch
+            self._return_what_was_left()
+            self._in_hand = self._consumer.poll(ITERATION_TIMEOUT_S)  # no call in between: a signal's handler may raise
+            if self._in_hand:
+                self._batch = _joined(self._without_transaction(), _extents(self._in_hand))
+                yield self._in_hand
+            self._in_hand = None
+
+    def _return_what_was_left(self) -> None:
+        """Return a batch again if the iteration was left within it, or its transaction was not ended."""
+        if self._unended:
+            self.failed(self._unended)
+        if not self._in_hand:
+            return
+        generations = self._consumer.generation()
+        left = {tp: one for tp, one in _extents(self._in_hand).items() if generations.get(tp) == one.generation}
+        batch = {tp: extent for tp, extent in self._batch.items() if tp not in left}
+        for partition, extent in left.items():
+            known = self._batch.get(partition, extent)
+            if known.generation == extent.generation and known.first < extent.first:
+                batch[partition] = replace(known, after=extent.first)  # earlier batches without a transaction
+        self._consumer.seek({partition: extent.first for partition, extent in left.items()})
+        self._batch, self._in_hand = batch, None
 
     def _without_transaction(self) -> dict[TopicPartition, Extent]:
         """Return what the last batch had of partitions that are still owned, if nothing of it was stored."""
@@ -213,13 +236,14 @@ class ConsistentRegion:
 
     def begin(self, sink: Sink) -> dict[TopicPartition, Advance]:
         """Begin a transaction for the batch in hand; return what it stores, nothing if it has to be rolled back."""
-        batch, self._batch = self._batch, {}
+        batch, self._batch, self._in_hand = self._batch, {}, None
         try:
-            return self._begin(sink, batch)
+            self._unended = self._begin(sink, batch)
         except BaseException:  # of the sink: nothing is stored
             self._forget_sink()
             self._consumer.seek({partition: extent.first for partition, extent in batch.items()})
             raise
+        return self._unended
 
     def _begin(self, sink: Sink, batch: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Advance]:
         generations = {tp: extent.generation for tp, extent in batch.items()}
@@ -227,12 +251,14 @@ class ConsistentRegion:
         advances = self._progress.advances(batch)
         if moved or len(advances) < len(batch):
             sink.begin(self.group, {})
-            self._return_again(advances)
+            with rolled_back_after_an_error(sink):
+                self._return_again(advances)
             return {}
         refused = sink.begin(self.group, advances)
         if refused:
-            self._refuse(refused)
-            self._return_again(advances.keys() - refused)
+            with rolled_back_after_an_error(sink):
+                self._refuse(refused)
+                self._return_again(advances.keys() - refused)
             return {}
         return advances
 
@@ -240,11 +266,14 @@ class ConsistentRegion:
         """Note that a transaction is committed: its records are finished."""
         self._progress.stored(advances)
         self._consumer.finish({partition: advance.after for partition, advance in advances.items()})
+        self._unended = {}
 
     def failed(self, advances: Mapping[TopicPartition, Advance]) -> None:
         """After an exception, return the batch again; claim again, which shows whether it is stored after all."""
-        self._return_again(advances)
-        self._forget_sink()
+        again = self._progress.positions(advances)
+        self._forget_sink()  # first: if this is interrupted, the claim returns the batch
+        self._consumer.seek(again)
+        self._unended = {}
 
     def _forget_sink(self) -> None:
         """Do not use the sink again before the next transaction, as its connection may be lost."""
@@ -299,24 +328,33 @@ class Transaction:
     def __enter__(self) -> Any:  # noqa: ANN401  # each database has its own type
         """Begin; return what the application writes rows with."""
         self._advances = self._region.begin(self._sink)
-        return self._sink.connection
+        try:
+            return self._sink.connection
+        except BaseException:  # a signal's exception
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        try:
+            self._region.failed(self._advances)
+        finally:
+            self._sink.rollback()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit, or roll back after an exception and if the batch may not be stored."""
         if error is not None:
-            self._region.failed(self._advances)
-            self._sink.rollback()
+            self._give_up()
         elif not self._advances:
             self._sink.rollback()
         else:
             try:
                 self._sink.commit()
+                self._region.stored(self._advances)
             except BaseException:
-                self._region.failed(self._advances)
+                self._give_up()
                 raise
-            self._region.stored(self._advances)
 
 
 def _checked_every(every_s: object) -> float:

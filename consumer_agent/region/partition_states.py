@@ -34,6 +34,7 @@ class PartitionStates:
         self._processed: dict[TopicPartition, int] = {}  # next offsets, of partitions that the application knows
         self._stored: dict[TopicPartition, int | None] = {}  # next offsets of the copies that are valid
         self._batch = Batch()
+        self._is_given = True  # the application got the batch
         self._due_s = time.monotonic() + every_s
         self.figures = Figures()
         self._is_closed = self._is_stopped = False
@@ -50,11 +51,20 @@ class PartitionStates:
             self._processed_batch()
             if time.monotonic() >= self._due_s:
                 self._store_and_commit(list(self._processed))
-            batch = self._consumer.poll(POLL_S)
-            if batch:
-                self._batch = batch
-                yield batch
+            self._is_given = False
+            self._batch = self._consumer.poll(POLL_S)  # no call in between: a signal's handler may raise
+            if self._batch:
+                self._is_given = True
+                yield self._batch
             self._is_torn = False
+
+    def _return_what_was_not_given(self) -> None:
+        """Return a batch again that the application did not get, as a signal's handler has raised meanwhile."""
+        if self._batch and not self._is_given:
+            held = self._consumer.position()
+            first = {tp: records[0].offset for tp, records in self._batch.by_partition().items() if tp in held}
+            self._consumer.seek(first)
+            self._batch = Batch()
 
     def stop(self) -> None:
         """Return no further batch."""
@@ -132,10 +142,11 @@ class PartitionStates:
 
     def _processed_batch(self) -> None:
         """Note that the application has processed the last batch."""
-        batch, self._batch = self._batch, Batch()
-        for partition, records in batch.by_partition().items():
-            if partition in self._consumer.position():
-                self._processed[partition] = records[-1].offset + 1
+        self._return_what_was_not_given()
+        held = self._consumer.position() if self._batch else {}
+        ends = {tp: records[-1].offset + 1 for tp, records in self._batch.by_partition().items() if tp in held}
+        self._processed.update(ends)
+        self._batch = Batch()  # last: a signal's handler may raise at any point
 
     def _store(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Let the application store the states that have changed, and mark their records as finished."""

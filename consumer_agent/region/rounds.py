@@ -95,7 +95,7 @@ class Rounds:
         while not self._is_closed and not self._is_stopped:
             self._is_torn = True
             batch = self._next()
-            if batch:
+            if batch is not None:  # no call in between: a signal's handler may raise
                 yield batch
             self._is_torn = False
 
@@ -109,14 +109,23 @@ class Rounds:
             self._idle()
             return None
         batch = self._source.poll(BRAKE_S)
+        try:
+            may_be_returned = self._begin_records(batch)
+        except BaseException:  # such as Ctrl-C
+            self._source.seek(self._source.first_offsets(batch))
+            raise
+        return batch if may_be_returned else None
+
+    def _begin_records(self, batch: Any) -> bool:  # noqa: ANN401
+        """Note where a batch begins; return whether it may be returned. Otherwise it is fetched again."""
         self._note_source()
         if not batch:
-            return None
+            return False
         first = self._source.first_offsets(batch)
         if self._run(self.member.begin_records(first)) and self._session.is_fresh and not self._source.has_given_up:
-            return batch
-        self._source.seek(first)  # to be returned again
-        return None
+            return True
+        self._source.seek(first)
+        return False
 
     def _may_flow(self) -> bool:
         self._source.finish()

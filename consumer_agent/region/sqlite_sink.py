@@ -16,6 +16,7 @@ TABLE = """
         generation INTEGER NOT NULL, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic, partition)
     ) WITHOUT ROWID
 """
+BEGIN = "BEGIN IMMEDIATE"
 READ = """
     SELECT identity, life, generation, next_offset FROM consumer_progress
     WHERE group_name = ? AND topic = ? AND partition = ?
@@ -52,8 +53,9 @@ class SqliteSink:
 
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""
-        self._begin()
+        self._require_idle()
         with rolled_back_after_an_error(self):
+            self.connection.execute(BEGIN)
             answer = {}
             for claim in claims:
                 stored = self.connection.cursor()
@@ -69,9 +71,10 @@ class SqliteSink:
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`; the whole database is locked until the end."""
-        self._begin()
+        self._require_idle()
         refused = set()
         with rolled_back_after_an_error(self):
+            self.connection.execute(BEGIN)
             for partition, advance in advances.items():
                 given = (advance.after, group, *partition, advance.generation, advance.before)
                 if not self.connection.execute(ADVANCE, given).rowcount:
@@ -92,10 +95,6 @@ class SqliteSink:
         """Roll back, unless the transaction has ended already."""
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
-
-    def _begin(self) -> None:
-        self._require_idle()
-        self.connection.execute("BEGIN IMMEDIATE")
 
     def _require_idle(self) -> None:
         if self.connection.in_transaction:

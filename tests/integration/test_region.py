@@ -51,9 +51,9 @@ def rows(batch: Batch) -> list[tuple[int, int]]:
     return [(record.partition, record.offset) for record in batch]
 
 
-def read(region: ConsistentRegion, sink: MemorySink, count: int) -> None:
+def read(region: ConsistentRegion, sink: MemorySink, count: int, batches: Iterable[Batch] | None = None) -> None:
     """Store batches until the sink has so many results."""
-    for batch in region:
+    for batch in region if batches is None else batches:
         with region.transaction(sink) as transaction:
             transaction.extend(rows(batch))
         if len(sink.results) >= count:
@@ -161,12 +161,26 @@ def test_a_batch_without_a_transaction_is_stored_by_the_next_one(
 ) -> None:
     stage.produce([0], RECORDS)
     region = joined(stage, consumer, 0, 1)
-    assert rows(next(iter(region))) != []
+    batches = iter(region)
+    assert rows(next(batches)) != []
     wait_until(lambda: not consumer.poll(0.01), "the rest")
     stage.produce([1], 1)
-    read(region, sink, 1)
+    read(region, sink, 1, batches)
     assert sink.results == [(1, 0)]
     assert sink.rows[stage.topic, 0].next_offset > 0
+
+
+def test_a_batch_that_was_left_before_its_transaction_is_returned_again(
+    stage: Stage, consumer: Consumer, sink: MemorySink
+) -> None:
+    """An exception in the loop, that the application survives, must not cost results; it ends the loop as this does."""
+    stage.produce([0], RECORDS)
+    region = joined(stage, consumer, 0)
+    for batch in region:
+        assert rows(batch) != []
+        break
+    read(region, sink, RECORDS)
+    assert_once(sink.results, all_records(0))
 
 
 def test_a_claim_names_the_incarnation_of_the_topic_and_the_life_of_its_offset(

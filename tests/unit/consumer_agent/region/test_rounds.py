@@ -134,3 +134,19 @@ def test_a_close_that_fails_leaves_the_group_without_marking_records_as_processe
     closed.assert_called_once_with()
     rounds.close(is_clean=True)
     closed.assert_called_once_with()
+
+
+def test_a_batch_that_an_interrupt_keeps_from_the_application_is_returned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was marked as processed when the next one was requested."""
+
+    def answer(_call: Call) -> Reply:
+        raise KeyboardInterrupt
+
+    playing = Playing(monkeypatch, answer)
+    playing.rounds._phase, playing.rounds._registered_in = Phase.FLOW, 0
+    playing.rounds.member.zxid, playing.rounds._seen = 5, playing.session.order
+    with pytest.raises(KeyboardInterrupt):
+        playing.rounds._next()
+    playing.source.seek.assert_called_once_with({("orders", 0): 5})
