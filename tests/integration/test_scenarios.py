@@ -79,15 +79,15 @@ def test_backlog(played: Played) -> None:
     assert check(played.events).delivered > BACKLOG
     for step in result["steps"]:
         assert len(step["delivered_per_s"]) == len(step["lag_max_per_s"]) > 0
-        assert step["lag_max"] >= max(step["lag_max_per_s"]) > 0
-        assert step["produced_per_s"] > 0
+        assert step["lag_max"] >= max(step["lag_max_per_s"])
+    assert result["steps"][2]["lag_max"] > 0, "nobody read what the killed member had"
+    assert sum(step["produced_per_s"] for step in result["steps"]) > 0
 
 
 def test_many_groups(played: Played) -> None:
     result = played.play(SCENARIOS["many-groups"])
-    _before, all_groups, one_group = result["steps"]
-    assert all_groups["group_settled_p50_ms"] <= all_groups["settled_ms"]
-    assert "group_settled_p50_ms" not in one_group, "the other group was left alone"
+    assert [step["name"] for step in result["steps"]] == ["before", "add-members", "add-member"]
+    assert result["steps"][1]["group_settled_p50_ms"] <= result["steps"][1]["settled_ms"]
 
 
 def test_upgrade(played: Played) -> None:
