@@ -80,6 +80,12 @@ def test_floor_join(run_on_servers: Run) -> None:
     assert run_on_servers("floor_join", "--members", 1).startswith("1 members give up a partition each: ")
 
 
+def test_floor_group(run_on_servers: Run) -> None:
+    lines = run_on_servers("floor_group", "--members", 1, "--rounds", 1, "--rest-s", 0).splitlines()
+    assert lines[0].startswith("settled after ")
+    assert lines[-1] == "1 starts of the newcomer"
+
+
 def test_swarm(run_on_servers: Run) -> None:
     """Without an election or a death, which `test_swarm.py` has."""
     size = ("--groups", 2, "--members", 1, "--partitions", 2, "--players", 1, "--coordinators", 1)
@@ -97,8 +103,8 @@ def test_agent(run_on_servers: Run) -> None:
 
 
 def test_idle_agents(run_on_servers: Run) -> None:
-    found = rows(run_on_servers("agent.idle", "--processes", 1, "--agents", 2, "--seconds", 0.5))
-    assert [row[:2] for row in found] == [["1 x 2", "agent"], ["1 x 2", "raw"]]
+    found = rows(run_on_servers("agent.idle", "--processes", 1, "--agents", 1, "--seconds", 0.5))
+    assert [row[:2] for row in found] == [["1 x 1", "agent"], ["1 x 1", "floor"], ["1 x 1", "raw"]]
 
 
 def test_commits(run_on_servers: Run) -> None:

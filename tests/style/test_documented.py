@@ -106,6 +106,7 @@ RUNS = {
     "tests.benchmarks.commits": f"{BENCHMARKS}::test_commits",
     "tests.benchmarks.fairness": f"{BENCHMARKS}::test_fairness",
     "tests.benchmarks.floor": f"{BENCHMARKS}::test_floor",
+    "tests.benchmarks.floor_group": f"{BENCHMARKS}::test_floor_group",
     "tests.benchmarks.floor_join": f"{BENCHMARKS}::test_floor_join",
     "tests.benchmarks.hub": f"{BENCHMARKS}::test_hub",
     "tests.benchmarks.pipeline": f"{BENCHMARKS}::test_pipeline",
