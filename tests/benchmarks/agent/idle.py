@@ -119,7 +119,7 @@ def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap
         if not clients[-1].begun.wait(START_DEADLINE_S):
             ending.set()
             raise SystemExit(f"client {number} did not start within {START_DEADLINE_S:g} s")
-        time.sleep(STAGGER_S)
+        ending.wait(STAGGER_S)
     for _line in sys.stdin:
         sys.stdout.write(json.dumps(used_s()) + "\n")
         sys.stdout.flush()
