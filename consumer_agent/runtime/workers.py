@@ -66,7 +66,17 @@ class Workers:
             future.result()
 
     def _attend(self) -> None:
-        """Run a callback that is due, or wait for one."""
+        """Run a callback that is due, or wait for one. After an interrupt, one that was not called is due again."""
+        try:
+            self._attend_once()
+        except BaseException:  # a signal's exception
+            shared = self._frontend.shared
+            if shared.in_hand is not None and not shared.in_hand.is_begun:
+                with shared.lock:
+                    shared.put_back()
+            raise
+
+    def _attend_once(self) -> None:
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed.lock:
             changes = changed.changes

@@ -11,6 +11,7 @@ import pytest
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import CommitRequested, Event, Polled, Revoked
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.workers import Workers
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 
@@ -77,6 +78,20 @@ def test_an_assignment_is_told_though_the_poll_was_interrupted() -> None:
         setting.consumer.poll(0.0, max_records=0)
         assert setting.told == [("assign", 1)] or (is_interrupted and setting.told == [])
         assert setting.shared.unannounced == set()
+        assert setting.shared.is_known(PARTITION)
+        assert setting.shared.metrics()["assign_partitions_total"] == 1
+
+
+def test_an_assignment_is_told_though_the_caller_of_run_was_interrupted() -> None:
+    def attend(setting: Setting) -> None:
+        Workers(setting.frontend, lambda _: None, 1, setting.consumer._run_notice)._attend()
+
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        attend, lambda one: one.shared.tell(Tell.ASSIGNED, [PARTITION])
+    ):
+        setting.consumer.poll(0.0, max_records=0)
+        assert setting.told == [("assign", 1)] or (is_interrupted and setting.told == [])
+        assert setting.shared.in_hand is None
         assert setting.shared.is_known(PARTITION)
         assert setting.shared.metrics()["assign_partitions_total"] == 1
 
