@@ -32,6 +32,7 @@ class Client:
 
     request_limit = DEFAULT_LIMIT
     principal = OPERATOR
+    session_id = 0  # of ephemeral nodes: none
 
     def __init__(self, world: World, calls: int = MAX_CALLS, *, is_last_lost: bool = True, pause_ms: int = 0) -> None:
         self.world, self.left, self.is_last_lost, self.pause_ms = world, calls, is_last_lost, pause_ms
@@ -42,7 +43,7 @@ class Client:
             raise KilledError
         require_allowed(call, self.principal)
         require_fitting(call, self.request_limit)
-        reply = self.world.zk.perform(call)
+        reply = self.world.zk.perform(call, self.session_id)
         self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
         if self.left == 0:
             raise KilledError

@@ -43,22 +43,35 @@ def backup(file: Path, zookeeper: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
 @click.option("--overwrite", is_flag=True, help="Restore even if there are groups; nodes that the backup lacks stay.")
 @click.option("--adopt-topics", is_flag=True, help="Keep offsets of topics that have other ids here, or none.")
+@click.option(
+    "--accept-partial", is_flag=True, help="Restore nothing; let coordinators lead what an interrupted restore left."
+)
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def restore(file: Path, overwrite: bool, adopt_topics: bool, zookeeper: str, as_json: bool) -> None:
+def restore(
+    file: Path | None, overwrite: bool, adopt_topics: bool, accept_partial: bool, zookeeper: str, as_json: bool
+) -> None:
     """Put a backup back, also into another ensemble. Stop coordinators, agents and gateways first.
 
     Generations continue a million higher, so that none is used twice. Offsets stay with their topics: if a topic here
     has another id than the one in the backup, the command refuses, because the leader would delete its offsets.
+    Nobody leads before it is complete: if it is interrupted, run it again with --overwrite.
 
     \b
     Example:
       zkrebalancer restore groups.backup --zookeeper localhost:2182/kafka
     """
+    if accept_partial:
+        if file is not None or overwrite or adopt_topics:
+            raise click.UsageError("--accept-partial restores nothing, so it takes no file and no other option")
+        _accept_partial(zookeeper, as_json=as_json)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE'.")
     began_s = time.monotonic()
     with interrupts_end_here(), BlockingZk(zookeeper) as zk, node_bar() as progress:
         done = operation.restore(zk, file, overwrite=overwrite, adopt_topics=adopt_topics, progress=progress)
@@ -67,3 +80,12 @@ def restore(file: Path, overwrite: bool, adopt_topics: bool, zookeeper: str, as_
         click.echo(json.dumps({**facts, "elapsed_s": round(time.monotonic() - began_s, 3)}))
     else:
         click.echo(f"created {done.created} nodes, replaced {done.replaced}; {done.unchanged} were the same")
+
+
+def _accept_partial(zookeeper: str, *, as_json: bool) -> None:
+    with BlockingZk(zookeeper) as zk:
+        was_partial = operation.accept_partial(zk)
+    if as_json:
+        click.echo(json.dumps({"was_partial": was_partial}))
+    else:
+        click.echo("coordinators may lead the tree as it is" if was_partial else "no restore was interrupted here")

@@ -160,6 +160,12 @@ class Monitor:
         """The highest epoch in which it has led."""
         return max((one.coordinator_elector.epoch for one in self.shards.machines), default=0)
 
+    @property
+    def unfinished_restore(self) -> str | None:
+        """What to tell people about a restore that keeps all coordinators from leading."""
+        found = (one.coordinator_elector.unfinished_restore for one in self.shards.machines)
+        return next((text for text in found if text is not None), None)
+
     def machine_of(self, group: str) -> Coordinator | None:
         """Return the coordinator of a group's shard; None while the number of shards is not known."""
         machines = self.shards.machines
@@ -194,6 +200,8 @@ class Monitor:
             faults.append("ZooKeeper does not answer")
         elif self.shards.damage is not None and not leading:
             faults.append(self.shards.damage)
+        elif self.unfinished_restore is not None:
+            faults.append(self.unfinished_restore)
         elif electing or not machines:
             faults.append(f"it neither leads nor is a standby yet: {(electing or [self.state])[0].value}")
         elif not all(one.is_complete for one in leading):

@@ -132,6 +132,23 @@ def read_leader(zk: BlockingZk, group: str = "") -> CoordinatorAddress | None:
     return read_leaders(zk, [shard_of_group(zk, group)])[0]
 
 
+def read_unfinished_restore(zk: BlockingZk) -> str | None:
+    """Return what to tell people about a restore that keeps coordinators from leading; None if there is none.
+
+    Raises:
+        ZooKeeperRefusedError: its nodes may not be read.
+
+    """
+    node, barrier = zk.perform_all([Get(paths.COORDINATOR), Get(paths.RESTORE)], ABSENT)
+    if not (isinstance(node, Content) and isinstance(barrier, Content)):
+        return None
+    try:
+        address = cluster_nodes.decode_coordinator(node.content)
+    except NodeContentError as error:
+        address = cluster_nodes.unknown_coordinator(error)
+    return cluster_nodes.unfinished_restore(address)
+
+
 def read_shard_hosts(zk: BlockingZk) -> list[ShardHost]:
     """Return the coordinators that can lead shards, by broker id, without invalid ones; raises ZooKeeperRefusedError.
 
@@ -307,7 +324,9 @@ def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
     if found.problem is not None:
         report.problems.add("coordinator_obstacles", found.problem)
     published = [each for each in found.obstacles if each.group in {None, report.name}]
-    return find_obstacles(report.view, is_led=found.is_led, published=published, unpublished=found.more)
+    partial = None if found.is_led else read_unfinished_restore(zk)
+    restore = [] if partial is None else [Obstacle("restore", partial, path=paths.RESTORE)]
+    return restore + find_obstacles(report.view, is_led=found.is_led, published=published, unpublished=found.more)
 
 
 def read_history(zk: BlockingZk, name: str) -> History:

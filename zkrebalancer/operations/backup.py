@@ -6,18 +6,21 @@ other: each offset was current at some moment during the backup.
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
-Generations grow, so that those that were reached after the backup are not used again. While it runs, it holds the node
-of the leader: no coordinator can lead a tree that is not complete, and the restore ends if that node is lost.
+Generations grow, so that those that were reached after the backup are not used again. From its first write until it is
+complete, a persistent node stands in place of the leader's, also after the restore was killed: no coordinator, of no
+release, can lead a tree that is not complete.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from zkrebalancer.operations import backup_file
@@ -41,7 +44,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
-from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
 from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -65,6 +68,10 @@ class NothingToKeepError(RebalancerError):
     """There is no tree, probably because the chroot is wrong."""
 
 
+class PartialTreeError(RebalancerError):
+    """A restore was interrupted, so a backup would keep a part only."""
+
+
 class RestoreRefusedError(RebalancerError):
     """The tree is in use, or has what the restore would overwrite."""
 
@@ -82,11 +89,14 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
         NothingToKeepError: there is no tree.
+        PartialTreeError: a restore is not complete.
         ZooKeeperRefusedError: a node may not be read: a backup without it would be useless.
 
     """
     if not isinstance(zk.perform(Get(paths.CONSUMERS), ABSENT), Content):
         raise NothingToKeepError(f"there is no {paths.CONSUMERS} here; --zookeeper needs the chroot that Kafka uses")
+    if isinstance(zk.perform(Get(paths.RESTORE), ABSENT), Content):
+        raise PartialTreeError("a restore is not complete here: a backup of this tree would keep a part only")
     return backup_file.write(file, _counted(_nodes(zk), progress), now_ms)
 
 
@@ -130,41 +140,102 @@ class Restored:
 
 
 @dataclass(slots=True)
-class _Holder:
-    """The leader's node, which the restore holds."""
+class _Barrier:
+    """What keeps coordinators from leading until the restore is complete, also after it was killed.
+
+    The leader's node is persistent and has a child, so no coordinator can create or remove it. An ephemeral node, whose
+    name is used once, shows that this restore still runs: all its transactions check that node.
+    """
 
     zk: BlockingZk
     fence: Check = field(init=False)
+    was_interrupted: bool = False  # whether there is a part of a former restore
+    has_written: bool = False
 
     def __enter__(self) -> Self:
         create_missing(self.zk, paths.CONSUMERS, paths.GROUPS)
-        address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
-        content = cluster_nodes.encode_coordinator(address)
-        # A leader writes its node once: a version above 0 shows that this node is still ours.
-        taken = Multi((Create(paths.COORDINATOR, content, ephemeral=True), SetContent(paths.COORDINATOR, content, 0)))
         if count_shards(self.zk) > 1:
             raise RestoreRefusedError("the groups here have several shards; use `zkrebalancer shards set 1` first")
-        if isinstance(self.zk.perform(taken, {Refusal.NODE_EXISTS}), Refused):
+        holder = f"{paths.RESTORE}/{secrets.token_hex(8)}"
+        known = self.zk.perform(Get(paths.RESTORE), ABSENT)
+        self.was_interrupted = isinstance(known, Content)
+        begin: list[Operation]
+        if isinstance(known, Content):
+            _refuse_running(self.zk)
+            begin = [SetContent(paths.RESTORE, known.content, known.stat.version)]
+        else:
+            address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
+            begin = [Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address)), Create(paths.RESTORE)]
+        begin += [Create(holder, ephemeral=True), *self._without_former_leaders()]
+        if isinstance(self.zk.perform(Multi(tuple(begin)), CHANGED), Refused):
             raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
-        self.fence = Check(paths.COORDINATOR, 1)
+        self.fence = Check(holder, 0)
         return self
 
-    def __exit__(self, *_of_an_error: object) -> None:
-        self.zk.perform(Multi((self.fence, Delete(paths.COORDINATOR))), CHANGED)
+    def _without_former_leaders(self) -> list[Operation]:
+        """Make transactions fail that a former leader has sent or may still send: they check the epoch's version."""
+        epoch = self.zk.perform(Get(paths.COORDINATOR_EPOCH), ABSENT)
+        if not isinstance(epoch, Content):
+            return []
+        return [SetContent(paths.COORDINATOR_EPOCH, epoch.content, epoch.stat.version)]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let coordinators lead, unless a part is missing."""
+        holder = Delete(self.fence.path)
+        everything = Multi((self.fence, holder, Delete(paths.RESTORE), Delete(paths.COORDINATOR)))
+        if kind is None:
+            reply = self.zk.perform(everything, CHANGED | {Refusal.NOT_EMPTY})
+            if isinstance(reply, Refused):
+                raise RestoreLostError(_lost("what kept coordinators from leading was changed"))
+            return
+        is_partial = self.was_interrupted or self.has_written
+        with suppress(ZooKeeperUnavailableError):  # the error of the restore counts
+            self.zk.perform(Multi((holder,)) if is_partial else everything, CHANGED | {Refusal.NOT_EMPTY})
 
     def write(self, operations: list[Operation]) -> None:
-        """Perform operations in transactions that fail once another one holds the node."""
+        """Perform operations in transactions that fail once this restore has lost its node."""
         while operations:
             count = min(MAX_WRITES, self.zk.request_limit.fitting(operations, [self.fence]))
+            self.has_written = True
             reply = self.zk.perform(Multi((self.fence, *operations[:count])), CHANGED)
             if isinstance(reply, Refused):
-                what = (
-                    "the leader's node was deleted or replaced"
-                    if not reply.index
-                    else f"{operations[reply.index - 1].path} changed"
+                raise RestoreLostError(
+                    _lost(
+                        "its session ended, or its node was deleted"
+                        if not reply.index
+                        else f"{operations[reply.index - 1].path} changed meanwhile"
+                    )
                 )
-                raise RestoreLostError(f"{what} meanwhile; restore again with --overwrite")
             operations = operations[count:]
+
+
+def _lost(what: str) -> str:
+    return f"{what}; restore again with --overwrite"
+
+
+def _refuse_running(zk: BlockingZk) -> None:
+    if names_below(zk, paths.RESTORE):
+        raise RestoreRefusedError("a restore runs here; if it was killed just now, wait until its session has ended")
+
+
+def accept_partial(zk: BlockingZk) -> bool:
+    """Let coordinators lead the tree as an interrupted restore has left it; return whether there was one.
+
+    Raises:
+        RestoreRefusedError: it still runs.
+        ZooKeeperRefusedError: a right is missing.
+
+    """
+    known = zk.perform(Get(paths.RESTORE), ABSENT)
+    if not isinstance(known, Content):
+        return False
+    removal = Multi((Delete(paths.RESTORE, known.stat.version), Delete(paths.COORDINATOR)))
+    if isinstance(zk.perform(removal, CHANGED | {Refusal.NOT_EMPTY}), Refused):
+        _refuse_running(zk)
+        raise RestoreRefusedError("another program has changed what keeps coordinators from leading; look again")
+    return True
 
 
 def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, progress: Progress) -> Restored:
@@ -181,7 +252,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
 
     """
     total = backup_file.check(file, _is_left_out)
-    with _Holder(zk) as holder:
+    with _Barrier(zk) as barrier:
         _refuse_live_tree(zk, overwrite=overwrite)
         if not adopt_topics:
             _refuse_other_topics(zk, file)
@@ -192,10 +263,10 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
                 continue
             chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
             if len(chunk) == MAX_READS:
-                _write(zk, holder, chunk, done)
+                _write(zk, barrier, chunk, done)
                 chunk = []
                 progress(count, total)
-        _write(zk, holder, chunk, done)
+        _write(zk, barrier, chunk, done)
     return done
 
 
@@ -271,7 +342,7 @@ def _portable_region(kind: str, content: bytes, *, adopt_topics: bool) -> bytes:
     return documents.encode_merge(replace(merge, incarnations=marks))
 
 
-def _write(zk: BlockingZk, holder: _Holder, chunk: list[Node], done: Restored) -> None:
+def _write(zk: BlockingZk, barrier: _Barrier, chunk: list[Node], done: Restored) -> None:
     """Write nodes, parents first; counters of the tree itself never go back."""
     present = zk.perform_all([Get(node.path) for node in chunk], ABSENT)
     operations: list[Operation] = []
@@ -286,7 +357,7 @@ def _write(zk: BlockingZk, holder: _Holder, chunk: list[Node], done: Restored) -
         else:
             operations.append(SetContent(node.path, content, reply.stat.version))
             done.replaced += 1
-    holder.write(operations)
+    barrier.write(operations)
 
 
 def _higher(node: Node, present: bytes) -> bytes:

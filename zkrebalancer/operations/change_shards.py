@@ -140,6 +140,8 @@ def _one_of_several(number: int) -> Shard:
 
 def _refuse_foreign_nodes(zk: BlockingZk, path: str) -> None:
     """Raise NodeInTheWayError if nodes below this one are not ours; otherwise, the next try may succeed."""
+    if path == paths.COORDINATOR and isinstance(zk.perform(Get(paths.RESTORE), ABSENT), Content):
+        raise NodeInTheWayError("a restore is not complete: repeat it first, or see `restore --accept-partial`")
     foreign = [name for name in names_below(zk, path) if f"{path}/{name}" != BARRIER]
     if foreign:
         raise NodeInTheWayError(f"{path}/{foreign[0]} is in the way: delete it first; nothing is changed")

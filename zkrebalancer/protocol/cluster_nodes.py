@@ -64,6 +64,14 @@ class CoordinatorAddress:
         return f"broker {self.brokerid} on {self.host}" if self.is_known else self.host
 
 
+def unfinished_restore(node: CoordinatorAddress) -> str:
+    """Return what to tell people about a node that keeps coordinators from leading until a restore is complete."""
+    return (
+        f"{node.host} runs, or was interrupted: nobody leads until it is complete; repeat it with --overwrite, or use"
+        " the tree as it is after `zkrebalancer restore --accept-partial`"
+    )
+
+
 def unknown_coordinator(error: NodeContentError) -> CoordinatorAddress:
     """Return what is known of a coordinator whose node cannot be read, such as one of a newer release."""
     return CoordinatorAddress(UNKNOWN, f"one whose node cannot be read ({error})", 0, None, "0")

@@ -8,6 +8,7 @@ transaction that raised the epoch last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,7 +30,7 @@ from zkrebalancer.protocol.calls import (
     Stat,
     Sync,
 )
-from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.shards import WHOLE, Shard
 from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler, pause_us
@@ -87,6 +88,7 @@ class CoordinatorElector:
         self._epoch_version = -1
         self._stored_epoch = 0  # as it was read; `epoch` is that of the leadership
         self._epoch_stat: Stat | None = None
+        self.unfinished_restore: str | None = None  # what keeps all coordinators from leading
         self._last_problem = ""  # logged once, not at each try
         self._behind_tries = 0  # elections in a row that failed because of the number of shards
         self._is_behind = True  # since the connection began, no sync has succeeded
@@ -223,11 +225,11 @@ class CoordinatorElector:
         self._scheduler.ask(Multi((nodes[position],)), self._create, position + 1)
 
     def _coordinator_read(self, reply: Reply) -> None:
-        stat = self._epoch_stat
+        stat, self.unfinished_restore = self._epoch_stat, None
         if isinstance(reply, Content) and stat is not None:
             self._leaderless_since_us = None
             if reply.stat.ephemeral_owner == 0:
-                self._remove_copy(stat)
+                self._look_at_persistent(reply.content, stat)
             elif reply.stat.ephemeral_owner != self.session_id:
                 self._end("another coordinator leads", ElectionState.STANDBY)
                 self._scheduler.wake("look", self._scheduler.now.mono_us + LOOK_INTERVAL_US, self.elect)
@@ -253,6 +255,25 @@ class CoordinatorElector:
             return
         self.state = ElectionState.STANDBY
         self._scheduler.wake("look", now_us + min(wait_us, LEADERLESS_LOOK_INTERVAL_US), self.elect)
+
+    def _look_at_persistent(self, content: bytes, stat: Stat) -> None:
+        """Remove a node that belongs to no session, or wait for the restore that made it."""
+        with suppress(NodeContentError):
+            address = cluster_nodes.decode_coordinator(content)
+            if address.brokerid == NOBODY:
+                self._scheduler.ask(Get(paths.RESTORE), self._restore_read, address, stat)
+                return
+        self._remove_copy(stat)
+
+    def _restore_read(self, reply: Reply, address: CoordinatorAddress, stat: Stat) -> None:
+        """Wait if a restore is not complete. The node cannot be removed anyway, but this says why."""
+        if not isinstance(reply, Content):
+            self._remove_copy(stat)
+            return
+        self.unfinished_restore = cluster_nodes.unfinished_restore(address)
+        self._scheduler.complain(paths.RESTORE, self.unfinished_restore)
+        self._end("its node was replaced", ElectionState.ELECTING)
+        self._scheduler.wake("retry", self._scheduler.now.mono_us + MAX_PAUSE_US, self.elect)
 
     def _remove_copy(self, stat: Stat) -> None:
         """Remove a node that belongs to no session, such as one from a copied tree: it names no leader."""

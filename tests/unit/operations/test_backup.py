@@ -8,79 +8,20 @@ import os
 from collections.abc import Callable
 from errno import ENOENT
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from tests.support.client import Client, KilledError
+from tests.support.backups import OFFSETS, PARTITIONS, backed_up, client, empty_world, nothing, offsets, restored
+from tests.support.client import KilledError
 from tests.support.groups import world_with
-from tests.support.secured_model import COORDINATOR, OPERATOR
 from tests.support.world import GROUP, World
 from zkrebalancer.operations import backup as operation
-from zkrebalancer.operations.backup import (
-    GENERATION_STEP,
-    NothingToKeepError,
-    Restored,
-    RestoreLostError,
-    RestoreRefusedError,
-)
+from zkrebalancer.operations.backup import GENERATION_STEP, NothingToKeepError, RestoreLostError, RestoreRefusedError
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Initial, Merge, Order, Request, Round, Settings
-from zkrebalancer.runtime.zk import BlockingZk
-
-PARTITIONS = 4
-OFFSETS = {number: 100 + number for number in range(PARTITIONS)}
-
-
-def nothing(_count: int, _total: int | None) -> None:
-    pass
-
-
-def client(world: World, calls: int = 10_000, principal: str = OPERATOR) -> BlockingZk:
-    """Return a client that is refused what a secured tree refuses to `principal`."""
-    found = Client(world, calls)
-    found.principal = principal
-    return cast("BlockingZk", found)
-
-
-def backed_up(tmp_path: Path) -> Path:
-    """Return the backup of a running group that has a member and offsets."""
-    world = world_with(partitions=PARTITIONS)
-    world.add_agent("a", instance_id="i")
-    world.pass_time(1_000)
-    for number, offset in OFFSETS.items():
-        world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", number), str(offset).encode()),)))
-    file = tmp_path / "backup"
-    assert operation.back_up(client(world), file, 1, nothing) == check(file)
-    return file
-
-
-def restored(
-    world: World,
-    file: Path,
-    calls: int = 10_000,
-    progress: Callable[[int, int | None], None] = nothing,
-    **options: bool,
-) -> Restored:
-    wanted = {"overwrite": False, "adopt_topics": False, **options}
-    restoring = client(world, calls=calls, principal=COORDINATOR)
-    return operation.restore(restoring, file, progress=progress, **wanted)
-
-
-def empty_world(topic_id: str = "id-1") -> World:
-    """Return another ensemble: its transactions have other numbers."""
-    world = World()
-    world.set_topic("other", 1)
-    world.set_topic("t", PARTITIONS, topic_id)
-    return world
-
-
-def offsets(world: World) -> dict[int, int]:
-    nodes = {number: world.zk.perform(Get(paths.offsets(GROUP, "t", number))) for number in range(PARTITIONS)}
-    return {number: int(node.content) for number, node in nodes.items() if isinstance(node, Content)}
 
 
 def generation(world: World) -> int:
@@ -213,40 +154,6 @@ def test_counters_of_the_tree_never_go_back(tmp_path: Path, present: int) -> Non
     restored(world, file, overwrite=True)
     epoch, *others = (int(world.zk.nodes[path].content) for path in counters)
     assert (epoch, set(others)) == (max(present, 5), {max(present, 5 + GENERATION_STEP)})
-
-
-def test_a_restore_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "MAX_WRITES", 2)
-    monkeypatch.setattr(operation, "MAX_READS", 3)
-    file = backed_up(tmp_path)
-    whole = empty_world()
-    done = restored(whole, file)
-    assert done.created + done.replaced + done.unchanged == check(file)  # each node once
-    expected = {path: node.content for path, node in whole.zk.nodes.items()}
-    for calls in range(10, 38, 7):
-        world = empty_world()
-        with pytest.raises(KilledError):
-            restored(world, file, calls=calls)
-        world.zk.perform(Multi((Delete(paths.COORDINATOR),)))  # ends with the session
-        restored(world, file, overwrite=True)
-        assert {path: node.content for path, node in world.zk.nodes.items()} == expected
-
-
-@pytest.mark.parametrize("is_led", [False, True])
-def test_a_restore_ends_if_another_process_takes_the_lead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_led: bool
-) -> None:
-    """In `_Holder`, take any node for its own: it would write beside a leader, and delete the leader's node."""
-    monkeypatch.setattr(operation, "MAX_READS", 3)
-    world = empty_world()
-    leader = (Create(paths.COORDINATOR, b"the leader", ephemeral=True),) if is_led else ()
-
-    def lose(_count: int, _total: int | None) -> None:
-        world.zk.perform(Multi((Delete(paths.COORDINATOR), *leader)))
-
-    with pytest.raises(RestoreLostError, match="the leader's node was deleted or replaced meanwhile"):
-        restored(world, backed_up(tmp_path), progress=lose)
-    assert (paths.COORDINATOR in world.zk.nodes) == is_led
 
 
 def signed(lines: list[str]) -> str:

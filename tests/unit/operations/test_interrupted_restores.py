@@ -1,0 +1,173 @@
+"""A restore that is killed at any step: nobody leads a part of a tree before it is complete, or accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.backups import OFFSETS, backed_up, client, empty_world, nothing, offsets, restored
+from tests.support.client import KilledError
+from tests.support.secured_model import COORDINATOR
+from tests.support.world import GROUP, World
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import backup as operation
+from zkrebalancer.operations import change_shards
+from zkrebalancer.operations.backup import PartialTreeError, RestoreLostError, RestoreRefusedError
+from zkrebalancer.operations.backup_file import check
+from zkrebalancer.operations.change_shards import NodeInTheWayError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Refused, Reply
+from zkrebalancer.rebalance.election import ElectionState
+
+
+def leads(world: World) -> bool:
+    """Whether a coordinator leads in a while, if one runs; it is killed, because a restore refuses a leader."""
+    process = world.add_coordinator()
+    world.pass_time(40_000)
+    does_lead = process.machine.coordinator_elector.state is ElectionState.LEADING
+    world.kill_coordinator(process)
+    world.pass_time(10_000)
+    return does_lead
+
+
+@pytest.mark.parametrize("is_last_lost", [True, False])
+def test_nobody_leads_a_part_of_a_tree_wherever_its_restore_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_last_lost: bool
+) -> None:
+    """In `_Barrier.__enter__`, make the leader's node ephemeral: a standby leads a part, and deletes offsets."""
+    monkeypatch.setattr(operation, "MAX_WRITES", 5)
+    monkeypatch.setattr(operation, "MAX_READS", 7)
+    file = backed_up(tmp_path)
+    whole = empty_world()
+    done = restored(whole, file)
+    assert done.created + done.replaced + done.unchanged == check(file)  # each node once
+    expected = {path: node.content for path, node in whole.zk.nodes.items()}
+    partial, calls = set[bool](), 0
+    while True:
+        calls, world = calls + 1, empty_world()
+        try:
+            restored(world, file, calls=calls, is_last_lost=is_last_lost)
+        except KilledError:
+            pass
+        else:
+            break
+        is_whole = expected.items() <= {path: node.content for path, node in world.zk.nodes.items()}.items()
+        is_begun = paths.group(GROUP) in world.zk.nodes
+        does_lead = leads(world)
+        assert does_lead == (paths.RESTORE not in world.zk.nodes)
+        assert is_whole or not (is_begun and does_lead)
+        partial.add(is_begun and not is_whole)
+        restored(world, file, overwrite=True)
+        assert expected.items() - {path: node.content for path, node in world.zk.nodes.items()}.items() <= {
+            (paths.COORDINATOR_EPOCH, expected[paths.COORDINATOR_EPOCH])  # if somebody has led meanwhile
+        }
+        assert leads(world)
+        assert offsets(world) == OFFSETS
+    assert (calls > 15, partial) == (True, {False, True})
+
+
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Path]:
+    """Return a tree whose restore was killed, and the file."""
+    monkeypatch.setattr(operation, "MAX_WRITES", 5)
+    file, world, calls = backed_up(tmp_path), empty_world(), 0
+    while paths.group(GROUP) not in world.zk.nodes:
+        calls, world = calls + 1, empty_world()
+        with pytest.raises(KilledError):
+            restored(world, file, calls=calls, is_last_lost=False)
+    assert paths.RESTORE in world.zk.nodes
+    return world, file
+
+
+def test_an_interrupted_restore_is_said_until_an_operator_accepts_what_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, file = interrupted(tmp_path, monkeypatch)
+    process = world.add_coordinator()
+    world.pass_time(100_000)
+    text = process.machine.coordinator_elector.unfinished_restore
+    assert text is not None
+    assert "(restore) runs, or was interrupted: nobody leads until it is complete" in text
+    assert sum(text in line for line in world.warnings) == 3  # at once, and again at growing intervals
+    assert not [line for line in world.warnings if "belongs to no session" in line]
+    assert inspection.read_unfinished_restore(client(world)) == text
+    with pytest.raises(PartialTreeError, match="a backup of this tree would keep a part only"):
+        operation.back_up(client(world), tmp_path / "new", 1, nothing)
+    with pytest.raises(NodeInTheWayError, match="a restore is not complete"):
+        change_shards.change(client(world, principal=COORDINATOR), 2)
+    with pytest.raises(RestoreRefusedError, match="such as g; see --overwrite"):  # and the barrier stays
+        restored(world, file)
+    assert operation.accept_partial(client(world, principal=COORDINATOR))
+    assert not operation.accept_partial(client(world, principal=COORDINATOR))
+    world.pass_time(1_000)
+    assert world.leader() is process
+    assert process.machine.coordinator_elector.unfinished_restore is None
+    assert inspection.read_unfinished_restore(client(world)) is None
+
+
+def test_a_restore_that_runs_is_neither_accepted_nor_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_refuse_running`, do not look: two would write at once."""
+    file, world = backed_up(tmp_path), empty_world()
+    refused: list[str] = []
+
+    def meanwhile(_count: int, _total: int | None) -> None:
+        for act in (
+            lambda: operation.accept_partial(client(world, principal=COORDINATOR)),
+            lambda: restored(world, file, overwrite=True),
+        ):
+            with pytest.raises(RestoreRefusedError) as why:
+                act()
+            refused.append(str(why.value))
+
+    monkeypatch.setattr(operation, "MAX_READS", 10)
+    restored(world, file, progress=meanwhile)
+    assert refused
+    assert all(line.startswith("a restore runs here") for line in refused)
+    assert paths.COORDINATOR not in world.zk.nodes
+
+
+def test_what_a_former_leader_still_sends_fails_once_a_restore_has_begun(tmp_path: Path) -> None:
+    """In `_Barrier.__enter__`, leave the epoch as it is."""
+    file, world = backed_up(tmp_path), empty_world()
+    process = world.add_coordinator()
+    world.pass_time(1_000)
+    fence = process.machine.scheduler.fence
+    assert isinstance(world.zk.perform(Multi((fence,))), Done)
+    world.kill_coordinator(process)
+    world.pass_time(10_000)
+    restored(world, file, overwrite=True)
+    assert isinstance(world.zk.perform(Multi((fence,))), Refused)
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+def test_a_restore_ends_if_somebody_takes_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_led: bool
+) -> None:
+    """In `_Barrier.write`, check nothing: it would write beside a leader, and delete the leader's node."""
+    monkeypatch.setattr(operation, "MAX_READS", 3)
+    world = empty_world()
+    leader = (Create(paths.COORDINATOR, b"the leader", ephemeral=True),) if is_led else ()
+
+    def lose(_count: int, _total: int | None) -> None:
+        below = tuple(Delete(f"{paths.RESTORE}/{name}") for name in world.zk.children(paths.RESTORE))
+        world.zk.perform(Multi((*below, Delete(paths.RESTORE), Delete(paths.COORDINATOR), *leader)))
+
+    with pytest.raises(RestoreLostError, match="its session ended, or its node was deleted; restore again"):
+        restored(world, backed_up(tmp_path), progress=lose)
+    assert (paths.COORDINATOR in world.zk.nodes) == is_led
+
+
+def test_a_restore_that_loses_its_node_at_the_end_does_not_count_as_complete(tmp_path: Path) -> None:
+    """In `_Barrier.__exit__`, ignore the reply."""
+    file, world = backed_up(tmp_path), empty_world()
+    perform = world.zk.perform
+
+    def lose(call: Call, session_id: int = 0) -> Reply:
+        if isinstance(call, Multi) and Delete(paths.RESTORE) in call.operations:
+            perform(Multi(tuple(Delete(f"{paths.RESTORE}/{name}") for name in world.zk.children(paths.RESTORE))))
+        return perform(call, session_id)
+
+    world.zk.perform = lose  # type: ignore[method-assign]
+    with pytest.raises(RestoreLostError, match="restore again with --overwrite"):
+        restored(world, file)
+    assert paths.RESTORE in world.zk.nodes
