@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http.client import HTTPException
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime.http_limits import Pace, Renderer, Shared
 from zkrebalancer.runtime.vitals import Health
 
 MAX_CLIENTS = 20
@@ -82,6 +84,11 @@ class Pages:
         """`more`: path -> function that returns whether all is well, and the document; `site`: pages for people."""
         self._health = health
         self._registry = registry
+        self._renderer = Renderer()
+        self._metrics = {
+            kind: Shared(partial(self._renderer.make, partial(self._encode, encode)))
+            for encode, kind in map(choose_encoder, ("", f"{OPEN_METRICS}; version=1.0.0"))
+        }
         self._more = more or {}
         self._site = site
 
@@ -93,11 +100,9 @@ class Pages:
     def answer(self, path: str, accept: str = "") -> Answer:
         """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
         if path == "/metrics":
-            # Not the header itself: the library fails at invalid versions.
-            encode, kind = choose_encoder(f"{OPEN_METRICS}; version=1.0.0" if OPEN_METRICS in accept else "")
-            # Formatting thousands of groups takes a second; a thread keeps the loop free.
-            content = gevent.get_hub().threadpool.apply(encode, (_Collected(list(self._registry.collect())),))
-            return Answer(OK, kind, content)
+            # The library does not choose by the header itself, because it fails at invalid versions.
+            kind = next(kind for kind in self._metrics if (OPEN_METRICS in kind) == (OPEN_METRICS in accept))
+            return Answer(OK, kind, self._metrics[kind].get())
         if path in self._more:
             is_well, document = self._more[path]()
             return _document(is_well, document)
@@ -106,6 +111,10 @@ class Pages:
             return probe
         known = ["/liveness", "/readiness", "/leader", "/metrics", *self._more, *(["/"] if self._site else [])]
         return Answer(NOT_FOUND, JSON, _json({"error": f"unknown path; there are {', '.join(known)}"}))
+
+    def _encode(self, encode: Callable[[Collector], bytes]) -> Callable[[], bytes]:
+        """Collect the metrics on the loop; return how to format them in a thread: thousands of groups take a second."""
+        return partial(encode, _Collected(list(self._registry.collect())))
 
 
 TOO_LATE = Answer(UNAVAILABLE, JSON, _json({"error": f"busy: there is no answer after {MAKING_TIMEOUT_S:g} s"}))
@@ -123,7 +132,7 @@ def _probe(path: str, health: Health) -> Answer | None:
     return None
 
 
-def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
+def serve(address: tuple[str, int], pages: Pages) -> Server:
     """Start and return a server on this thread's hub.
 
     Raises:
@@ -147,7 +156,7 @@ def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
         start(found.status, [("Content-Type", found.kind), ("Content-Length", str(len(found.content))), *found.headers])
         return [found.content]
 
-    server = WSGIServer(address, answer, log=None, error_log=None, spawn=MAX_CLIENTS, handler_class=_Handler)
+    server = Server(address, answer, log=None, error_log=None, spawn=MAX_CLIENTS, handler_class=_Handler)
     try:
         server.start()
     except OSError as error:
@@ -163,7 +172,7 @@ def serving_in_a_thread(address: tuple[str, int], pages: Pages) -> Iterator[int]
     server can work, for example because no descriptors are left.
     """
     started, is_given_up = threading.Event(), threading.Event()
-    found: list[WSGIServer] = []
+    found: list[Server] = []
     refused: list[ConfigurationError] = []
     wakers: list[Any] = []
 
@@ -212,11 +221,21 @@ class _Collected(Collector):
         return self._metrics
 
 
+class Server(WSGIServer):
+    """A server whose requests begin at a bounded rate."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # gevent's
+        super().__init__(*arguments, **options)
+        self.pace = Pace()
+
+
 class _Handler(WSGIHandler):
     """Serves one client, for a limited time; a stream for longer, unless its client does not read.
 
     What clients do wrong is not logged: they would fill the log.
     """
+
+    server: Server
 
     def handle(self) -> None:
         self._lasts = False
@@ -229,6 +248,15 @@ class _Handler(WSGIHandler):
                 raise
         finally:
             self._limit.close()
+
+    def handle_one_request(self) -> Any:  # noqa: ANN401  # as gevent declares it
+        self._limit.close()  # it is not the client's fault that there are many
+        self.server.pace.wait()
+        left_s = self._patience_s()
+        if not left_s:
+            return None  # the end: what the client has sent already needs no waiting, which the limit would end
+        self._begin_limit(left_s)
+        return super().handle_one_request()
 
     def _patience_s(self) -> float:
         """Return how long to wait for a request."""

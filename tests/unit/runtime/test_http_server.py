@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime import http_server
+from zkrebalancer.runtime.http_limits import Pace
 from zkrebalancer.runtime.http_server import Pages, Stream, serve, serving_in_a_thread
 from zkrebalancer.runtime.vitals import Health
 
@@ -212,6 +213,32 @@ def test_only_so_many_clients_are_served_at_once(monkeypatch: pytest.MonkeyPatch
         server.stop(timeout=0)
         for client in clients:
             client.close()
+
+
+class Counted(Pace):
+    """A pace that is only counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    def wait(self) -> None:
+        self.requests += 1
+
+
+def test_each_request_waits_for_its_turn_also_on_one_connection() -> None:
+    """In `_Handler`, let a client that keeps its connection go on: a flood delays the loop."""
+    server = serve(("127.0.0.1", 0), pages())
+    server.pace = pace = Counted()
+    try:
+        with gevent.Timeout(WITHIN_S), create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET /leader HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
+            answers = b""
+            while answers.count(b"200 OK") < 3:
+                answers += client.recv(1_000)
+    finally:
+        server.stop(timeout=0)
+    assert pace.requests >= 3
 
 
 def test_pages_in_a_thread_can_only_be_read() -> None:

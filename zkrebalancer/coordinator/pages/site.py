@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
-
-import gevent
 
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.pages import group_view, overview
@@ -32,6 +31,7 @@ from zkrebalancer.protocol.calls import Content, Refusal, Refused
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.history import Rebalanced
 from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.http_server import JSON, NOT_FOUND, OK, UNAVAILABLE, Answer, Stream
 
 STATIC = Path(__file__).with_name("static")
@@ -78,6 +78,7 @@ class Site:
         self._overview = Overview(monitor)
         self._recent = Recent()
         self._streams = Streams()
+        self._renderer = Renderer()
         self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
         self._files["/"] = STATIC / "index.html"
         self._started_ms = clock.epoch_ms() - clock.steady_us() // 1_000
@@ -154,7 +155,8 @@ class Site:
             listed = self._overview.look()
             if shown is None or shown[0] is not listed or shown[1] != role:
                 ended = tuple(self._recent.ended)
-                shown = listed, role, _in_a_thread(self._listing, listed, wanted, role, ended)
+                made = partial(self._listing, listed, wanted, role, ended)
+                shown = listed, role, self._renderer.make(lambda: made)
             return shown[2]
 
         return make
@@ -205,15 +207,14 @@ class Site:
             return encode({**role, "missing": name[:MAX_SEARCH], "error": error})
         past, problems = self._past(name)
         planned = self._recent.planned.get(name)
-        copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
         lag_line = self._lag_line(name)
-
         extra = {"problems": problems, "levels": group_view.levels(group.view.settings.slo, past, lag_line)}
 
-        def document() -> bytes:
-            return encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
+        def prepare() -> Callable[[], bytes]:
+            copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
+            return lambda: encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
 
-        return _in_a_thread(document)
+        return self._renderer.make(prepare)
 
     def _past(self, name: str) -> tuple[tuple[Rebalanced, ...], list[str]]:
         """Return the recorded rebalances of a group, and why others cannot be read."""
@@ -232,11 +233,6 @@ class Site:
         if role["coordinator"]["leads"] and self._monitor.group(name) is not None:
             return encode({**role, "group": name, "plan": self._foresight.plan(name)})
         return encode({**role, "missing": name[:MAX_SEARCH]})
-
-
-def _in_a_thread(make: Callable[..., bytes], *arguments: object) -> bytes:
-    content: bytes = gevent.get_hub().threadpool.apply(make, arguments)
-    return content
 
 
 def _fields(query: str) -> Query:
