@@ -43,12 +43,8 @@ class Complaints:
             self._unreadable.add((message.topic() or "", message.partition() or 0))
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
-    def left(self, partitions: Container[fields.TopicPartition]) -> None:
-        """Forget partitions that are no longer fetched."""
-        self.records_came(partitions)
-
-    def records_came(self, partitions: Container[fields.TopicPartition]) -> None:
-        """Note that these partitions have no fault."""
+    def forget(self, partitions: Container[fields.TopicPartition]) -> None:
+        """Note that these partitions have no fault, because their records come, or are no longer fetched."""
         if self._noted or self._unreadable:
             self._noted = {key for key in self._noted if key[:2] not in partitions}
             self._unreadable.difference_update([partition for partition in self._unreadable if partition in partitions])

@@ -293,7 +293,7 @@ class Fetcher:
         if leaving:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
             self._stalls.unassigned(leaving)
-            self._complaints.left(leaving)
+            self._complaints.forget(leaving)
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
@@ -406,7 +406,7 @@ class Fetcher:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
             if not is_drawn:
                 self._shared.changed.notify()
-        self._complaints.records_came(sorted_out)
+        self._complaints.forget(sorted_out)
         for partition, fetched in sorted_out.items():
             self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
 

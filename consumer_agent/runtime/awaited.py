@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Awaited(Generic[T]):
+class AwaitedAnswers(Generic[T]):
     """Answers to requests whose callers still wait."""
 
     def __init__(self) -> None:

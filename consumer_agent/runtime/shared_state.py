@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, TooManyCommitsError
 from consumer_agent.membership.events import Origin, Position
-from consumer_agent.runtime.awaited import Awaited
+from consumer_agent.runtime.awaited import AwaitedAnswers
 from consumer_agent.runtime.known_ends import KnownEnds
 from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
@@ -66,8 +66,8 @@ class SharedState:
         self._assigning: set[TopicPartition] = set()  # `on_assign` is running
         self._is_losing = False  # `on_lost` is running
         self._announced: dict[int, None] = {}  # pending commits that will end with a notice, in order
-        self._commits = Awaited[CommitFailedError | None]()
-        self.stored = Awaited[tuple[Mapping[TopicPartition, int | None], str | None]]()
+        self._commits = AwaitedAnswers[CommitFailedError | None]()
+        self.stored = AwaitedAnswers[tuple[Mapping[TopicPartition, int | None], str | None]]()
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self.unreadable: set[TopicPartition] = set()  # whose fetches fail, until their next records
         self._failure: RebalancerError | None = None

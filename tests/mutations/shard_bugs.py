@@ -53,14 +53,14 @@ SHARD_MUTATIONS = (
         None,
         (
             Edit(
-                "AllShards._all_replied",
-                "for one in [one for one in event.replies if one.call_id not in self._callers]:"
+                "AllShards._replied",
+                "for one in [one for one in replies if one.call_id not in self._callers]:"
                 " self.scheduler.answer(one.call_id, one.reply)"
                 " of_machines: dict[Coordinator, list[calls.Replied]] = {}"
-                " for one in event.replies: if (machine := self._callers.pop(one.call_id, None)) is not None:",
+                " for one in replies: if (machine := self._callers.pop(one.call_id, None)) is not None:",
                 """of_machines = {}
-    callers = [self._callers.pop(one.call_id, None) for one in event.replies]
-    for one, machine in zip(event.replies, callers):
+    callers = [self._callers.pop(one.call_id, None) for one in replies]
+    for one, machine in zip(replies, callers):
         if machine is None:
             self.scheduler.answer(one.call_id, one.reply)
         else:""",

@@ -17,8 +17,8 @@ from zkrebalancer.operations.starts_pause import MAX_WRITES_PER_TRANSACTION, ref
 from zkrebalancer.operations.topic_offsets import (
     UnknownTopicError,
     offset_writes,
-    read_topics,
     refuse_former_topics,
+    require_topics,
 )
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Content, Create, Get, Multi, Operation, SetContent
@@ -134,7 +134,7 @@ def import_offsets(
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
-    known = read_topics(zk, (topic for topic, _number in offsets))
+    known = require_topics(zk, (topic for topic, _number in offsets))
     _require_partitions(offsets, known)
     try:
         before = _read(zk, group).offsets

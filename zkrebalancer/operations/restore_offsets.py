@@ -12,7 +12,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.nodes import names_below
 from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
-from zkrebalancer.operations.topic_offsets import offset_writes, read_topics, refuse_former_topics
+from zkrebalancer.operations.topic_offsets import offset_writes, refuse_former_topics, require_topics
 from zkrebalancer.protocol import offset_copy, paths
 from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.cluster_nodes import Topic
@@ -55,7 +55,7 @@ def restore_offsets(
     report = inspection.read_group(zk, group, judge=False)
     refuse_consumers(zk, group)
     chosen = _chosen(_read_copies(zk, group, copies), group, topics, copies)
-    known = read_topics(zk, (copy.topic for copy in chosen.values()))
+    known = require_topics(zk, (copy.topic for copy in chosen.values()))
     refuse_former_topics(group, inspection.former_topics(zk, group, known))
     if dry_run:
         return _changes(zk, report, chosen, known)

@@ -17,7 +17,7 @@ class UnknownTopicError(RebalancerError):
     """There is no such topic, or it has no such partition."""
 
 
-def read_topics(zk: BlockingZk, topics: Iterable[str]) -> dict[str, Topic]:
+def require_topics(zk: BlockingZk, topics: Iterable[str]) -> dict[str, Topic]:
     """Return the topics as they are now; raises UnknownTopicError, NodeContentError, ZooKeeperRefusedError."""
     names = sorted(set(topics))
     found: dict[str, Topic] = {}

@@ -101,10 +101,8 @@ class AllShards:
         self.scheduler.now = now
         self._stepped.clear()
         self.scheduler.run_next_due()
-        if isinstance(event, calls.Replied):
+        if isinstance(event, calls.Replied | calls.RepliedAll):
             self._replied(event)
-        elif isinstance(event, calls.RepliedAll):
-            self._all_replied(event)
         elif isinstance(event, Watched):
             self._watched(event)
         elif isinstance(event, Computed | LoadsRead):
@@ -144,23 +142,17 @@ class AllShards:
                     continue
                 self._own.do(effect)
 
-    def _replied(self, event: calls.Replied) -> None:
-        machine = self._callers.pop(event.call_id, None)
-        if machine is None:
-            self.scheduler.answer(event.call_id, event.reply)
-        else:
-            self._feed(event, [machine])
-
-    def _all_replied(self, event: calls.RepliedAll) -> None:
+    def _replied(self, event: calls.Replied | calls.RepliedAll) -> None:
         """Give each machine its replies as one event; after a new number, there are other machines."""
-        for one in [one for one in event.replies if one.call_id not in self._callers]:
+        replies = event.replies if isinstance(event, calls.RepliedAll) else (event,)
+        for one in [one for one in replies if one.call_id not in self._callers]:
             self.scheduler.answer(one.call_id, one.reply)
         of_machines: dict[Coordinator, list[calls.Replied]] = {}
-        for one in event.replies:
+        for one in replies:
             if (machine := self._callers.pop(one.call_id, None)) is not None:
                 of_machines.setdefault(machine, []).append(one)
-        for machine, replies in of_machines.items():
-            self._feed(calls.RepliedAll(tuple(replies)), [machine])
+        for machine, own in of_machines.items():
+            self._feed(calls.RepliedAll(tuple(own)), [machine])
 
     def _watched(self, event: Watched) -> None:
         path = event.path

@@ -102,7 +102,7 @@ def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pyt
     for _ in range(2):
         complaints.note_partition(message, error)
         complaints.note_partition(message, error)
-        complaints.left({("orders", 0)})
+        complaints.forget({("orders", 0)})
     assert len(caplog.records) == 2
     assert complaints._noted == set()
     assert unreadable == set()
