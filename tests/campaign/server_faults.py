@@ -22,7 +22,7 @@ def zookeeper_leader(servers: list[Server]) -> Server:
     """Return the ensemble's leader; raises NothingToBreakError while there is none."""
     for server in servers:
         try:
-            if zookeeper.leads(server.port):
+            if zookeeper.leads(server.port, timeout_s=zookeeper.PROBE_TIMEOUT_S):
                 return server
         except OSError:
             continue

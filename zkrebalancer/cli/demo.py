@@ -24,7 +24,7 @@ MAX_RECORDS_PER_S = 50_000
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 86_400),
+    type=options.FiniteRange(0, 86_400),
     default=40,
     show_default=True,
     help="Produce records for at least this long; the changes are spread over it.",

@@ -102,7 +102,9 @@ def _text(value: str | int | None) -> Text:
 @options.kafka_options("Instead of --events: the Kafka brokers of --topic.")
 @click.option("--topic", metavar="NAME", help="The topic; its records are lines of event files.")
 @options.out_option
-@click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
+@click.option(
+    "--interval", "interval_s", type=options.FiniteRange(1, 3_600), default=10, show_default=True, metavar="S"
+)
 @click.option("--once", is_flag=True, help="Process what is there, then exit.")
 @options.master_option
 @options.memory_option

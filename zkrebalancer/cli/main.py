@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import signal
 import sys
 from types import FrameType
@@ -94,6 +95,9 @@ def main() -> NoReturn:
 
 def run(command: click.Command) -> NoReturn:
     """Run a click command; exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know few characters, and files names that are no text
+            stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # it is ignored, as in a shell's background
         _run(command)
         sys.exit(0)

@@ -19,6 +19,7 @@ from zkrebalancer.runtime.notify import Notifier
 
 MAX_PARTITIONS = 10_000
 MAX_RECORDS = 100_000_000
+MAX_INTERVAL_S = 3_600.0
 MAX_LINE_BYTES = 1_000_000  # Kafka's own limit for a record, by default
 
 
@@ -78,7 +79,7 @@ def create(
     metavar="N",
     help="Stop after this many records.  [default: 100; with --stdin, its last line]",
 )
-@click.option("--rate", type=click.FloatRange(0.01, 1_000_000), help="Records a second.  [default: no limit]")
+@click.option("--rate", type=options.FiniteRange(0.01, 1_000_000), help="Records a second.  [default: no limit]")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Send each line of standard input, instead of 0, 1, 2 …")
 @options.kafka_options("The Kafka brokers.", required=True)
 @options.json_option
@@ -126,7 +127,7 @@ def _lines() -> Iterator[bytes]:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.05),
+    type=options.FiniteRange(0.05, MAX_INTERVAL_S),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

@@ -130,7 +130,7 @@ class Costs(Repeating):
 
     def _count_zookeeper(self, server: Server) -> None:
         try:
-            answer = zookeeper.ask(HOST, server.port, WORD).decode()
+            answer = zookeeper.ask(HOST, server.port, WORD, zookeeper.PROBE_TIMEOUT_S).decode()
         except OSError:
             return
         self._queries[server.pid] = queries = self._queries.get(server.pid, 0) + 1

@@ -12,7 +12,8 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.ports import HOST
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-ASK_TIMEOUT_S = 2.0
+ASK_TIMEOUT_S = 30.0  # an overloaded machine may stall for seconds
+PROBE_TIMEOUT_S = 2.0  # for who asks again and again, or many servers
 MAX_SESSION_TIMEOUT_MS = 60_000
 INITIALIZE_MS = 10_000  # a follower may take this long to connect and catch up
 LAG_MS = 3_000  # a server that is silent for longer leaves the ensemble
@@ -57,9 +58,9 @@ def render_properties(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
-def ask(host: str, port: int, word: str) -> bytes:
+def ask(host: str, port: int, word: str, timeout_s: float = ASK_TIMEOUT_S) -> bytes:
     """Return a server's reply to a four-letter word (`srvr`, `mntr`, `ruok`, …); raises OSError without a reply."""
-    with socket.create_connection((host, port), timeout=ASK_TIMEOUT_S) as connection:
+    with socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.sendall(word.encode())
         answer = b""
         while chunk := connection.recv(65_536):
@@ -67,9 +68,9 @@ def ask(host: str, port: int, word: str) -> bytes:
     return answer
 
 
-def leads(port: int, host: str = HOST) -> bool:
+def leads(port: int, host: str = HOST, timeout_s: float = ASK_TIMEOUT_S) -> bool:
     """Whether a server leads an ensemble; raises OSError without a reply."""
-    return b"\nMode: leader" in ask(host, port, "srvr")
+    return b"\nMode: leader" in ask(host, port, "srvr", timeout_s)
 
 
 class ServingProbe:
@@ -82,7 +83,7 @@ class ServingProbe:
     def __call__(self) -> bool:
         """Whether the server serves clients, alone or as part of a quorum."""
         try:
-            return b"\nMode: " in ask(self._host, self._port, "srvr")
+            return b"\nMode: " in ask(self._host, self._port, "srvr", PROBE_TIMEOUT_S)
         except OSError:
             return False
 

@@ -23,6 +23,7 @@ from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
 from zkrebalancer.protocol import obstacles, paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.settings import GroupSettings
@@ -411,3 +412,30 @@ def test_an_export_that_is_interrupted_leaves_the_former_file(
         assert commands.run("offsets", "export", GROUP, "--out", str(file), "--yes").exit_code != 0
     assert file.read_text() == "kept"
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_file_without_an_end_is_not_read_for_ever(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_read_file`, ask for the size first: a device has none."""
+    monkeypatch.setattr(offsets, "MAX_FILE_BYTES", 1_000)
+    refused = commands.run("offsets", "import", GROUP, "/dev/zero")
+    assert str(refused.exception) == "/dev/zero: more than 1,000 bytes"
+
+
+def test_offsets_of_any_kind_of_line_are_imported(commands: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_bytes("\ufefft,0,5\r\nt,1,6\rt,2,7\n".encode())
+    rows = commands.json("offsets", "import", GROUP, str(file))["offsets"]
+    assert [(row["partition"], row["after"]) for row in rows] == [(0, 5), (1, 6), (2, 7)]
+
+
+def test_the_state_of_a_group_names_a_restore_that_is_not_complete(commands: Commands) -> None:
+    """In `inspection.read_obstacles`, say only that nobody leads."""
+    world = commands.world
+    world.kill_coordinator(world.leader())
+    world.pass_time(10_000)
+    nobody = encode_coordinator(CoordinatorAddress(NOBODY, "h (restore)", 0, None, "0"))
+    world.zk.perform(Multi((Create(paths.COORDINATOR, nobody), Create(paths.RESTORE))))
+    text = "h (restore) runs, or was interrupted: nobody leads until it is complete"
+    assert text in " ".join(commands.run("describe", GROUP, "--state").stdout.split())
+    found = commands.json("describe", GROUP, "--state")["obstacles"]
+    assert [one["kind"] for one in found][:2] == ["restore", "no-coordinator"]

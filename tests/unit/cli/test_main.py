@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli.main import COMMANDS, run, zkrebalancer
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.protocol.errors import ChrootMissingError, RebalancerError, ZooKeeperUnavailableError
@@ -147,6 +149,37 @@ def test_a_closed_pipe_prints_no_error() -> None:
         process.stdout.close()
         assert process.wait(60) == 1
         assert process.stderr.read() == ""
+
+
+def test_a_terminal_that_knows_few_characters_shows_the_rest_as_numbers() -> None:
+    """In `run`, let it be: help and tables fail with a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zkrebalancer.cli.main", "shards", "show", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"HOST:PORT[,\u2026][/CHROOT]" in done.stdout
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "produce", "t", "--bootstrap", NOWHERE, "--rate"],
+        ["topics", "mirror", "--bootstrap", NOWHERE, "--zookeeper", NOWHERE, "--interval"],
+        ["demo", "--seconds"],
+    ],
+)
+def test_a_number_has_to_be_one(
+    command: list[str], number: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `FiniteRange`, compare only with the ends of the range: `nan` is in each."""
+    assert ended(zkrebalancer, *command, number, monkeypatch=monkeypatch) == 2
+    assert number in capsys.readouterr().err
 
 
 def test_our_errors_have_exit_codes() -> None:

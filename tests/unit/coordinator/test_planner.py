@@ -11,6 +11,7 @@ from typing import Self, cast
 import gevent
 import pytest
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.coordinator import planner
@@ -100,7 +101,7 @@ class Machine:
         self.planner.compute(Compute(group, self.ticket, strategy, problem, None, frozenset(), everything=False))
 
     def wait_until(self, is_true: Callable[[], object]) -> None:
-        with gevent.Timeout(30):
+        with gevent.Timeout(WITHIN_S):
             while not is_true():
                 gevent.sleep(0.001)
 

@@ -222,9 +222,11 @@ def _may_replace(changes: Mapping[TopicPartition, Imported | Restored], *, can_a
 
 def _read_file(file: Path) -> dict[TopicPartition, int]:
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise OffsetFileError(f"{file}: more than {MAX_FILE_BYTES:,} bytes")
-        return offset_file.read(file.read_text())
+        with file.open("rb") as stored:
+            content = stored.read(MAX_FILE_BYTES + 1)  # a device, or a pipe, has no size
+        if len(content) > MAX_FILE_BYTES:
+            raise OffsetFileError(f"more than {MAX_FILE_BYTES:,} bytes")
+        return offset_file.read(content.decode().replace("\r\n", "\n").replace("\r", "\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise OffsetFileError(f"{file}: {error}") from None
     except OffsetFileError as error:
