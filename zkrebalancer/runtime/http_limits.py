@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import gevent
-from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
 MAX_REQUESTS_PER_S = 100  # each takes about 0.3 ms; probes wait behind at most MAX_CLIENTS others
@@ -44,30 +43,26 @@ class Shared:
         self._make = make
         self._content = b""
         self._until_s = 0.0
-        self._making: AsyncResult[bytes] | None = None
+        self._making: gevent.Greenlet[..., bytes] | None = None
 
     def get(self) -> bytes:
         """Return the answer; blocks this greenlet only, and if it gives up, the others still get theirs."""
         if time.monotonic() < self._until_s:
             return self._content
         if self._making is None:
-            self._making = AsyncResult()
-            gevent.spawn(self._make_for_all, self._making)
-        content = self._making.get()
-        return content or b""  # never None: get() waits for the answer
+            self._making = gevent.spawn(self._make_and_keep)
+        content: bytes = self._making.get()  # raises what it raises
+        return content
 
-    def _make_for_all(self, making: AsyncResult[bytes]) -> None:
+    def _make_and_keep(self) -> bytes:
         began_s = time.monotonic()
         try:
             self._content = self._make()
-        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait get it
-            making.set_exception(error)
-        else:
             now_s = time.monotonic()
             self._until_s = now_s + min(MAX_KEPT_S, max(MIN_KEPT_S, SHARE_OF_TIME * (now_s - began_s)))
-            making.set(self._content)
         finally:
             self._making = None
+        return self._content
 
 
 class Renderer:
