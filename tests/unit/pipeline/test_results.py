@@ -116,6 +116,13 @@ def test_what_is_no_result_is_named_with_its_line(tmp_path: Path) -> None:
         find_runs([file])
 
 
+def test_the_owners_are_drawn_until_the_slowest_has_settled() -> None:
+    """In `timeline_end_s`, end with the quickest: the others' last changes are left out."""
+    timelines = {name: pd.DataFrame({"to_s": [1.0, to_s]}) for name, to_s in (("quick", 6.0), ("slow", 9.0))}
+    assert output.timeline_end_s(timelines) == 9.0
+    assert output.timeline_end_s({"endless": pd.DataFrame({"to_s": [500.0]})}) == output.TIMELINE_S
+
+
 def test_settings_are_sorted_by_number(tmp_path: Path) -> None:
     lines = [published(FakeRun("kip848", 100, members=members), tmp_path, {}, None) for members in (20, 3)]
     file = tmp_path / "published.jsonl"

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from zkrebalancer.pipeline import page
 from zkrebalancer.pipeline.report import every_setting, frontier, pictures
 from zkrebalancer.pipeline.report.compare import MAX_TIMELINE_PARTITIONS, Comparison, comparison_table
@@ -194,9 +196,13 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         names = {run.protocol: run.name for run in found.runs if run.setting == setting and run.name in found.changes}
         ordered = {protocol: timelines[protocol] for protocol in in_order(timelines)}
         changes = {protocol: found.changes.get(names.get(protocol, ""), []) for protocol in ordered}
-        until_s = min(TIMELINE_S, *(rows["to_s"].max() for rows in timelines.values()))
-        figure = pictures.draw_timelines(ordered, changes, -TIMELINE_BEFORE_S, until_s)
+        figure = pictures.draw_timelines(ordered, changes, -TIMELINE_BEFORE_S, timeline_end_s(timelines))
         yield page.picture(figure, TIMELINE_CAPTION)
+
+
+def timeline_end_s(timelines: Mapping[str, pd.DataFrame]) -> float:
+    """Return where the owners' picture ends: with the slowest protocol, as the others' would leave out its changes."""
+    return min(TIMELINE_S, max(float(rows["to_s"].max()) for rows in timelines.values()))
 
 
 def _table(values: dict[str, Values], of_setting: list[Verdict], doubted: Mapping[str, int]) -> str:

@@ -37,7 +37,7 @@ LATE = 5  # times the usual delay
 LAST_SHARE = 0.85
 NAME_SHARE = 0.009  # of the width, per letter
 QUIET_MS, SHORT_MS = 1_500, 5_000  # a curve ends QUIET_MS after the last late record, but not before SHORT_MS
-PER_SECOND = {"delivered_per_s": "thousand records delivered per s", "lag_max_per_s": "thousand records not read"}
+PER_SECOND = {"delivered_per_s": "thousands delivered per s", "lag_max_per_s": "thousands not read"}
 DELAYS = {"delay_p50_ms": "median", "delay_p99_ms": "99th percentile", "delay_max_ms": "maximum"}
 
 
