@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,9 @@ def command(spark: SparkSession) -> Iterator[Command]:
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # only those that ask for it pay
 
     @contextmanager
-    def shared(_master: str, _memory: str | None, _settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    def shared(
+        _master: str, _memory: str | None, _settings: Mapping[str, str] | None = None, **_: bool
+    ) -> Iterator[SparkSession]:
         yield spark
 
     def run(*arguments: object) -> dict[str, Any]:
@@ -95,8 +97,8 @@ def made(spark: SparkSession, command: Command, tmp_path_factory: pytest.TempPat
     out.mkdir()
     compare, found = report.compare, []
 
-    def keep(spark: SparkSession, directories: Sequence[Path], out: Path, *, with_untrusted: bool) -> Comparison:
-        found.append(compare(spark, directories, out, with_untrusted=with_untrusted))
+    def keep(*arguments: Any, with_untrusted: bool) -> Comparison:
+        found.append(compare(*arguments, with_untrusted=with_untrusted))
         return found[0]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -52,20 +52,20 @@ def compare(
       zkrebalancer experiment compare docs/data/experiments-2026-11-27.jsonl --out report
     """
     require("experiments")
-    from zkrebalancer.pipeline import local_files, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
     from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
-    find_runs(paths)  # fails before Spark starts
-    directories = [str(path) for path in paths if path.is_dir()]
-    if directories:
-        usual = session.for_input(local_files.input_bytes(directories))
-        with session.spark_job("facts", master, memory, {**usual, **settings}) as spark:
-            found = report.compare(spark, paths, out, with_untrusted=with_untrusted)
+    runs = find_runs(paths)  # fails before Spark starts
+    files = report.event_files_below([path for path in paths if path.is_dir()])
+    if files:
+        usual = session.for_input(sum(file.size for file in files))
+        with session.spark_job("facts", master, memory, {**usual, **settings}, records_classes=True) as spark:
+            found = report.compare(spark, runs, files, out, with_untrusted=with_untrusted)
     else:
-        found = report.compare(None, paths, out, with_untrusted=with_untrusted)
+        found = report.compare(None, runs, files, out, with_untrusted=with_untrusted)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
     told = {

@@ -64,10 +64,15 @@ def run_pipeline(
     require_unwatched(out)
     began_s = time.monotonic()
     # Without an event file, it fails before Spark starts.
-    usual = {} if "://" in source else session.for_input(local_files.input_bytes([source]))
-    with session.spark_job("events and facts", master, memory, {**usual, **settings}) as spark:
-        batch.run(spark, source, str(out))
-        runs = [row for row, _number in zip(batch.summary(spark, str(out)), range(MAX_RUNS_TOLD), strict=False)]
+    files = None if "://" in source else local_files.event_files(local_files.Source(source))
+    usual = {} if files is None else session.for_input(sum(file.size for file in files))
+    job = session.spark_job("events and facts", master, memory, {**usual, **settings}, records_classes=True)
+    with job as spark:
+        if files is None:
+            batch.run(spark, source, str(out))
+        else:
+            batch.write_tables(spark, files, str(out))
+    runs = batch.summary(str(out), MAX_RUNS_TOLD)
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}
     if as_json:
         click.echo(json.dumps({**told, "runs": runs}))

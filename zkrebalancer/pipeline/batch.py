@@ -6,9 +6,11 @@ to fit into memory. The streaming pipeline calls the same `tables` after each mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline import align, ingest, local_files, progress
@@ -19,7 +21,7 @@ from zkrebalancer.pipeline.facts.excuses import excused, last_commits
 from zkrebalancer.pipeline.facts.reduced import reduced
 from zkrebalancer.pipeline.facts.runs import RUNS, runs
 from zkrebalancer.pipeline.facts.steps import windows
-from zkrebalancer.pipeline.local_files import Source
+from zkrebalancer.pipeline.local_files import EventFile
 from zkrebalancer.pipeline.schema import REJECTED
 from zkrebalancer.pipeline.store import Folder, Store
 
@@ -59,30 +61,17 @@ def tables(events: DataFrame, kinds: frozenset[str], store: Store) -> None:
     store.keep_all("runs", runs(events, blocks, delivered, small["overlaps"], rejected_lines))
 
 
-def run(spark: SparkSession, source: str, out: str) -> None:
-    """Read the event files below `source`, a path or a URL, and write all tables below `out`, replacing older ones.
-
-    Raises:
-        NoEventsError: there is no event file below `source`.
-
-    """
-    if "://" not in source:
-        write_tables(spark, [Source(source)], out)
-        return
+def run(spark: SparkSession, url: str, out: str) -> None:
+    """Read the event files below a URL, and write all tables below `out`, replacing older ones."""
     progress.step(spark.sparkContext, f"table {EVENTS}")
-    ingest.write_events(ingest.parse(ingest.read_lines(spark, source)), f"{out}/{EVENTS}")
+    ingest.write_events(ingest.parse(ingest.read_lines(spark, url)), f"{out}/{EVENTS}")
     _write_facts(spark, out)
 
 
-def write_tables(spark: SparkSession, sources: Sequence[Source], out: str) -> dict[str, DataFrame]:
-    """Write all tables of event files below `out`; return them, `events` included, as read back.
-
-    Raises:
-        NoEventsError: a source has no event file.
-
-    """
+def write_tables(spark: SparkSession, files: Sequence[EventFile], out: str) -> dict[str, DataFrame]:
+    """Do the same with event files that every executor can open; return the tables, `events` included, as read back."""
     progress.step(spark.sparkContext, f"table {EVENTS}")
-    local_files.store_events(spark, sources, Path(out, EVENTS).absolute())
+    local_files.store_events(spark, files, Path(out, EVENTS).absolute())
     return _write_facts(spark, out)
 
 
@@ -94,7 +83,7 @@ def _write_facts(spark: SparkSession, out: str) -> dict[str, DataFrame]:
     return {EVENTS: events, **store.written}
 
 
-def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:
-    """Yield each row of the `runs` table as a dictionary, ordered by run."""
-    for row in ingest.read_table(spark, f"{out}/{RUNS}").orderBy("run").toLocalIterator():
-        yield row.asDict(recursive=True)
+def summary(out: str, most: int) -> list[dict[str, Any]]:
+    """Return the first rows of the `runs` table, ordered by run, without Spark, which needs a second for it."""
+    rows: list[dict[str, Any]] = pq.read_table(Path(out, RUNS), partitioning=None).sort_by("run")[:most].to_pylist()
+    return rows

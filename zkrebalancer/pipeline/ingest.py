@@ -38,7 +38,12 @@ DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", 
 def require_event_files(folder: str) -> None:
     """Raise NoEventsError if there is no event file below `folder`; a URL is not checked."""
     if "://" not in folder and next(Path(folder).rglob("*.jsonl"), None) is None:
-        raise NoEventsError(f"{Path(folder).absolute()} contains no event file (*.jsonl)")
+        raise no_event_file(Path(folder).absolute())
+
+
+def no_event_file(folder: Path) -> NoEventsError:
+    """Return the error of a folder without an event file."""
+    return NoEventsError(f"{folder} contains no event file (*.jsonl)")
 
 
 def read_lines(spark: SparkSession, folder: str) -> DataFrame:

@@ -59,14 +59,8 @@ class Piece(NamedTuple):
     end: int
 
 
-def store_events(spark: SparkSession, sources: Iterable[Source], folder: Path) -> None:
-    """Do what `ingest.write_events` does with all lines of the sources.
-
-    Raises:
-        NoEventsError: a source has no event file.
-
-    """
-    files = [file for source in sources for file in event_files(source)]
+def store_events(spark: SparkSession, files: Iterable[EventFile], folder: Path) -> None:
+    """Do what `ingest.write_events` does with all lines of the files."""
     tasks = divided(files, spark.sparkContext.defaultParallelism)
     scratch = folder.with_name(f"_{folder.name}-{uuid.uuid4().hex}")
     try:
@@ -87,8 +81,12 @@ def store_events(spark: SparkSession, sources: Iterable[Source], folder: Path) -
 
 
 def event_files(source: Source) -> list[EventFile]:
-    """Return the event files below a folder, without those that Spark takes for hidden; raises NoEventsError."""
-    ingest.require_event_files(source.folder)
+    """Return the event files below a folder, without those that Spark takes for hidden.
+
+    Raises:
+        NoEventsError: there is none.
+
+    """
     root = Path(source.folder).absolute()
     found = []
     for folder, folders, names in os.walk(root, followlinks=True):
@@ -99,12 +97,9 @@ def event_files(source: Source) -> list[EventFile]:
                 below = path.relative_to(root).as_posix()
                 place = (f"{source.prefix}{run_of(below)}", f"{source.prefix}{below}")
                 found.append(EventFile(str(path), *place, path.stat().st_size))
+    if not found:
+        raise ingest.no_event_file(root)
     return found
-
-
-def input_bytes(folders: Iterable[str]) -> int:
-    """Return the size of all event files below some folders; raises NoEventsError."""
-    return sum(file.size for folder in folders for file in event_files(Source(folder)))
 
 
 def _is_hidden(name: str) -> bool:

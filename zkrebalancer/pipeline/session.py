@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
 import tempfile
 import zipfile
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.pipeline import progress
 from zkrebalancer.pipeline.interrupts import interruptible
+from zkrebalancer.pipeline.spark_classes import class_options
 from zkrebalancer.protocol.errors import RebalancerError
 
 LOCAL = "local[*]"
@@ -59,7 +61,8 @@ _OPTIMIZING = (
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"  # 48 MB would fill up
 LITTLE_BYTES = 1_000_000_000
 _DAEMON = "zkrebalancer.pipeline.python_daemon"
-_JAVA_OPTIONS = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()} -XX:-UsePerfData"
+_JAVA_OPTIONS = (f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}", "-XX:-UsePerfData")
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of the JVM that only composes the driver's command
 _BOUNDED = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # compressed; 10 to 20 times as large when sorted
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one per kind of event: saves a sort
@@ -84,11 +87,15 @@ class SparkFailedError(RebalancerError):
 
 @contextmanager
 def spark_session(
-    master: str = LOCAL, memory: str | None = None, settings: Mapping[str, str] | None = None
+    master: str = LOCAL,
+    memory: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    records_classes: bool = False,
 ) -> Iterator[SparkSession]:
     """Start Spark on `master`; `memory` ("2g") limits the driver, which does all the work on a local master.
 
-    `settings` are Spark's, and take precedence.
+    `settings` are Spark's, and take precedence. `records_classes`: if there is no class archive, record one.
 
     Raises:
         MissingToolError: there is no JDK, or it is too old.
@@ -101,14 +108,16 @@ def spark_session(
     if master.startswith("local-cluster"):
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     temporary = tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-")
-    with interruptible() as install_handlers, temporary as scratch:
+    classes = class_options(str(java), settings or {}, records=records_classes)
+    with interruptible() as install_handlers, temporary as scratch, classes as archive:
         options: dict[str, str | bool | int | float | None] = {
             **_QUIET,
             **_BOUNDED,
             _JAVA: f"{_COLLECTOR} {_OPTIMIZING}",
             "spark.local.dir": scratch,
-            "spark.driver.extraJavaOptions": f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}"',
+            "spark.driver.extraJavaOptions": shlex.join([*_JAVA_OPTIONS, f"-Djava.io.tmpdir={scratch}", *archive]),
             "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
             **({} if memory is None else {"spark.driver.memory": memory}),
             **({"spark.python.daemon.module": _DAEMON} if master.startswith("local[") else {}),
@@ -140,9 +149,12 @@ def for_input(size: int) -> dict[str, str]:
 
 
 @contextmanager
-def spark_job(title: str, master: str, memory: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+def spark_job(
+    title: str, master: str, memory: str | None, settings: Mapping[str, str], *, records_classes: bool = False
+) -> Iterator[SparkSession]:
     """Start Spark as `spark_session` does, and show below `title` how far it is."""
-    with spark_session(master, memory, settings) as spark, progress.shown(spark.sparkContext, title):
+    started = spark_session(master, memory, settings, records_classes=records_classes)
+    with started as spark, progress.shown(spark.sparkContext, title):
         yield spark
 
 

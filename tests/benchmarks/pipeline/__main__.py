@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.pipeline 1 5 20` (millions; 20 take 5 GB of disk until they are measured). Spark gets two
 cores and a heap that keeps its processes below 4 GB in total; plain Python is one process. The results are compared.
-Memory is sampled over all processes of a command.
+Memory is sampled over all processes of a command. Without a class archive of Spark's, a short run records one first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.pipeline import measuring
+from tests.benchmarks.pipeline import measuring, timeline
 from tests.benchmarks.pipeline.plain import STEP, VERDICT
 from tests.benchmarks.pipeline.world import World
+from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.pipeline.spark_classes import archives_of
 
 HEAP = "2600m"
 TABLE = """| events | on disk | Spark | peak memory | peer | peak memory | ratio | answers |
@@ -46,18 +48,48 @@ def told(document: dict[str, Any], out: Path) -> dict[str, Any]:
     }
 
 
+def written(millions: float, folder: Path) -> Path:
+    """Write that many events into a new folder."""
+    folder.mkdir()
+    world = World(folder)
+    world.run(int(millions * 1e6))
+    print(f"{world.written:,} events; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return folder
+
+
+def command(folder: Path, out: Path) -> list[str]:
+    """Return the command that is measured."""
+    return [
+        *(sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)),
+        *("--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"),
+    ]
+
+
+def record_classes() -> None:
+    """Run the command on few events if it would record a class archive, which takes time."""
+    archives = archives_of(find_java(), os.environ)
+    if archives is not None and not archives.folder.is_dir():
+        with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
+            measuring.measured(command(written(0.001, Path(scratch, "events")), Path(scratch, "out")))
+
+
+def followed(millions: float) -> timeline.Timeline:
+    """Run the command on that many events; return where its time went."""
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
+        folder, log = written(millions, Path(scratch, "events")), Path(scratch, "log")
+        log.mkdir()
+        measuring.measured([*command(folder, Path(scratch, "out")), *timeline.settings(log)])
+        (file,) = (path for path in log.iterdir() if not path.name.startswith("."))
+        with file.open() as lines:
+            return timeline.read(lines)
+
+
 def compare(millions: float) -> str:
     """Measure both sides on that many events, compare their results, and return a row of TABLE."""
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
-        folder, out = Path(scratch, "events"), Path(scratch, "out")
-        folder.mkdir()
-        world = World(folder)
-        world.run(int(millions * 1e6))
+        folder, out = written(millions, Path(scratch, "events")), Path(scratch, "out")
         size_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-        print(f"{world.written:,} events; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-        command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
-        command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
-        spark_s, spark_mib, document = measuring.measured(command)
+        spark_s, spark_mib, document = measuring.measured(command(folder, out))
         plain_s, plain_mib, said = measuring.measured(
             [sys.executable, "-m", "tests.benchmarks.pipeline.plain", str(folder)]
         )
@@ -73,7 +105,13 @@ def main() -> None:
     """Measure the sizes given as arguments; print the table of `docs/benchmarks.md`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("millions", nargs="*", type=float, default=[1, 5, 20], help="of events")
+    parser.add_argument("--timeline", action="store_true", help="instead, show where Spark's time goes")
     arguments = parser.parse_args()
+    record_classes()
+    if arguments.timeline:
+        for millions in arguments.millions:
+            print(followed(millions), flush=True)
+        return
     print(TABLE)
     for millions in arguments.millions:
         print(compare(millions), flush=True)

@@ -42,7 +42,7 @@ def test_settings_are_passed_to_spark(name: str, monkeypatch: pytest.MonkeyPatch
     """Do not pass `settings` on."""
     passed: list[dict[str, str]] = []
 
-    def refuse(_master: str, _memory: str | None, settings: dict[str, str]) -> None:
+    def refuse(_master: str, _memory: str | None, settings: dict[str, str], **_: bool) -> None:
         passed.append(settings)
         raise session.SparkFailedError("as wanted")
 
@@ -68,7 +68,7 @@ def test_missing_input_is_told_before_spark_starts(
     arguments: tuple[str, ...], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "spark_session", lambda *_: pytest.fail("Spark starts"))
+    monkeypatch.setattr(session, "spark_session", lambda *_, **_more: pytest.fail("Spark starts"))
     result = CliRunner().invoke(zkrebalancer, [*arguments, "--out", "."])
     assert isinstance(result.exception, RebalancerError)
     assert why in str(result.exception)

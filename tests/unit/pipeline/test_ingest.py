@@ -13,7 +13,7 @@ from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.reading import NoEventsError, find_flaw
 from zkrebalancer.pipeline import local_files
 from zkrebalancer.pipeline.ingest import blocks, parse, read_events, read_lines, rejects, write_events
-from zkrebalancer.pipeline.local_files import Source
+from zkrebalancer.pipeline.local_files import Source, event_files
 
 BROKEN = {
     3: ("nonsense", "not a JSON object"),
@@ -45,7 +45,7 @@ def store(spark: SparkSession, folder: Path, out: Path, *, through_spark: bool) 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local_files, "MIN_TASK_BYTES", 1_000)
             patch.setattr(local_files, "MAX_TASK_BYTES", 1_000)
-            local_files.store_events(spark, [Source(str(folder))], out)
+            local_files.store_events(spark, event_files(Source(str(folder))), out)
         return
     small = {"spark.sql.files.maxPartitionBytes": "1000", "spark.sql.files.openCostInBytes": "1"}
     usual = {key: spark.conf.get(key) for key in small}

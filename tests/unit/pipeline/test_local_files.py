@@ -53,5 +53,16 @@ def test_files_are_named_like_sparks(tmp_path: Path) -> None:
         ("p/x/y", "p/x/y/e.jsonl", 1),
     ]
     assert run_of("a=b/c/events/events/d.jsonl") == "a=b/c/events"
-    with pytest.raises(NoEventsError):
-        event_files(Source(str(tmp_path / "none")))
+
+
+def test_a_folder_may_consist_of_links_but_not_of_hidden_files(tmp_path: Path) -> None:
+    """In `event_files`, do not follow links."""
+    for name in ("links", "hidden", "x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "x" / "a.jsonl").write_text("x")
+    (tmp_path / "links" / "y").symlink_to(tmp_path / "x")
+    (tmp_path / "hidden" / ".a.jsonl").write_text("x")
+    assert [file.name for file in event_files(Source(str(tmp_path / "links")))] == ["y/a.jsonl"]
+    for folder in ("hidden", "none"):
+        with pytest.raises(NoEventsError, match=f"{folder} contains no event file"):
+            event_files(Source(str(tmp_path / folder)))

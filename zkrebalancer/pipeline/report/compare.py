@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline import batch
-from zkrebalancer.pipeline.local_files import Source
+from zkrebalancer.pipeline.local_files import EventFile, Source, event_files
 from zkrebalancer.pipeline.report import measures, results
-from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
+from zkrebalancer.pipeline.report.folders import Run, Setting
 from zkrebalancer.pipeline.report.sentences import (
     AFTER,
     LAG,
@@ -59,20 +59,30 @@ class Comparison:
     changes: dict[str, list[tuple[float, str]]]
 
 
-def compare(
-    spark: SparkSession | None, paths: Sequence[Path], out: Path, *, with_untrusted: bool = False
-) -> Comparison:
-    """Compare all runs below these folders and in these files, and leave the facts as Parquet in `out`.
-
-    `spark` None: there are only files. `with_untrusted`: runs that are finished, but not trusted, count too.
+def event_files_below(directories: Sequence[Path]) -> list[EventFile]:
+    """Return all event files; `run` and `name` start with a folder's name, as in `folders.run_name`.
 
     Raises:
-        ConfigurationError: there is no run, or a result cannot be read.
         NoEventsError: a folder has no events.
 
     """
-    runs = find_runs(paths)
-    tables = None if spark is None else _facts(spark, [path for path in paths if path.is_dir()], out)
+    sources = [Source(str(directory), f"{directory}/") for directory in dict.fromkeys(directories)]
+    return [file for source in sources for file in event_files(source)]
+
+
+def compare(
+    spark: SparkSession | None,
+    runs: list[Run],
+    files: Sequence[EventFile],
+    out: Path,
+    *,
+    with_untrusted: bool = False,
+) -> Comparison:
+    """Compare all runs, some of which have event files, and leave the facts as Parquet in `out`.
+
+    `spark` None: there are no event files. `with_untrusted`: runs that are finished, but not trusted, count too.
+    """
+    tables = None if spark is None else batch.write_tables(spark, files, str(out / FACTS))
     changes = _changes_of(runs, tables)  # a row for each change of each run
     frame = _figures(runs, changes, tables)  # a row for each run
     counted = [run for run in runs if not run.doubts or (with_untrusted and run.is_complete)]
@@ -114,12 +124,6 @@ def _figures(runs: Sequence[Run], changes: pd.DataFrame, tables: Mapping[str, Da
     frame = _of_runs(runs).merge(rows, on="run", how="left")
     frame = frame.merge(changes.groupby("run")[list(LAG)].median(), on="run", how="left")
     return frame.reindex(columns=[*frame.columns, *(name for name in MEASURES if name not in frame.columns)])
-
-
-def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[str, DataFrame]:
-    """Write the tables of all folders; `run` and `file` start with a folder's name, as in `folders.run_name`."""
-    sources = [Source(str(directory), f"{directory}/") for directory in dict.fromkeys(directories)]
-    return batch.write_tables(spark, sources, str(out / FACTS))
 
 
 def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
