@@ -44,7 +44,7 @@ def report_of(lines: list[str], folder: Path) -> tuple[Comparison, str]:
     file.write_text("".join(lines))
     out = folder / "out"
     out.mkdir()
-    found = compare(None, [file], out)
+    found = compare(None, find_runs([file]), [], out)
     output.write(found, out)
     return found, (out / output.PAGE).read_text()
 
