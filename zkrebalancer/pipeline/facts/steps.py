@@ -22,6 +22,7 @@ def windows(events: DataFrame) -> DataFrame:
     by_run = Window.partitionBy("run").orderBy(*ORDER)
     return (
         events.where(F.col("kind") == "step")
+        .coalesce(1)  # they are few, and need not be moved
         .select(
             "run",
             F.col("number").alias("step"),
