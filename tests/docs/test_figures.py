@@ -132,3 +132,17 @@ def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...
                 assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, protocol)
                 compared += 1
     assert compared >= MIN_COMPARED
+
+
+def test_the_table_of_heartbeats() -> None:
+    _columns, rows = table("docs/experiments.md", "settled, ms | first record, ms")
+    assert len(rows) == 12
+    for row, cells in rows:
+        protocol, _, interval = row.removesuffix(" ms").replace(",", "").partition(" ")
+        settings = f"heartbeat-{interval}" if interval not in {"", "500"} else "tuned"
+        runs = [run for run in results(RUNS) if (run["scenario"], run["protocol"]) == ("scale-out", protocol)]
+        figures = [run["measures"] for run in runs if run["settings"] == settings]
+        for cell, measure in zip(cells, ("settled_ms", "first_record_ms", "unowned_partition_ms"), strict=False):
+            is_time = measure != "unowned_partition_ms"
+            found = statistics.median(figure[measure] for figure in figures) / (1 if is_time else 1_000)
+            assert cell == pytest.approx(found, abs=ROUNDED if is_time else 0.06), (row, measure)
