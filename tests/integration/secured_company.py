@@ -107,7 +107,7 @@ def commands_at(place: list[str], folder: Path, names: Collection[str] | None = 
             needed = [
                 one.opts[0] if isinstance(one, click.Option) else str(one.name)
                 for one in command.params
-                if one.required
+                if one.required or (name in files and isinstance(one, click.Argument))
             ]
             words = [
                 word
