@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
@@ -17,22 +17,28 @@ from consumer_agent.membership.events import Revoked
 from consumer_agent.runtime.notices import Tell
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 
+# Python drops an exception that comes within a deallocation.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 LOOP = asyncio.new_event_loop()  # never runs
 LOOP.close()
 STRIDES = [pytest.param(1, marks=pytest.mark.long), 29]
 
 
-def driven(coroutine: Coroutine[Any, Any, object]) -> object:
-    """Run a coroutine to its end, as if in a task."""
+@pytest.fixture(autouse=True)
+def running_loop() -> Iterator[None]:
+    """Let coroutines believe that a loop runs them."""
     asyncio._set_running_loop(LOOP)
+    yield
+    asyncio._set_running_loop(None)
+
+
+def driven(coroutine: Coroutine[Any, Any, object]) -> object:
+    """Run a coroutine to its end, as if in a task; no call follows that an interrupt could hit."""
     try:
         while True:
             coroutine.send(None)
     except StopIteration as end:
         return end.value
-    finally:
-        asyncio._set_running_loop(None)
-        coroutine.close()
 
 
 class Driven:
