@@ -41,7 +41,8 @@ h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bot
 h3 { font-size: 1.05rem; margin-bottom: .3rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; font-size: 13.5px; }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th { border-bottom: 1px solid #888; }
+th:first-child, td:first-child { text-align: left; } td:first-child, th { white-space: normal; }
+th { border-bottom: 1px solid #888; }
 figure { margin: 1rem 0; } figcaption { font-size: 13.5px; opacity: .85; }
 td { vertical-align: top; } td small { display: block; opacity: .85; white-space: normal; }
 td.good { background: #0a81; } td.bad { background: #d642; font-weight: 600; }
