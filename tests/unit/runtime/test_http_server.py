@@ -226,8 +226,9 @@ class Counted(Pace):
         self.requests += 1
 
 
-def test_each_request_waits_for_its_turn_also_on_one_connection() -> None:
+def test_each_request_waits_for_its_turn_also_on_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `_Handler`, let a client that keeps its connection go on: a flood delays the loop."""
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 10 * WITHIN_S)
     server = serve(("127.0.0.1", 0), pages())
     server.pace = pace = Counted()
     try:
@@ -235,7 +236,8 @@ def test_each_request_waits_for_its_turn_also_on_one_connection() -> None:
             client.sendall(b"GET /leader HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
             answers = b""
             while answers.count(b"200 OK") < 3:
-                answers += client.recv(1_000)
+                answers += (received := client.recv(1_000))
+                assert received
     finally:
         server.stop(timeout=0)
     assert pace.requests >= 3
