@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import gevent
@@ -74,10 +75,10 @@ def run_all(commands: list[tuple[object, ...]]) -> list[Result]:
 class WarmCommand:
     """A command that has begun; what it prints goes to files in memory."""
 
-    def __init__(self, program: str, *arguments: object) -> None:
+    def __init__(self, program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
         self._arguments = command_of(program, *arguments)
         self._outputs = [os.memfd_create(name) for name in ("out", "err")]
-        self._process = starter().begin(self._arguments[2:], self._outputs[0], self._outputs[1])
+        self._process = starter().begin(self._arguments[2:], self._outputs[0], self._outputs[1], environment)
 
     def result(self) -> Result:
         """Wait for its end, while the test's ZooKeeper session lives on."""

@@ -26,7 +26,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
 from consumer_agent import Consumer, GroupInUseError
-from tests.integration.commands import command_of
+from tests.integration.commands import WarmCommand, command_of
 from tests.integration.fake_coordinator import Stage
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults, kafka, state, zookeeper
@@ -40,6 +40,11 @@ from zkrebalancer.runtime.zk import patient_hosts
 WAIT_S = WITHIN_S
 SESSION_S = 20.0  # on a machine that stalls for seconds, a short session would expire
 MAIN_CLASSES = {"kafka": kafka.MAIN_CLASS, "zookeeper-1": zookeeper.MAIN_CLASS}
+PROPERTIES = {
+    "group.initial.rebalance.delay.ms": "1234",
+    "zookeeper.session.timeout.ms": "8000",
+    "offsets.topic.replication.factor": "3",  # more than there are brokers
+}
 COMMAND = [sys.executable, "-c", "from zkrebalancer.cli.main import main; main()", "cluster"]
 HOLDER = """
 import sys, time
@@ -94,6 +99,9 @@ class StandingCluster:
         self.environment = {**child_environment(), "XDG_STATE_HOME": str(home)}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; what starts no server is a fork, which costs less."""
+        if arguments[0] in {"status", "down"}:
+            return WarmCommand("zkrebalancer", "cluster", *arguments, environment=self.environment).result()
         return subprocess.run(
             [*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=500, check=False
         )
@@ -211,27 +219,21 @@ def test_nothing_survives_a_holder_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all_dead(servers) and not folder.exists(), "the guard to clean up")
 
 
-def test_a_cluster_started_on_a_thread_outlives_the_thread() -> None:
+def test_a_cluster_started_on_a_thread_outlives_the_thread_and_ends_with_its_programs() -> None:
     cluster = LocalCluster(broker="none")
     thread = threading.Thread(target=cluster.start)
     thread.start()
     thread.join()
     assert zookeeper.zxid(cluster.zookeeper) >= 0
+    added = cluster.program("added", [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"])
+    added.spawn()
+    wait_until(lambda: added.log.read_text() == "here\n", "its output")
+    assert [server.name for server in servers_of(cluster.directory)] == ["zookeeper-1", "added"]
+    assert added.is_running
     folder = cluster.directory
     cluster.stop()
-    assert not folder.exists()
-
-
-def test_a_program_added_to_a_cluster_ends_with_it() -> None:
-    with LocalCluster(broker="none") as cluster:
-        added = cluster.program(
-            "added", [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
-        )
-        added.spawn()
-        wait_until(lambda: added.log.read_text() == "here\n", "its output")
-        assert [server.name for server in servers_of(cluster.directory)] == ["zookeeper-1", "added"]
-        assert added.is_running
     assert not added.is_running
+    assert not folder.exists()
 
 
 def test_a_server_that_dies_at_its_start_is_reported_with_its_log(tmp_path: Path) -> None:
@@ -312,21 +314,26 @@ def test_an_ensemble_serves_on_without_one_server(clients: Callable[[str], Kazoo
         assert client.retry(client.exists, "/after") is not None
 
 
+@pytest.fixture(scope="module")
+def with_properties() -> Iterator[LocalCluster]:
+    with LocalCluster(chroot="/kafka", kafka_properties=PROPERTIES) as cluster:
+        yield cluster
+
+
 def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
-    clients: Callable[[str], KazooClient],
+    with_properties: LocalCluster, clients: Callable[[str], KazooClient]
 ) -> None:
-    properties = {"group.initial.rebalance.delay.ms": "1234", "zookeeper.session.timeout.ms": "8000"}
-    with LocalCluster(chroot="/kafka", kafka_properties=properties) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        assert "group.initial.rebalance.delay.ms = 1234\n" in cluster.broker.log.read_text()
-        for server in (cluster.broker, *cluster.zookeeper_servers):
-            assert f"{MAIN_CLASSES[server.name]}.jsa" in Path(f"/proc/{server.pid}/maps").read_text()
-        admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(WAIT_S)
-        client = clients(cluster.zookeeper)
-        assert list(json.loads(client.get("/brokers/topics/orders")[0])["partitions"]) == ["0", "1", "2"]
-        cluster.broker.kill()
-        cluster.broker.start()
-        wait_until(lambda: "orders" in admin.list_topics(timeout=WAIT_S).topics, "the topic after the restart")
+    cluster = with_properties
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    assert "group.initial.rebalance.delay.ms = 1234\n" in cluster.broker.log.read_text()
+    for server in (cluster.broker, *cluster.zookeeper_servers):
+        assert f"{MAIN_CLASSES[server.name]}.jsa" in Path(f"/proc/{server.pid}/maps").read_text()
+    admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(WAIT_S)
+    client = clients(cluster.zookeeper)
+    assert list(json.loads(client.get("/brokers/topics/orders")[0])["partitions"]) == ["0", "1", "2"]
+    cluster.broker.kill()
+    cluster.broker.start()
+    wait_until(lambda: "orders" in admin.list_topics(timeout=WAIT_S).topics, "the topic after the restart")
 
 
 def _check_pages(cluster: LocalCluster) -> None:
@@ -399,13 +406,13 @@ def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
             assert [record.offset for record in agent.poll(WAIT_S)] == [3, 4]
 
 
-def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups() -> None:
+def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups(with_properties: LocalCluster) -> None:
     """Their `offsets.topic.replication.factor`, by default 3, is above their number: no group coordinator ever answers.
 
     In `LookAtKafka._learned`, believe nothing: the consumer waits for ever.
     """
-    too_many = {"offsets.topic.replication.factor": "3"}
-    with LocalCluster(chroot="/kafka", kafka_properties=too_many) as cluster, closing(Stage(cluster, 1)) as stage:
+    cluster = with_properties
+    with closing(Stage(cluster, 1)) as stage:
         stage.produce([0], 5)
         place: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": stage.group}
         with Consumer(**place) as agent:
