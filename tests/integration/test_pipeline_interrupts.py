@@ -64,7 +64,7 @@ def having(argument: str, processes: list[psutil.Process]) -> list[psutil.Proces
     [
         (("weights", "--events"), starts_spark, signal.SIGINT),
         (("run", "--events"), has_a_jvm, signal.SIGTERM),
-        (("sweep", "--repeat", "50"), computes, signal.SIGINT),
+        pytest.param(("sweep", "--repeat", "50"), computes, signal.SIGINT, marks=pytest.mark.long),
         (("watch", "--interval", "1", "--events"), makes_tables, signal.SIGINT),
     ],
 )

@@ -22,7 +22,7 @@ from tests.support.command import processes_naming
 from zkrebalancer.localcluster.server import Program
 
 PARTITIONS = 6
-RECORDS = 300  # of each partition, at a time
+RECORDS = 120  # of each partition, at a time
 POLLING_DELAY_MS = 100  # of a stream without records; with Spark's 10, a JVM is never idle
 START_DEADLINE_S = 240.0  # of a JVM and its Python workers, two at once
 SPARK, AGENT = "spark_exactly_once.py", "exactly_once.py"

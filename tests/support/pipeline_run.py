@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.unit.pipeline.frames import Table
     from zkrebalancer.pipeline.report.compare import Comparison
 
-SEEDS = range(60)
+SEEDS = range(40)
 PLANNED = "planned"
 INVALID = 'no event\n{"kind": "committed", "mono_us": 1}\n'  # lines of the run PLANNED
 PAIRS = range(1, 8)  # the fewest with which two rivals can be told apart
