@@ -49,6 +49,13 @@ SHARD_MUTATIONS = (
         seeds=100,
     ),
     Mutation(
+        "a leadership after the number was written again makes the ids of the one before",
+        None,
+        (Edit("Coordinator.coordinator_startup", "{self._numbers.leadership}", ""),),
+        hostile="set_shards foreign_number",
+        seeds=200,
+    ),
+    Mutation(
         "a reply that comes with a new number of shards goes to a coordinator of the former number",
         None,
         (

@@ -74,7 +74,8 @@ class Coordinator:
         self.identity = identity
         self.shard = shard
         self._weighing = weighing
-        self.scheduler = Scheduler(limit, shard, numbers)
+        self._numbers = numbers or Numbers()
+        self.scheduler = Scheduler(limit, shard, self._numbers)
         self._own = self.scheduler.part(OWNER)
         self.quarantine = Quarantine(self.scheduler, self._drop, self._serve_again)
         self.obstacles = Obstacles(self.scheduler, self.quarantine, shard.obstacles)
@@ -101,7 +102,6 @@ class Coordinator:
         self._to_drop: deque[str] = deque()  # deleted groups that are still in memory
         self._rubbish = Rubbish(self.scheduler)  # data of ended leaderships
         self._stopping = False
-        self._leaderships = 0
 
     @property
     def groups_being_rebalanced(self) -> dict[str, bool]:
@@ -185,8 +185,9 @@ class Coordinator:
 
     def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
         """After winning the election, read all topics and groups, and check every group."""
-        self._leaderships += 1  # one epoch may have several, if a sync was refused meanwhile
-        seed = f"{self.coordinator_elector.session_id}/{self.shard.seed}{epoch}/{self._leaderships}"
+        # One epoch may have several, if a sync was refused meanwhile, or the number of shards was written as it is.
+        self._numbers.leadership += 1
+        seed = f"{self.coordinator_elector.session_id}/{self.shard.seed}{epoch}/{self._numbers.leadership}"
         self.scheduler.begin_leadership(seed, epoch_version, self.coordinator_elector.step_down)
         self.leadership = Leadership(
             scheduler=self.scheduler,

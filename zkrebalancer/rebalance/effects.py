@@ -24,10 +24,11 @@ class Now:
 
 @dataclass(slots=True)
 class Numbers:
-    """The last numbers given: of a call, and of a computation. All leaderships of one process share them."""
+    """The last numbers given: of a call, a computation, and a leadership. All machines of one process share them."""
 
     call_id: int = 0
     ticket: int = 0
+    leadership: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,23 @@ def test_leaders_go_on_beside_an_emptied_number() -> None:
     assert len(world.led_at) == elected
 
 
+def test_no_two_leaderships_of_a_session_make_the_same_ids_although_the_number_was_written_again() -> None:
+    """In `Coordinator.coordinator_startup`, count the leaderships of one machine: there is a new one, in its old epoch.
+
+    A member that has applied a command of the same id would seem to have applied the new one.
+    """
+    world = ShardWorld()
+    world.prepare(2)
+    process = world.add()
+    world.pass_time(SETTLED_MS)
+    seeds = [one.scheduler.id_seed for one in process.leading()]
+    for _ in range(2):
+        write(world, world.zk.nodes[paths.SHARDS].content)
+        world.pass_time(SETTLED_MS)
+        seeds += [one.scheduler.id_seed for one in process.leading()]
+    assert len(seeds) == len(set(seeds)) == 6
+
+
 def test_a_change_between_two_reads_is_no_damage() -> None:
     """In `AllShards._barrier_read`, compare no versions: the number is read, it changes, and the barrier is read."""
     world = ShardWorld()
