@@ -51,7 +51,7 @@ SHARD_MUTATIONS = (
     Mutation(
         "a leadership after the number was written again makes the ids of the one before",
         None,
-        (Edit("Coordinator.coordinator_startup", "{self._numbers.leadership}", ""),),
+        (Edit("Coordinator.coordinator_startup", "self._numbers.leadership += 1", "pass"),),
         hostile="set_shards foreign_number",
         seeds=200,
     ),
