@@ -229,7 +229,7 @@ def test_a_cluster_started_on_a_thread_outlives_the_thread_and_ends_with_its_pro
     added.spawn()
     wait_until(lambda: added.log.read_text() == "here\n", "its output")
     assert [server.name for server in servers_of(cluster.directory)] == ["zookeeper-1", "added"]
-    assert added.is_running
+    wait_until(lambda: added.is_running, "the program to run")
     folder = cluster.directory
     cluster.stop()
     assert not added.is_running
