@@ -221,15 +221,14 @@ def test_nothing_survives_a_holder_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_cluster_started_on_a_thread_outlives_the_thread_and_ends_with_its_programs() -> None:
     cluster = LocalCluster(broker="none")
-    thread = threading.Thread(target=cluster.start)
-    thread.start()
+    (thread := threading.Thread(target=cluster.start)).start()
     thread.join()
     assert zookeeper.zxid(cluster.zookeeper) >= 0
     added = cluster.program("added", [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"])
     added.spawn()
     wait_until(lambda: added.log.read_text() == "here\n", "its output")
     assert [server.name for server in servers_of(cluster.directory)] == ["zookeeper-1", "added"]
-    wait_until(lambda: added.is_running, "the program to run")
+    wait_until(lambda: added.is_running, "it")
     folder = cluster.directory
     cluster.stop()
     assert not added.is_running
@@ -414,8 +413,7 @@ def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups(with_pro
     cluster = with_properties
     with closing(Stage(cluster, 1)) as stage:
         stage.produce([0], 5)
-        place: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": stage.group}
-        with Consumer(**place) as agent:
+        with Consumer(zookeeper=cluster.zookeeper, bootstrap=cluster.bootstrap, group=stage.group) as agent:
             agent.subscribe([stage.topic])
             agent.poll(0)
             stage.start(stage.wait_member(), 0)
