@@ -22,6 +22,7 @@ CHANGES = {"joins": JOIN, "killed": KILL, "returns": RETURN, "at rest": "before"
 OF_RUNS = {  # the end of a row's name -> a measure of its runs, and how many of its units are one of the page's
     "time to the first record, ms": ("first_record_ms", 1),
     "partitions without a consumer, s": ("unowned_partition_ms", 1_000),
+    "partitions without an owner, s": ("unowned_partition_ms", 1_000),
     "delay of 99 % of the records, ms": ("delay_p99_ms", 1),
     "longest delay, ms": ("delay_max_ms", 1),
     "requests to ZooKeeper and broker": ("requests", 1),
@@ -49,10 +50,12 @@ def results(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (ROOT / "docs/data" / file).read_text().splitlines()]
 
 
-def settled_ms(file: str, protocol: str, change: str = JOIN, settings: str = "tuned") -> list[float]:
-    """Return the time to settled of each change of each run."""
+def of_steps(
+    file: str, protocol: str, change: str = JOIN, settings: str = "tuned", measure: str = "settled_ms"
+) -> list[float]:
+    """Return the time to settled, or another measure, of each change of each run."""
     return [
-        step["settled_ms"]
+        step[measure]
         for run in results(file)
         if (run["protocol"], run["settings"]) == (protocol, settings)
         for step in run["steps"]
@@ -82,10 +85,13 @@ def expected(row: str, change: str, file: str, protocol: str) -> float | None:
     """Return what a cell should be, None if it does not follow from results alone."""
     for words, (measure, unit) in OF_RUNS.items():
         if row.endswith(words):
-            return of_runs(file, protocol, measure) / unit if change == JOIN else None
+            if change == JOIN:
+                return of_runs(file, protocol, measure) / unit
+            is_of_steps = measure == "unowned_partition_ms"
+            return statistics.median(of_steps(file, protocol, change, measure=measure)) / unit if is_of_steps else None
     for words, summary in SUMMARIES.items():
         if words in row:
-            return summary(settled_ms(file, protocol, change)) if "record" not in row else None
+            return summary(of_steps(file, protocol, change)) if "record" not in row else None
     return None
 
 
@@ -99,12 +105,17 @@ def test_all_published_runs_are_trusted_and_nothing_went_wrong() -> None:
 
 def test_the_first_page() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
-    ours = sorted(statistics.median(settled_ms(file, "central-incremental")) for file in (RUNS, LATER))
+    ours = sorted(statistics.median(of_steps(file, "central-incremental")) for file in (RUNS, LATER))
     assert f"the median join settles in {ours[0]:.0f} to {ours[1]:.0f} ms" in text
-    kafkas = [statistics.median(settled_ms(RUNS, name)) for name in ("kip848", "classic-range", "classic-cooperative")]
+    kafkas = [statistics.median(of_steps(RUNS, name)) for name in ("kip848", "classic-range", "classic-cooperative")]
     assert f"take {min(kafkas):.0f} to {max(kafkas):,.0f} ms with heartbeats every 500 ms" in text
-    quick = statistics.median(settled_ms(RUNS, "kip848", settings="heartbeat-50"))
+    quick = statistics.median(of_steps(RUNS, "kip848", settings="heartbeat-50"))
     assert f"KIP-848 takes {quick:.0f} ms with heartbeats every 50 ms" in text
+    names = ("central-incremental", "kip848", "classic-cooperative")
+    unowned = [of_steps(RUNS, name, KILL, measure="unowned_partition_ms") for name in names]
+    here, *others = (round(statistics.median(values) / 1_000) for values in unowned)
+    assert len(set(others)) == 1
+    assert f"partitions have no owner for {here} s in all instead of {others[0]} s" in text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +147,7 @@ def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...
 
 def test_the_table_of_heartbeats() -> None:
     _columns, rows = table("docs/experiments.md", "settled, ms | first record, ms")
-    assert len(rows) == 12
+    assert len(rows) == 13
     for row, cells in rows:
         protocol, _, interval = row.removesuffix(" ms").replace(",", "").partition(" ")
         settings = f"heartbeat-{interval}" if interval not in {"", "500"} else "tuned"
