@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
@@ -30,6 +31,13 @@ OF_RUNS = {  # the end of a row's name -> a measure of its runs, and how many of
     "records delivered twice": ("duplicated", 1),
 }
 MIN_COMPARED = 12
+AT_REST = {  # the end of a row's name -> a column of the table of runs
+    "processor time of everything, ms per s": "rest_cpu_ms_per_s",
+    "processor time, ms per second": "rest_cpu_ms_per_s",
+    "requests per second": "rest_requests_per_s",
+    "memory of everything, MB": "rss_mb",
+    "total memory, MB": "rss_mb",
+}
 
 
 def late(values: list[float]) -> float:
@@ -143,6 +151,40 @@ def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...
                 assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, protocol)
                 compared += 1
     assert compared >= MIN_COMPARED
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        (
+            "docs/results.md",
+            "this project, incremental",
+            ("central-incremental", "kip848", "classic-range", "classic-cooperative"),
+        ),
+        ("docs/experiments.md", "central-incremental | gateway-central | kip848 | classic-range", ()),
+    ],
+)
+def test_costs_at_rest(page: str, heading: str, names: tuple[str, ...]) -> None:
+    with (ROOT / "docs/data/experiments-2026-11-27-runs.csv").open() as file:
+        runs = [run for run in csv.DictReader(file) if (run["scenario"], run["settings"]) == ("scale-out", "tuned")]
+    columns, rows = table(page, heading)
+    compared = 0
+    for row, cells in rows:
+        for measure in (measure for words, measure in AT_REST.items() if row.endswith(words)):
+            for protocol, cell in zip(names or columns, cells, strict=True):
+                found = statistics.median(float(run[measure]) for run in runs if run["protocol"] == protocol)
+                assert cell == pytest.approx(found, abs=ROUNDED), (row, protocol)
+                compared += 1
+    assert compared == 3 * len(columns)
+
+
+def test_short_heartbeats_on_the_page_of_results() -> None:
+    text = " ".join((ROOT / "docs/results.md").read_text().split())
+    runs = [
+        run["measures"] for run in results(RUNS) if (run["protocol"], run["settings"]) == ("kip848", "heartbeat-50")
+    ]
+    settled, first = (statistics.median(run[what] for run in runs) for what in ("settled_ms", "first_record_ms"))
+    assert f"settles a join in {settled:.0f} ms and has the first record after {first:.0f} ms" in text
 
 
 def test_the_table_of_heartbeats() -> None:
