@@ -37,7 +37,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
-ASK_INTERVALS_S = 0.05, 0.5  # a twentieth of the time waited so far, within these
+ASK_INTERVAL_S, LONGEST_ASK_INTERVAL_S = 0.05, 0.5  # a twentieth of the time waited so far, within these
 ADMIN_DEADLINE_S = 120.0
 OWN_SESSION_TIMEOUT_MS = 30_000  # its thread sends no heartbeat while a Kafka call blocks it, for seconds
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
@@ -332,14 +332,21 @@ class Lab:
 
     # Waiting --------------------------------------------------------------------------------------------------------
 
-    def wait_for(self, what: str, is_so: Callable[[], bool], deadline_s: float = SETTLE_DEADLINE_S) -> None:
+    def wait_for(
+        self,
+        what: str,
+        is_so: Callable[[], bool],
+        deadline_s: float = SETTLE_DEADLINE_S,
+        *,
+        longest_s: float = LONGEST_ASK_INTERVAL_S,
+    ) -> None:
         """Poll until `is_so` holds, less often the longer that takes; raises NotReachedError."""
-        began, (shortest_s, longest_s) = time.monotonic(), ASK_INTERVALS_S
+        began = time.monotonic()
         while not is_so():
             waited_s = time.monotonic() - began
             if waited_s > deadline_s:
                 raise NotReachedError(f"{what}: not reached within {deadline_s:g} s")
-            gevent.sleep(max(shortest_s, min(longest_s, waited_s / 20)))
+            gevent.sleep(max(ASK_INTERVAL_S, min(longest_s, waited_s / 20)))
 
     def require_running(self, *names: str) -> None:
         """Raise an error if one of these processes has ended, with the reason; unknown names are ignored."""

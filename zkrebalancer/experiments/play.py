@@ -16,7 +16,7 @@ import gevent
 
 from zkrebalancer.experiments import helix, servers
 from zkrebalancer.experiments.costs import Costs
-from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab, NotReachedError
+from zkrebalancer.experiments.lab import ASK_INTERVAL_S, GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings
@@ -375,7 +375,9 @@ class Play:
             return is_over and time.monotonic() - began_s >= step.at_least_s
 
         title = f"{step.name} {step.target}".strip()
-        self.lab.wait_for(f"step {title}: the group at rest", is_so, step.deadline_s)
+        what = f"step {title}: the group at rest"
+        # The step, and with it its costs, ends when this returns: its end may not depend on how long it took.
+        self.lab.wait_for(what, is_so, step.deadline_s, longest_s=ASK_INTERVAL_S)
 
 
 def known_load(scenario: Scenario, cast: Cast) -> Weights:

@@ -273,8 +273,9 @@ class Run:
             figures[name] = getattr(verdict, name)
         self._result["steps"], self._result["measures"] = steps, figures
         if self.plan.cast.groups == 1:
-            read = throughput(EventFiles(directory, Problems()))
-            self._result["steps"] = [{**step, **read[number]} for step, number in zip(steps, read, strict=True)]
+            read = throughput(EventFiles(directory, Problems())).values()
+            # In a run that was interrupted, `read` has one more: the step that did not end.
+            self._result["steps"] = [{**step, **more} for step, more in zip(steps, read, strict=False)]
         self._result["problems"] = list(verdict.problems)
 
     def _copy(self, events: Path) -> None:

@@ -58,6 +58,24 @@ def test_an_unreadable_event_is_a_doubt(tmp_path: Path, written: list[str]) -> N
     assert (result["complete"], result["trusted"]) == (True, False)
 
 
+def test_a_run_that_was_interrupted_has_the_steps_that_ended(
+    tmp_path: Path, written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written[:] = [json.dumps(event("step", name=name, target="", number=n)) for n, name in ((1, "before"), (2, "join"))]
+    write = Run._run
+
+    def fail(run: Run, events: Path) -> None:
+        write(run, events)
+        raise LocalClusterError("no broker")
+
+    monkeypatch.setattr(Run, "_run", fail)
+    with pytest.raises(LocalClusterError, match="no broker"):
+        Run(PLAN, tmp_path, print).perform()
+    result = result_in(tmp_path)
+    assert [(step["name"], step["lag_max"]) for step in result["steps"]] == [("before", 0)]
+    assert (result["complete"], result["doubts"]) == (False, ["did not finish: no broker"])
+
+
 def test_only_one_process_performs_a_run(tmp_path: Path) -> None:
     (tmp_path / PLAN.folder).mkdir(parents=True)
     with (
