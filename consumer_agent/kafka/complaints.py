@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from confluent_kafka import KafkaError, Message
 
+from consumer_agent.runtime.shared_state import SharedState
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime import logs
 
@@ -13,12 +14,13 @@ _log = logs.named(__name__)
 
 
 class Complaints:
-    """The complaints of one client."""
+    """The complaints of one client. `shared` counts the partitions with faults, for all clients of a consumer."""
 
-    def __init__(self, bootstrap: str, unreadable: set[fields.TopicPartition]) -> None:
-        """Begin without complaints; `bootstrap` is for the log. `unreadable` gets the partitions with faults."""
+    def __init__(self, bootstrap: str, shared: SharedState, is_over: Callable[[], bool]) -> None:
+        """Begin without complaints; `bootstrap` is for the log. `is_over`: the client ends, or another replaced it."""
         self._bootstrap = bootstrap
-        self._unreadable = unreadable
+        self._shared = shared
+        self._is_over = is_over
         self._is_cut_off = True  # at first, because a failure of the first connection is reported separately
         self._noted: set[tuple[str | None, int | None, int | None]] = set()
         self.trouble = ""  # librdkafka's last error about a broker, in parentheses
@@ -31,20 +33,24 @@ class Complaints:
         """Note an error of a broker; log when none can be reached."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
             self.trouble = f" ({error.str()})"
-        elif not self._is_cut_off:
+        elif not self._is_cut_off and not self._is_over():
             self._is_cut_off = True
             _log.warning("no Kafka broker can be reached at %s%s; still trying", self._bootstrap, self.trouble)
 
     def note_partition(self, message: Message, error: KafkaError | None) -> None:
         """Log an error of a partition, once until records come."""
         key = (message.topic(), message.partition(), None if error is None else error.code())
-        if key not in self._noted:
+        with self._shared.lock:
+            if key in self._noted or self._is_over():
+                return
             self._noted.add(key)
-            self._unreadable.add((message.topic() or "", message.partition() or 0))
-            _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+            self._shared.note_fetches(failing=[(message.topic() or "", message.partition() or 0)])
+        _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
     def forget(self, partitions: Container[fields.TopicPartition]) -> None:
         """Note that these partitions have no fault, because their records come, or are no longer fetched."""
-        if self._noted or self._unreadable:
-            self._noted = {key for key in self._noted if key[:2] not in partitions}
-            self._unreadable.difference_update([partition for partition in self._unreadable if partition in partitions])
+        if self._noted or self._shared.unreadable:
+            with self._shared.lock:
+                if not self._is_over():
+                    self._noted = {key for key in self._noted if key[:2] not in partitions}
+                    self._shared.note_fetches(working=partitions)

@@ -60,7 +60,7 @@ class Fetcher:
         self._names = topics
         self._begins_at = parse_offset_reset(config.auto_offset_reset)
         self._shared = shared
-        self._complaints = Complaints(config.bootstrap, shared.unreadable)
+        self._complaints = Complaints(config.bootstrap, shared, lambda: self._stopping)
         self.queries = OffsetQueries(store_settings(config))  # first, as either may have to wait for a token
         events = client_events.event_settings(config.kafka_config, shared, self._broker_error)
         self._consumer = self._made({**kafka_settings(config), **events})

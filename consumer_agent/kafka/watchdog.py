@@ -95,7 +95,7 @@ class WatchedFetcher:
         due = self._unreadable.due(offsets, now_s)
         for topic, number in self._unreadable.new(offsets):
             offset = offsets[topic, number]
-            self._shared.unreadable.add((topic, number))
+            self._shared.note_fetches(failing=[(topic, number)])
             _log.warning(
                 "%s/%s: no client gets Kafka's records from offset %s on: is its log damaged?", topic, number, offset
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from consumer_agent.errors import CommitFailedError, TooManyCommitsError
 from consumer_agent.membership.events import Origin, Position
@@ -47,8 +47,7 @@ class SharedState:
         self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
     ) -> None:
         """Begin empty, without a group and a lease; `record_reset` must not wait."""
-        lock = new_reentrant_lock()  # a signal's handler may ask for `metrics` while its thread holds it
-        self.lock = lock
+        self.lock = lock = new_reentrant_lock()  # a signal's handler may ask for `metrics` while its thread holds it
         self.changed = Condition(lock)  # wakes the application
         self.fetcher_wake = Condition(lock)  # wakes the fetcher
         self.buffer = buffer
@@ -57,8 +56,7 @@ class SharedState:
         self._record_reset = record_reset
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful, besides commits
-        # What the application knew when its poll began, or learned since.
-        self._view: frozenset[TopicPartition] = frozenset()
+        self._view: frozenset[TopicPartition] = frozenset()  # what it knew when its poll began, or learned since
         self.in_hand: Notice | None = None  # what `next_notice` returned, until its callback is over
         self.taken: list[Run] | None = None  # by a poll that has not returned yet
         self.is_interrupted = False  # a change of the buffer may be half done; see `Frontend.undo`
@@ -69,7 +67,7 @@ class SharedState:
         self._commits = AwaitedAnswers[CommitFailedError | None]()
         self.stored = AwaitedAnswers[tuple[Mapping[TopicPartition, int | None], str | None]]()
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
-        self.unreadable: set[TopicPartition] = set()  # whose fetches fail, until their next records
+        self.unreadable: frozenset[TopicPartition] = frozenset()  # whose fetches fail; only `note_fetches` changes it
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
         self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
@@ -164,6 +162,11 @@ class SharedState:
             self.stored.answer(token, (offsets, error))
             self.changed.notify()
 
+    def note_fetches(self, failing: Collection[TopicPartition] = (), working: Container[TopicPartition] = ()) -> None:
+        """Note partitions whose fetches fail, or no longer do; several threads may."""
+        with self.lock:
+            self.unreadable = frozenset(tp for tp in (*self.unreadable, *failing) if tp not in working)
+
     def fail(self, error: RebalancerError) -> None:
         """Raise this in the application's next poll."""
         with self.changed.lock:
@@ -209,10 +212,7 @@ class SharedState:
         self.presence.go()
 
     def take(
-        self,
-        max_records: int | None,
-        record_delivery: DeliveryRecorder,
-        among: Collection[TopicPartition] | None = None,
+        self, max_records: int | None, record: DeliveryRecorder, among: Collection[TopicPartition] | None = None
     ) -> list[Run]:
         """Return up to `max_records` records (None: all) of all partitions, or `among` some, if the lease holds now.
 
@@ -230,7 +230,7 @@ class SharedState:
             return []
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
-        record_delivery(runs, looked_at_us)
+        record(runs, looked_at_us)
         if self.buffer.has_shares and self.buffer.room:
             self.fetcher_wake.notify()
         return runs

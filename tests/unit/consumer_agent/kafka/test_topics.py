@@ -9,7 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_agent.kafka.complaints import Complaints
 from consumer_agent.kafka.topics import MAX_KNOWN_TOPICS, Topics
-from tests.unit.consumer_agent.messages import messages
+from consumer_agent.runtime.record_buffer import RecordBuffer
+from consumer_agent.runtime.shared_state import SharedState
+from tests.unit.consumer_agent.messages import ROOMY, messages
 
 
 class Client:
@@ -96,8 +98,8 @@ def test_topics_that_come_and_go_are_not_all_remembered() -> None:
 
 
 def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    unreadable: set[tuple[str, int]] = set()
-    complaints, (message,) = Complaints("b:1", unreadable), messages(("orders", 0), [1])
+    shared = SharedState(RecordBuffer(ROOMY), lambda: 0)
+    complaints, (message,) = Complaints("b:1", shared, lambda: False), messages(("orders", 0), [1])
     error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     for _ in range(2):
         complaints.note_partition(message, error)
@@ -105,4 +107,4 @@ def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pyt
         complaints.forget({("orders", 0)})
     assert len(caplog.records) == 2
     assert complaints._noted == set()
-    assert unreadable == set()
+    assert shared.unreadable == set()

@@ -31,6 +31,13 @@ def answers(offset: int) -> Answers:
     return lambda _partition, _where: offset
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
 class Client:
     """Stands for librdkafka: `count` records from where it was assigned, then it hangs if it is told to."""
 
@@ -187,6 +194,27 @@ def test_a_client_for_questions_that_hangs_is_replaced(start: Begin, monkeypatch
     assert found == [{PARTITION: None}, {PARTITION: 7}]
 
 
+def test_the_fetcher_and_the_machine_thread_note_unreadable_partitions_one_after_the_other(start: Begin) -> None:
+    """The set changed while the fetcher went through it, which ended the fetcher and so the consumer."""
+    setting = start([Client(0, hangs=False)])
+    watched, other = setting.fetcher, ("orders", 1)
+    found = mock.Mock(**{"due.return_value": [], "new.side_effect": [[PARTITION], [other]]})
+    with mock.patch.object(watched, "_unreadable", found):
+        watched._look_after_stuck([PARTITION], 0.0)
+        looking = threading.Thread(target=watched._look_after_stuck, args=([other], 0.0))
+
+        class Readable:
+            def __contains__(self, partition: object) -> bool:
+                if looking.ident is None:
+                    looking.start()
+                    looking.join(0.05)  # the machine thread runs meanwhile, as far as it may
+                return partition == PARTITION
+
+        watched.current._complaints.forget(Readable())
+        looking.join(DEADLINE_S)
+    assert setting.shared.unreadable == {other}
+
+
 def test_a_client_that_works_or_waits_is_left_alone(start: Begin) -> None:
     """In `WatchedFetcher.look_after`, do not compare the progress."""
     setting = start([Client(0, hangs=False)])
@@ -194,13 +222,11 @@ def test_a_client_that_works_or_waits_is_left_alone(start: Begin) -> None:
     for has_work in (False, True):  # before, it waits for something to do
         if has_work:
             setting.assign()
-            while not setting.clients[0].assigned_at:
-                time.sleep(0.001)
+            wait_until(lambda: bool(setting.clients[0].assigned_at))
         for _ in range(3):
             watched.look_after()
             watched._seen_s -= 2 * watchdog.STUCK_LIMIT_S
-            while watched.current.progress == watched._seen is not None:
-                time.sleep(0.001)
+            wait_until(lambda: watched.current.progress != watched._seen or watched._seen is None)
             watched.look_after()
     assert setting.clients[0].assigned_at == [0]
     assert not watched._replaced_at_s

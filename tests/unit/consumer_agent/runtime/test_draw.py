@@ -236,6 +236,24 @@ def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -
     assert [look_at(ALERT_MS + LOOK_INTERVAL_MS - 1), look_at(ALERT_MS + LOOK_INTERVAL_MS)] == [0, 1]
 
 
+def test_a_fetcher_that_was_replaced_says_nothing_of_partitions(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `Complaints`, do not ask `is_over`: a call that hung may return long after another client has begun."""
+
+    def unreadable() -> float:
+        with setting.shared.lock:
+            return setting.shared.metrics()["unreadable_partitions"]
+
+    failing = [news(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    setting.fetcher.stop()
+    setting.fetcher._take_in(failing)
+    assert (unreadable(), caplog.records) == (0, [])
+    setting.shared.note_fetches(failing=[PARTITION])  # by the other client
+    setting.fetcher._take_in(messages(PARTITION, [0]))
+    assert unreadable() == 1
+
+
 def test_a_refusal_is_told_once_until_records_come_again(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     topic, number = PARTITION
     refusal = Message(topic=topic, partition=number, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
