@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from zkrebalancer.experiments import protocols
 from zkrebalancer.pipeline.report import frontier, pictures
 from zkrebalancer.pipeline.report.folders import Run, Setting
 
@@ -17,7 +19,7 @@ def run(protocol: str, settings: str, seed: int, scenario: str = "scale-out") ->
     return Run(f"{protocol}/{scenario}/{settings}/{seed}", protocol, setting, seed, 5, (), "", "")
 
 
-def measured(figures: dict[Run, tuple[float | None, float, float]]) -> pd.DataFrame:
+def measured(figures: Mapping[Run, tuple[float | None, float, float]]) -> pd.DataFrame:
     rows = [(one.name, one.protocol, *values) for one, values in figures.items()]
     return pd.DataFrame(rows, columns=["run", "protocol", "settled_ms", "rest_cpu_ms_per_s", "rest_requests_per_s"])
 
@@ -56,6 +58,23 @@ def test_points_are_in_the_order_of_their_heartbeats() -> None:
 def test_there_is_no_frontier_of_one_heartbeat() -> None:
     of = {one: values for one, values in figures().items() if not one.setting.settings.startswith("heartbeat")}
     assert frontier.frontiers(list(of), measured(of)) == {}
+
+
+def test_settings_are_those_of_the_experiments() -> None:
+    """In `frontier`, let the tuned heartbeats differ: the pipeline imports nothing of the experiments."""
+    assert frontier.TUNED_MS == protocols.TUNED_HEARTBEAT_MS
+    of = {run(KIP848, settings, 1): (1.0, 1.0, 1.0) for settings in protocols.TUNINGS}
+    (found,) = frontier.frontiers(list(of), measured(of)).values()
+    names = [point.heartbeat for point in found[KIP848]]
+    assert names == ["3000 ms", "1000 ms", "tuned", "200 ms", "100 ms", "50 ms"]
+
+
+def test_settings_that_differ_by_more_than_heartbeats_are_left_out() -> None:
+    of = figures()
+    expected = frontier.frontiers(list(of), measured(of))
+    for settings in ("mine", "heartbeat-", "heartbeat-fast"):
+        of[run(KIP848, settings, 1)] = (1, 1, 1)
+    assert frontier.frontiers(list(of), measured(of)) == expected
 
 
 def test_only_runs_that_count_and_have_figures_make_points() -> None:

@@ -61,6 +61,7 @@ def test_published_results_are_compared_as_their_runs_would_be(tmp_path: Path) -
     assert "kip848, seed 8: the machine stalled" in page
     assert "15 runs are known from published results only" in page
     assert page.count("<svg") == 2, "the primary measure, and all runs of the setting"
+    assert "with a line at the median; a logarithmic scale." in page
     row = pd.read_csv(tmp_path / "out" / "runs.csv").iloc[0]
     assert (row["settled_ms"], row["unowned_partition_s"], row["lost"]) == (510.0, 1.02, 0)
     assert row[["rss_mb", "rest_cpu_ms_per_s", "cpu_ms", "lag_max"]].isna().all()
@@ -97,9 +98,8 @@ def test_the_first_picture_begins_near_the_lowest_value(lowest: float, scale: st
 
 
 def test_the_poorest_second_counts_with_many_records_only(tmp_path: Path) -> None:
-    found, _page = report_of(
-        [published(FakeRun("kip848", 100), tmp_path, {**BACKLOG, "lag_back_ms": 0}, None)], tmp_path
-    )
+    line = published(FakeRun("kip848", 100), tmp_path, {**BACKLOG, "lag_back_ms": 0}, None)
+    found, _page = report_of([line], tmp_path)
     (values,) = found.values.values()
     assert values["kip848"]["lag_max"] == {(1, 0): 4_000.0}
     assert values["kip848"]["lag_back_ms"] == {(1, 0): 0.0}
@@ -116,6 +116,55 @@ def test_what_is_no_result_is_named_with_its_line(tmp_path: Path) -> None:
         find_runs([file])
 
 
+@pytest.mark.parametrize(
+    "name", ["unowned_partition_ms", "moved", "moved_least", "requests", "cpu_ms", "lag_back_ms", "number"]
+)
+def test_a_result_with_a_step_that_lacks_a_figure_is_named(tmp_path: Path, name: str) -> None:
+    result = json.loads(published(FakeRun("kip848", 100), tmp_path, NEVER, None))
+    file = tmp_path / "published.jsonl"
+    file.write_text(json.dumps(result))
+    (run,) = find_runs([file])
+    assert run.steps == result["steps"]
+    del result["steps"][1][name]
+    file.write_text(json.dumps(result))
+    with pytest.raises(ConfigurationError, match=rf"published\.jsonl:1.*: {name} is missing"):
+        find_runs([file])
+
+
+def test_steps_of_another_form_are_named(tmp_path: Path) -> None:
+    folder = FakeRun("kip848", 100).write(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    for name, value in (("steps", {"1": 1}), ("steps", [1]), ("measures", [1])):
+        (folder / "result.json").write_text(json.dumps({**result, name: value}))
+        with pytest.raises(ConfigurationError, match=r"result\.json: \w+ is missing or of another type"):
+            find_runs([tmp_path])
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(ConfigurationError, match=r"result\.json: cannot be read \(Is a directory\)"):
+        find_runs([tmp_path])
+
+
+def test_a_run_counts_once_wherever_it_is(tmp_path: Path) -> None:
+    """In `find_runs`, look at folders only: with a file of the same runs, every run would be two."""
+    result = json.loads(published(FakeRun("kip848", 100), tmp_path / "runs", {}, None))
+    ones = [{**result, "started_at": f"2026-11-27T20:00:0{second}+00:00"} for second in (1, 2)]
+    (tmp_path / "runs/kafka-3.9/kip848/crash/default-m3-p6-s1/result.json").write_text(json.dumps(ones[0]))
+    one, both, other = (tmp_path / f"{name}.jsonl" for name in ("one", "both", "other"))
+    one.write_text(json.dumps(ones[0]))
+    both.write_text("\n".join(map(json.dumps, ones)))
+    other.write_text(json.dumps(ones[1]))
+    assert len(find_runs([tmp_path / "runs", other])) == len(find_runs([both])) == 2, "the same seed, again"
+    (tmp_path / "link").symlink_to(one)
+    assert len(find_runs([one, tmp_path / "link"])) == 1
+    for paths in ([one, both], [tmp_path / "runs", one]):
+        with pytest.raises(
+            ConfigurationError, match=r" and .* are the same run, started at .*01\+00:00; leave one out"
+        ):
+            find_runs(paths)
+
+
 def test_the_owners_are_drawn_until_the_slowest_has_settled() -> None:
     """In `timeline_end_s`, end with the quickest: the others' last changes are left out."""
     timelines = {name: pd.DataFrame({"to_s": [1.0, to_s]}) for name, to_s in (("quick", 6.0), ("slow", 9.0))}
@@ -128,3 +177,9 @@ def test_settings_are_sorted_by_number(tmp_path: Path) -> None:
     file = tmp_path / "published.jsonl"
     file.write_text("".join(lines))
     assert [run.setting.members for run in find_runs([file])] == [3, 20]
+
+
+def test_a_picture_with_zeros_says_how_it_is_scaled(tmp_path: Path) -> None:
+    run = FakeRun("kip848", 100, scenario="backlog")
+    _found, page = report_of([published(run, tmp_path, {**BACKLOG, "lag_back_ms": 0}, 100)], tmp_path)
+    assert "with a line at the median; a scale that is linear near 0 and logarithmic beyond." in page

@@ -14,7 +14,15 @@ from zkrebalancer.protocol.errors import ConfigurationError
 RESULT = "result.json"
 EVENTS = "events"
 PARTS = ("member", "broker", "group", "gateway", "controller")  # of the settings in a result's details
-_TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
+_NUMBER, _FIGURE = int | float, int | float | None  # None: not measured
+_RESULT = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
+_STEP = {"number": int, "name": str}
+_THROUGHPUT = dict.fromkeys(("delivered_per_s", "lag_max_per_s"), list)
+_LAGS = {**_THROUGHPUT, **dict.fromkeys(("delivered_per_s_min", "lag_max", "lag_back_ms"), _FIGURE)}
+_STEP_WITHOUT_EVENTS = {
+    **dict.fromkeys(("settled_ms", "unowned_partition_ms", "moved", "moved_least"), _NUMBER),
+    **dict.fromkeys(("first_record_ms", "requests", "cpu_ms"), _FIGURE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +62,22 @@ class Run:
     has_many_records: bool = False
     steps: Sequence[Mapping[str, Any]] = field(default=(), compare=False)
     measures: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    started_at: str = ""  # unknown
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
     """Return every run below these folders and in these files of results, sorted; a path named twice is read once.
 
     Raises:
-        ConfigurationError: there is no run, a result cannot be read, two folders contain the same run, or trusted runs
-            of one protocol and setting had different members per process.
+        ConfigurationError: there is no run, a result cannot be read, two paths contain the same run, or trusted runs of
+            one protocol and setting had different members per process.
 
     """
     runs: list[Run] = []
     seen: dict[Path, Path] = {}
-    for path in dict.fromkeys(paths):
+    for path in {path.resolve() if path.is_file() else path: path for path in paths}.values():
         runs += _in_file(path) if path.is_file() else _below(path, seen)
+    _require_different(runs)
     _require_same_conditions(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (_natural(str(run.setting)), run.protocol, run.seed, run.name))
 
@@ -87,17 +97,30 @@ def _below(directory: Path, seen: dict[Path, Path]) -> Iterator[Run]:
     for path in results:
         has_events = next((path.parent / EVENTS).glob("*.jsonl"), None) is not None
         missing = () if has_events else ("its events are missing",)
-        yield _run(_parsed(path.read_bytes(), str(path)), str(path), run_name(directory, path.parent), missing)
+        where = str(path)
+        yield _run(_parsed(_content(path), where), where, run_name(directory, path.parent), missing)
 
 
 def _in_file(path: Path) -> Iterator[Run]:
     """Return the runs of a file with a result in each line, as it is published without the runs' events."""
-    lines = path.read_bytes().splitlines()
+    lines = _content(path).splitlines()
     if not lines:
         raise ConfigurationError(f"{path} has no run: it is empty")
     for number, line in enumerate(lines, 1):
         where = f"{path}:{number}"
-        yield replace(_run(_parsed(line, where), where, where, ()), has_events=False)
+        result = _parsed(line, where)
+        for step in result.get("steps") or ():
+            _require(step, _STEP_WITHOUT_EVENTS, _of_step(step, where))
+        yield replace(_run(result, where, where, ()), has_events=False)
+
+
+def _require_different(runs: Iterable[Run]) -> None:
+    first: dict[tuple[Setting, str, int, str], Run] = {}
+    for run in runs:
+        other = first.setdefault((run.setting, run.protocol, run.seed, run.started_at), run)
+        if run.started_at and other is not run:
+            both = f"{other.name} and {run.name}"
+            raise ConfigurationError(f"{both} are the same run, started at {run.started_at}; leave one out")
 
 
 def _require_same_conditions(runs: Iterable[Run]) -> None:
@@ -114,15 +137,37 @@ def run_name(directory: Path, folder: Path) -> str:
     return f"{directory}/{folder.relative_to(directory)}"
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 def _parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
         document: Any = json.loads(content)
     except ValueError as error:
         raise ConfigurationError(f"{where}: cannot be read ({error})") from None
-    for key, kind in _TYPES.items():
-        if not isinstance(document, dict) or not isinstance(document.get(key), kind):
-            raise ConfigurationError(f"{where}: {key} is missing or of another type")
+    _require(document, _RESULT, where)
+    for key, kind in (("steps", list), ("measures", dict)):  # a run without events has none
+        if document.get(key):
+            _require(document, {key: kind}, where)
+    for step in document.get("steps") or ():
+        _require(step, _STEP, where)
+        if step.get("delivered_per_s") is not None:
+            _require(step, _LAGS, _of_step(step, where))
     return dict(document)
+
+
+def _require(found: Any, types: Mapping[str, Any], where: str) -> None:  # noqa: ANN401  # unchecked JSON
+    for key, kind in types.items():
+        if not isinstance(found, dict) or key not in found or not isinstance(found[key], kind):
+            raise ConfigurationError(f"{where}: {key} is missing or of another type")
+
+
+def _of_step(step: Mapping[str, Any], where: str) -> str:
+    return f"{where}: step {step['number']}"
 
 
 def _run(document: Mapping[str, Any], where: str, name: str, missing: tuple[str, ...]) -> Run:
@@ -152,6 +197,7 @@ def _run(document: Mapping[str, Any], where: str, name: str, missing: tuple[str,
         has_many_records=bool(document["details"].get("record_bytes")),
         steps=document.get("steps") or (),
         measures=document.get("measures") or {},
+        started_at=str(document.get("started_at") or ""),
     )
 
 

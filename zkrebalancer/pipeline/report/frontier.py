@@ -19,9 +19,9 @@ from zkrebalancer.pipeline.report.folders import Run, Setting
 from zkrebalancer.pipeline.report.pictures import Palette
 from zkrebalancer.pipeline.report.sentences import PRIMARY, in_order, shown
 
-DEFAULT, TUNED, HEARTBEAT = "default", "tuned", "heartbeat-"  # names of settings
+TUNED, HEARTBEAT = "tuned", "heartbeat-"  # names of settings
 BESIDE = 0.15  # of the time to settled
-TUNED_MS = 500  # the heartbeats of TUNED
+TUNED_MS = 500  # the heartbeats of TUNED, as in `zkrebalancer.experiments.protocols`
 COSTS = {"rest_cpu_ms_per_s": "processor time at rest, ms per s", "rest_requests_per_s": "requests per s at rest"}
 CAPTION = (
     "How soon a change is settled, beside what the group costs at rest: medians, a point for each heartbeat interval "
@@ -45,11 +45,11 @@ Frontier = dict[str, list[Point]]  # protocol -> its points, the longest heartbe
 def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Frontier]:
     """Return a frontier for each scenario, size and broker of which there are runs with several heartbeats.
 
-    `measures` has one row for each run. The settings `default` are no part of it: they differ by more than heartbeats.
+    `measures` has one row for each run. Other settings, as `default`, differ by more than heartbeats and are left out.
     """
     together: dict[tuple[Setting, str, str], list[str]] = {}  # place, protocol and settings -> names of runs
     for run in runs:
-        if run.setting.settings != DEFAULT:
+        if _differs_by_heartbeats(run.setting.settings):
             key = (replace(run.setting, settings=TUNED), run.protocol, run.setting.settings)
             together.setdefault(key, []).append(run.name)
     found: dict[Setting, dict[str, list[Point]]] = {}
@@ -64,6 +64,10 @@ def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Fron
         for place, of in found.items()
         if any(len(points) > 1 for points in of.values())
     }
+
+
+def _differs_by_heartbeats(settings: str) -> bool:
+    return settings == TUNED or (settings.startswith(HEARTBEAT) and settings.removeprefix(HEARTBEAT).isdecimal())
 
 
 def _rank(point: Point) -> int:

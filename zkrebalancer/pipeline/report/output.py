@@ -69,7 +69,8 @@ TIMELINE_CAPTION = (
     f"Owners of each partition in the median run: one line per partition (at most {MAX_TIMELINE_PARTITIONS}), one "
     "shade per member; red: no owner."
 )
-PRIMARY_CAPTION = "The primary measure: one dot per run, with a line at the median; a logarithmic scale."
+PRIMARY_CAPTION = "The primary measure: one dot per run, with a line at the median; {}."
+SCALES = {"log": "a logarithmic scale", "symlog": "a scale that is linear near 0 and logarithmic beyond"}
 THROUGHPUT_CAPTION = (
     "Records that the group read in each second after a change, and the most that it had not read: medians of all runs."
 )
@@ -110,7 +111,7 @@ def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
         yield page.prose(lines[0]) if len(lines) == 1 else page.items(lines)
     figure = pictures.draw_primary(found.values, palette)
     if figure is not None:
-        yield page.picture(figure, PRIMARY_CAPTION)
+        yield page.picture(figure, PRIMARY_CAPTION.format(SCALES[figure.axes[0].get_xscale()]))
         rows = [
             [
                 str(setting),
