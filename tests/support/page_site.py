@@ -13,6 +13,7 @@ from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.protocol.calls import Call, Connected, Content, Get, Refusal, Refused, Replied, Stat
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
 
@@ -47,7 +48,14 @@ def monitor_of(process: CoordinatorProcess) -> Monitor:
     return monitor
 
 
-def site_of(world: World, process: CoordinatorProcess, nodes: Mapping[str, bytes | Refusal] | None = None) -> Site:
+def site_of(
+    world: World,
+    process: CoordinatorProcess,
+    nodes: Mapping[str, bytes | Refusal] | None = None,
+    renderer: Renderer | None = None,
+) -> Site:
     monitor = monitor_of(process)
     asked = {path: node.content for path, node in world.zk.nodes.items()} if nodes is None else nodes
-    return Site(monitor, Nodes(asked).asking, Foresight("z:1", None), ServiceLevels(monitor).lag_line)
+    return Site(
+        monitor, Nodes(asked).asking, Foresight("z:1", None), renderer or Renderer(), ServiceLevels(monitor).lag_line
+    )

@@ -13,6 +13,7 @@ from zkrebalancer.coordinator.pages.site import Site
 from zkrebalancer.coordinator.service_levels import ServiceLevels, measuring
 from zkrebalancer.protocol.calls import Call
 from zkrebalancer.runtime import http_server
+from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.http_server import Pages
 
 
@@ -35,8 +36,10 @@ def serve(address: tuple[str, int], monitor: Monitor, servers: Servers) -> Calla
     recorded.registry.register(levels)
     asking = Asking(servers.request)
     monitor.answered = asking.answered
-    site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka), levels.lag_line)
-    server = http_server.serve(address, Pages(monitor.health, recorded.registry, site=site))
+    renderer = Renderer()
+    site = Site(monitor, asking, Foresight(servers.zookeeper, servers.kafka), renderer, levels.lag_line)
+    pages = Pages(monitor.health, recorded.registry, site=site, renderer=renderer)
+    server = http_server.serve(address, pages)
 
     uses = monitor, servers.zookeeper
     stop_measuring = None if servers.kafka is None else measuring(levels, *uses, servers.kafka)

@@ -1,7 +1,7 @@
 """What keeps a flood of requests for pages from delaying the loop that it is answered on.
 
-Requests begin at a bounded rate, one answer at a time is made in a thread, and answers that are the same for everybody
-are made once for all who ask meanwhile.
+Requests begin at a bounded rate, one answer at a time is made in a thread, of metrics and pages together, and answers
+that are the same for everybody are made once for all who ask meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import gevent
+from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
 MAX_REQUESTS_PER_S = 100  # each takes about 0.3 ms; probes wait behind at most MAX_CLIENTS others
@@ -73,11 +74,19 @@ class Renderer:
         self._free = BoundedSemaphore(1)
 
     def make(self, prepare: Callable[[], Callable[[], bytes]]) -> bytes:
-        """Return an answer; blocks this greenlet only. `prepare` copies on the loop what the thread needs."""
+        """Return an answer; blocks this greenlet only. `prepare` copies on the loop what the thread needs.
+
+        If the greenlet gives up, the next answer still waits until the thread has ended.
+        """
         self._free.acquire()
         began_s = time.monotonic()
         try:
-            content: bytes = gevent.get_hub().threadpool.apply(prepare())
-        finally:
-            gevent.spawn_later(min(MAX_REST_S, time.monotonic() - began_s), self._free.release)
-        return content
+            making: AsyncResult[bytes] = gevent.get_hub().threadpool.spawn(prepare())
+        except BaseException:
+            self._rest(began_s)
+            raise
+        making.rawlink(lambda _made: self._rest(began_s))
+        return making.get() or b""  # it is not None, and raises what it raises
+
+    def _rest(self, began_s: float) -> None:
+        gevent.spawn_later(min(MAX_REST_S, time.monotonic() - began_s), self._free.release)

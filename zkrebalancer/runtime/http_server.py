@@ -80,13 +80,17 @@ class Pages:
         registry: CollectorRegistry,
         more: Mapping[str, Page] | None = None,
         site: Site | None = None,
+        renderer: Renderer | None = None,
     ) -> None:
-        """`more`: path -> function that returns whether all is well, and the document; `site`: pages for people."""
+        """`more`: path -> function that returns whether all is well, and the document; `site`: pages for people.
+
+        `renderer`: the site's, if it has one, so that metrics and pages are not made at the same time.
+        """
         self._health = health
         self._registry = registry
-        self._renderer = Renderer()
+        make = (renderer or Renderer()).make
         self._metrics = {
-            kind: Shared(partial(self._renderer.make, partial(self._encode, encode)))
+            kind: Shared(partial(make, partial(self._encode, encode)))
             for encode, kind in map(choose_encoder, ("", f"{OPEN_METRICS}; version=1.0.0"))
         }
         self._more = more or {}
@@ -222,11 +226,12 @@ class _Collected(Collector):
 
 
 class Server(WSGIServer):
-    """A server whose requests begin at a bounded rate."""
+    """A server whose requests begin at a bounded rate, and whose clients have a limited time."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # gevent's
         super().__init__(*arguments, **options)
         self.pace = Pace()
+        self.start_limit: Callable[[float], gevent.Timeout] = gevent.Timeout.start_new
 
 
 class _Handler(WSGIHandler):
@@ -266,7 +271,7 @@ class _Handler(WSGIHandler):
         return min(left_s, CROWD_TIMEOUT_S) if is_crowded else left_s
 
     def _begin_limit(self, left_s: float) -> None:
-        self._limit = gevent.Timeout.start_new(left_s)
+        self._limit = self.server.start_limit(left_s)
 
     def run_application(self) -> None:
         self._left_s = CLIENT_TIMEOUT_S - (time.monotonic() - self._began_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import gevent
@@ -90,6 +91,30 @@ def test_one_answer_at_a_time_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = [gevent.spawn(renderer.make, prepare) for _ in range(CLIENTS)]
     assert [one.get(timeout=WITHIN_S) for one in asking] == [b"made"] * CLIENTS
     assert most == 1
+
+
+def test_an_answer_that_nobody_waits_for_any_more_keeps_the_next_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Renderer.make`, end the turn with the greenlet that gives up: two threads work beside each other."""
+    monkeypatch.setattr(http_limits, "MAX_REST_S", 0.0)
+    renderer, may_end, prepared = Renderer(), threading.Event(), list[int]()
+
+    def work() -> bytes:
+        assert may_end.wait(WITHIN_S)
+        return b"first"
+
+    def prepare() -> Callable[[], bytes]:
+        prepared.append(1)
+        return lambda: b"next"
+
+    given_up = gevent.spawn(renderer.make, lambda: work)
+    gevent.sleep(0)
+    given_up.kill()
+    asking = gevent.spawn(renderer.make, prepare)
+    for _ in range(10):  # turns of the loop and its timers, in which it would begin
+        gevent.sleep(0.001)
+    assert prepared == []
+    may_end.set()
+    assert asking.get(timeout=WITHIN_S) == b"next"
 
 
 def test_an_error_while_an_answer_is_made_keeps_nobody_else_waiting() -> None:

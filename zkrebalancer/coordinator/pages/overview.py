@@ -20,6 +20,7 @@ SNAPSHOT_INTERVAL_S = 1.0
 MAX_SHARE_OF_TIME = 10  # after a slow count, the pause is at least this many times as long
 COUNT_WAIT_S = 10.0  # then a reader gets what was counted last; the count goes on
 MAX_SEARCH = 200  # characters
+MAX_KEPT = 20  # pages that are kept for others who ask for the same
 LOUD = frozenset(GroupState) - {GroupState.IDLE, GroupState.FROZEN}
 
 
@@ -73,6 +74,27 @@ class Overview:
             self._next_us = now_us + max(int(SNAPSHOT_INTERVAL_S * 1e6), MAX_SHARE_OF_TIME * (now_us - began_us))
             self._counting = None
             counting.set()
+
+
+class Rendered:
+    """Pages that were made of one count: kept for others who ask for the same, until there is another count."""
+
+    def __init__(self) -> None:
+        """Have none."""
+        self._listed, self._role = Listed(), dict[str, Any]()
+        self._pages: dict[Wanted, bytes] = {}
+
+    def find(self, listed: Listed, role: dict[str, Any], wanted: Wanted) -> bytes | None:
+        """Return a page if it was made of this count by a coordinator in the same role."""
+        return self._pages.get(wanted) if self._listed is listed and self._role == role else None
+
+    def keep(self, listed: Listed, role: dict[str, Any], wanted: Wanted, page: bytes) -> None:
+        """Keep a page, and forget those of other counts."""
+        if self._listed is not listed or self._role != role:
+            self._listed, self._role, self._pages = listed, role, {}
+        elif len(self._pages) == MAX_KEPT:
+            del self._pages[next(iter(self._pages))]
+        self._pages[wanted] = page
 
 
 def document(listed: Listed, wanted: Wanted, started_ms: int) -> dict[str, Any]:

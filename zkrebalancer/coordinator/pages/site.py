@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -24,7 +23,7 @@ from zkrebalancer.coordinator.pages.asking import Asking, NoAnswerError
 from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.group_view import Parts
 from zkrebalancer.coordinator.pages.live import Document, Make, Streams, encode
-from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Listed, Overview, Wanted
+from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Overview, Rendered, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
 from zkrebalancer.protocol import cluster_nodes, history, paths
 from zkrebalancer.protocol.calls import Content, Refusal, Refused
@@ -68,6 +67,7 @@ class Site:
         monitor: Monitor,
         asking: Asking,
         foresight: Foresight,
+        renderer: Renderer,
         lag_line: Callable[[str], str | None] = lambda _group: None,
     ) -> None:
         """Follow the coordinator from now on. `lag_line`: what is known of a group's level of lag."""
@@ -78,7 +78,8 @@ class Site:
         self._overview = Overview(monitor)
         self._recent = Recent()
         self._streams = Streams()
-        self._renderer = Renderer()
+        self._renderer = renderer
+        self._rendered = Rendered()
         self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
         self._files["/"] = STATIC / "index.html"
         self._started_ms = clock.epoch_ms() - clock.steady_us() // 1_000
@@ -145,25 +146,37 @@ class Site:
 
     def _groups(self, fields: Query) -> Make:
         wanted = Wanted(fields.get("search", "")[:MAX_SEARCH], fields.get("state") or None, _page(fields, "page"))
-        shown: tuple[Listed, Document, bytes] | None = None
 
         def make() -> bytes:
-            nonlocal shown
             role = self._coordinator()
             if not role["coordinator"]["leads"]:
                 return encode(role)
-            listed = self._overview.look()
-            if shown is None or shown[0] is not listed or shown[1] != role:
-                ended = tuple(self._recent.ended)
-                made = partial(self._listing, listed, wanted, role, ended)
-                shown = listed, role, self._renderer.make(lambda: made)
-            return shown[2]
+            known = self._rendered.find(self._overview.look(), role, wanted)
+            return self._listing(role, wanted) if known is None else known
 
         return make
 
-    def _listing(self, listed: Listed, wanted: Wanted, role: Document, ended: tuple[Any, ...]) -> bytes:
-        found = overview.document(listed, wanted, self._started_ms)
-        return encode({**role, **found, "ended": [asdict(one) for one in reversed(ended)]})
+    def _listing(self, role: Document, wanted: Wanted) -> bytes:
+        """Make a page of what is known when its turn has come, unless another reader's turn has brought it."""
+        listed = self._overview.look()
+
+        def prepare() -> Callable[[], bytes]:
+            nonlocal listed
+            listed, ended = self._overview.look(), tuple(self._recent.ended)
+            known = self._rendered.find(listed, role, wanted)
+            if known is not None:
+                return lambda: known
+            return lambda: encode(
+                {
+                    **role,
+                    **overview.document(listed, wanted, self._started_ms),
+                    "ended": [asdict(one) for one in reversed(ended)],
+                }
+            )
+
+        content = self._renderer.make(prepare)
+        self._rendered.keep(listed, role, wanted, content)
+        return content
 
     def _group(self, fields: Query) -> Make:
         name = fields.get("name", "")
