@@ -35,19 +35,14 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import JarSource
 from zkrebalancer.pipeline.session import spark_session
 from zkrebalancer.pipeline.source import ConsumerGroupSource, kafka_records
+from zkrebalancer.pipeline.source.connector import DEFAULTS
 
 TOPIC = "benchmark"
 RECORDS, RANGES = "consumer_group", "consumer_group, ranges"
-OWN, OWN_TUNED = "built-in, defaults", "built-in, tuned"
+OWN, OWN_TUNED = "built-in, defaults", "built-in, tuned"  # tuned: as `kafka_records` reads
 PARTITIONS = 8
 RECORD_BYTES = 100
 SAMPLE_S = 1.0  # of processor times: a worker's are gone when it has ended
-TUNED = {  # as `kafka_records` reads
-    "kafka.fetch.max.wait.ms": "10",
-    "kafka.max.poll.records": "10000",
-    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
-    "kafka.isolation.level": "read_committed",
-}
 
 
 class Batches(NamedTuple):
@@ -91,7 +86,12 @@ def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int
         options = {**servers, "group": f"{rows[label]}-{turn}", "topics": TOPIC, "rows": rows[label]}
         form = "consumer_group"
     else:
-        options = {**kafka, "subscribe": TOPIC, "startingOffsets": "earliest", **(TUNED if label == OWN_TUNED else {})}
+        options = {
+            **kafka,
+            "subscribe": TOPIC,
+            "startingOffsets": "earliest",
+            **(DEFAULTS if label == OWN_TUNED else {}),
+        }
         form = "kafka"
     read = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger=str(limit)).load()
     if label != RANGES:

@@ -51,7 +51,7 @@ QUICK_START = (
 def submit(*options: str) -> dict[str, str]:
     """Return the environment in which a process starts such a Spark, with more options of `spark-submit`."""
     home = {"SPARK_HOME": str(_home())}
-    archives = archives_of(find_java(), {**os.environ, **home})
+    archives = archives_of(find_java(), {**os.environ, **home, "PYSPARK_SUBMIT_ARGS": ""})  # that of below
     java_options = [*QUICK_START, *(archives.options(ARCHIVE) if archives else ())]  # for programs without our session
     settings = {**LIGHT, JAVA_OPTIONS: shlex.join(java_options)}
     confs = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,8 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.locks import locked
 
 LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars, or building
+
+_log = logging.getLogger(__name__)
 
 
 def make_once(folder: Path, lock: Path, make: Callable[[Path], None], report: Callable[[str], None]) -> None:
@@ -35,7 +38,8 @@ def make_once(folder: Path, lock: Path, make: Callable[[Path], None], report: Ca
 def made_by_one(folder: Path) -> Iterator[Path | None]:
     """Give the block an empty folder, which becomes `folder` when the block ends, unless the block has removed it.
 
-    None if there is nothing to do: `folder` exists, another process is making it, or the cache cannot be written.
+    None if there is nothing to do: `folder` exists, another process is making it, or the cache cannot be written. If it
+    no longer can when the block ends, `folder` is missing, with a warning.
     """
     with ExitStack() as stack:
         partial = None
@@ -47,6 +51,10 @@ def made_by_one(folder: Path) -> Iterator[Path | None]:
         except (LocalClusterError, OSError):
             pass
         yield partial
+        try:
+            stack.close()
+        except OSError as error:
+            _log.warning("%s cannot be kept: %s", folder, error)
 
 
 @contextmanager

@@ -25,7 +25,10 @@ from zkrebalancer.localcluster.jars import JarSource
 ARCHIVE = "spark"
 # With these, more is on the class path, and an archive belongs to one class path. In settings and in the environment.
 OTHER_CLASSES = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")
-OTHER_FOLDERS = ("SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+OTHER_VARIABLES = (
+    *("SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+    "PYSPARK_SUBMIT_ARGS",
+)
 
 _log = logging.getLogger(__name__)
 
@@ -53,16 +56,13 @@ def class_options(java: str, settings: Mapping[str, object], *, records: bool) -
                 _kill_jvm()  # it would complain on stdout that its folder is gone
                 raise
             _log.warning("Spark's classes are recorded, once, so that Spark starts faster from now on")
-            if _end_jvm():
-                recorded.note_sizes()
-            else:
-                shutil.rmtree(partial)  # the next batch tries again
+            _complete(recorded)
 
 
 def archives_of(java: str, environment: Mapping[str, str]) -> ClassArchives | None:
-    """Return the place of the archive for this Java and PySpark; None if Spark has a configuration folder."""
+    """Return the place of the archive for this Java and PySpark; None if Spark is told to load other classes."""
     home = Path(environment.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    if any(environment.get(name) for name in OTHER_FOLDERS) or (home / "conf").exists():
+    if any(environment.get(name) for name in OTHER_VARIABLES) or (home / "conf").exists():
         return None
     try:  # in the folder's order, which is that of the class path
         jars = [f"{jar.name} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in os.scandir(home / "jars")]
@@ -70,6 +70,17 @@ def archives_of(java: str, environment: Mapping[str, str]) -> ClassArchives | No
         return None
     source = JarSource.of(None, None, _log.warning, environment)
     return ClassArchives.of(java, "\0".join([str(home), pyspark.__version__, *jars]), source)
+
+
+def _complete(recorded: ClassArchives) -> None:
+    """End the JVM, which then writes the archive. If that fails, remove it: the next batch tries again."""
+    try:
+        if _end_jvm():
+            recorded.note_sizes()
+            return
+    except OSError as error:  # the batch is complete
+        _log.warning("Spark's classes cannot be recorded: %s", error)
+    shutil.rmtree(recorded.folder, ignore_errors=True)
 
 
 def _end_jvm() -> bool:

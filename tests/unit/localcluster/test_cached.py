@@ -36,6 +36,17 @@ def test_nothing_stays_of_a_failure_or_of_what_the_block_removed(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]
 
 
+def test_what_cannot_be_renamed_is_removed_and_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with made_by_one(tmp_path / "x") as partial:
+        assert partial is not None
+        (tmp_path / "x" / "another").mkdir(parents=True)  # made without the lock
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.lock"]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [f"{tmp_path}/x cannot be kept"]
+    with made_by_one(tmp_path / "y"):
+        pass
+    assert (tmp_path / "y").is_dir()
+
+
 def test_a_killed_process_is_no_hindrance(tmp_path: Path) -> None:
     (tmp_path / "x.partial").mkdir()
     (tmp_path / "x.partial" / "half").touch()

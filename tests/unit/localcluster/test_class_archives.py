@@ -69,14 +69,15 @@ def test_a_failed_recording_leaves_nothing(tmp_path: Path, source: JarSource) ->
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
-def test_a_damaged_archive_is_ignored_silently(source: JarSource) -> None:
+def test_a_damaged_archive_is_ignored_silently(source: JarSource, tmp_path: Path) -> None:
     """In `options`, do not look at the size: the JVM ends."""
     java = find_java()
     archives = found(java, "", source)
 
     def start(options: list[str]) -> str:
         line = [java, "-Xshare:auto", "-XX:TieredStopAtLevel=1", *options, "-version"]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+        # A JVM that crashes writes its log into the current folder.
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
         return done.stdout + done.stderr
 
     def record(partial: ClassArchives) -> None:

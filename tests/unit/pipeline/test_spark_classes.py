@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from zkrebalancer.pipeline.spark_classes import ARCHIVE, archives_of, class_options
+from zkrebalancer.pipeline.spark_classes import ARCHIVE, OTHER_VARIABLES, archives_of, class_options
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "java" / "release").write_text("17")
     (tmp_path / "spark" / "jars" / "a.jar").write_text("a")
-    for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+    for name in OTHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -74,6 +74,19 @@ def test_a_jvm_that_failed_records_nothing(java: str, monkeypatch: pytest.Monkey
     assert [path.name for path in archives.folder.parent.iterdir()] == [f"{archives.folder.name}.lock"]
 
 
+def test_a_full_disk_fails_no_batch(
+    java: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    archives = archives_of(java, os.environ)
+    assert archives is not None
+    with class_options(java, {}, records=True) as (option, _silent):
+        path = Path(option.partition("=")[2])
+        jvm = start(monkeypatch, f"cat; touch '{path}'; mkdir '{path.with_suffix('.size')}'")
+    assert jvm.returncode == 0
+    assert "cannot be recorded" in caplog.text
+    assert [path.name for path in archives.folder.parent.iterdir()] == [f"{archives.folder.name}.lock"]
+
+
 def test_an_archive_belongs_to_the_jars_and_to_the_class_path(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,9 +98,8 @@ def test_an_archive_belongs_to_the_jars_and_to_the_class_path(
     assert second != first
     with class_options(java, {"spark.driver.extraClassPath": "b.jar"}, records=True) as options:
         assert options == []
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert archives_of(java, os.environ) is None
-    monkeypatch.delenv("HADOOP_CONF_DIR")
+    for name in ("HADOOP_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
+        assert archives_of(java, {**os.environ, name: "--driver-class-path b.jar pyspark-shell"}) is None
     (tmp_path / "spark" / "conf").mkdir()
     assert archives_of(java, os.environ) is None
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "none"))
