@@ -85,7 +85,7 @@ class CloseRequested(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class GaveUp(AgentEvent):
-    """The fetcher has failed, or the consumer was dropped: leave without asking the application."""
+    """The fetcher has failed, or the consumer was dropped or closed in its own thread: leave without any callback."""
 
     reason: str
 

@@ -163,7 +163,8 @@ class KafkaSink:
     def rollback(self) -> None:
         """Abort what is open, within TIMEOUT_S; what Kafka has ended already needs nothing."""
         self._open, self._is_void = {}, False
-        opened = [partition for partition, lane in self._lanes.items() if lane.is_open]
+        lanes = list(self._lanes.items())  # at once: a second Ctrl-C may have left a commit running
+        opened = [partition for partition, lane in lanes if lane.is_open]
         give_up_at_s = time.monotonic() + TIMEOUT_S
         self._at_once([partial(self._abort, partition, give_up_at_s) for partition in opened])
 
@@ -186,8 +187,10 @@ class KafkaSink:
 
     def _at_once(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Do these, some at once. After an error none begins, and it is raised when all that have begun are over."""
-        futures: list[Future[T]] = [self._pool.submit(call) for call in calls]
+        futures: list[Future[T]] = []
         try:
+            for call in calls:  # one by one, for Ctrl-C between two of them
+                futures.append(self._pool.submit(call))  # noqa: PERF401
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             for future in futures:

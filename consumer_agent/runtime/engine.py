@@ -121,12 +121,13 @@ class Engine:
         return self.machine_thread.is_current or self.fetcher.current.thread.is_current
 
     def drop(self, how: str = "was dropped without close()") -> None:
-        """Warn that the consumer was not closed; let the machine thread leave the group and end.
+        """Warn that the callbacks of a consumer are not called; let the machine thread leave the group and end.
 
-        The garbage collector calls this in any thread and at any point, so it must not acquire a lock.
+        `how`: what happened to the consumer. The garbage collector calls this in any thread and at any point, so it
+        must not acquire a lock.
         """
-        if os.getpid() == self._process:
-            self.machine_thread.is_dropped = True
+        if os.getpid() == self._process and not self.machine_thread.dropped:  # it may be closed first, then dropped
+            self.machine_thread.dropped = how
             text = f"a consumer {how}: it leaves its group now, and its callbacks are not called"
             warnings.warn(text, ResourceWarning, stacklevel=1)
 

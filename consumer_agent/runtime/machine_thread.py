@@ -78,7 +78,7 @@ class MachineThread:
         self._is_started = False
         self._failure: BaseException | None = None  # ended the thread
         self._leave_until_ms: int | None = None  # known after giving up
-        self.is_dropped = False  # set when nothing refers to the consumer any more
+        self.dropped = ""  # why to leave alone: nothing refers to the consumer, or it was closed in a thread of its own
         self._wake_lock = Condition(new_reentrant_lock())  # for signals' handlers
         self._thread = Thread(self._run, "consumer-agent-machine")
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
@@ -150,7 +150,7 @@ class MachineThread:
             if self._store is not None:
                 self._store.close()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
-            is_left_alone = self.is_dropped or self._shared.breakdown is not None
+            is_left_alone = bool(self.dropped) or self._shared.breakdown is not None
             if is_left_alone and self._event_log is not None:
                 self._event_log.close()  # the application may never close the consumer
             with self._wake_lock.lock:
@@ -198,10 +198,10 @@ class MachineThread:
     def _look_after_members(self) -> None:
         """Leave the group, for others to read its partitions, if the consumer was dropped or cannot recover."""
         now, breakdown = now_ms(), self._shared.breakdown
-        if self._leave_until_ms is None and (self.is_dropped or breakdown is not None):
+        if self._leave_until_ms is None and (self.dropped or breakdown is not None):
             self._leave_until_ms = now + DROPPED_TIMEOUT_MS
-            self._step(events.GaveUp(str(breakdown or "the consumer was dropped without close()")))
-        elif self.is_dropped and self._leave_until_ms is not None and now >= self._leave_until_ms:
+            self._step(events.GaveUp(str(breakdown or f"the consumer {self.dropped}")))
+        elif self.dropped and self._leave_until_ms is not None and now >= self._leave_until_ms:
             self._step(events.Abandoned())
 
     def _step(self, event: Event) -> None:

@@ -89,6 +89,14 @@ class Condition:
         for wake in (*waiting, *self.listeners):
             wake()
 
+    def notify_if_free(self) -> None:
+        """Wake all waiters, unless a thread has the lock, perhaps this one in the middle of a change."""
+        if not self.is_held and self.lock.acquire(blocking=False):
+            try:
+                self.notify()
+            finally:
+                self.lock.release()
+
     def wait(self, timeout_s: float | None = None) -> None:
         """Release the lock until `notify` or the timeout, then acquire it again."""
         waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()

@@ -50,6 +50,40 @@ def test_after_a_commit_that_fails_for_one_partition_no_transaction_stays_open(s
     assert PARTITIONS[0] not in sink._lanes  # it is claimed anew
 
 
+def test_ctrl_c_while_a_commit_begins_leaves_nothing_running(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rollback would meet transactions that are being committed."""
+    producers = {partition: lane.producer for partition, lane in sink._lanes.items()}
+    submit, begun, rolled_back, over = sink._pool.submit, threading.Event(), threading.Event(), list[str]()
+
+    def take_long(*_: object) -> None:
+        begun.set()
+        rolled_back.wait(0.05)
+        over.append("committed")
+
+    producers[PARTITIONS[0]].send_offsets_to_transaction.side_effect = take_long
+
+    def abort(_: float) -> None:
+        over.append("rolled back")
+        rolled_back.set()
+
+    producers[PARTITIONS[-1]].abort_transaction.side_effect = abort
+
+    def submit_one(call: object) -> object:
+        monkeypatch.setattr(sink._pool, "submit", interrupt)
+        return submit(call)
+
+    def interrupt(_: object) -> None:
+        assert begun.wait(WITHIN_S)
+        monkeypatch.setattr(sink._pool, "submit", submit)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sink._pool, "submit", submit_one)
+    with pytest.raises(KeyboardInterrupt):
+        sink.commit()
+    assert over == ["committed", "rolled back"]
+    assert not any(lane.is_open for lane in sink._lanes.values())
+
+
 def test_a_rollback_without_kafka_does_not_wait_for_each_partition_in_turn(
     sink: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +18,7 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import CommitFailedError, KafkaUnavailableError
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.membership.events import GaveUp, Tick
+from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
@@ -180,9 +183,32 @@ def test_in_an_own_thread_of_the_consumer_nothing_waits_for_that_thread() -> Non
         waits.assert_not_called()
         assert len(refusals) == 4
         assert all("may not be called in the consumer's own threads" in text for text in refusals)
-        assert GaveUp("the consumer was dropped without close()") in steps
+        assert GaveUp("the consumer was closed in one of its own threads") in steps
         assert machine_thread._is_over
         consumer.close(0.1)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_close_in_an_own_thread_wakes_a_poll_unless_it_had_to_wait_for_the_lock(is_held: bool) -> None:
+    frontend = Consumer(CONFIG)._frontend
+    frontend._engine = engine = mock.Mock(is_own_thread=True)
+    closing = threading.Thread(target=frontend.begin_closing)
+    with frontend.shared.lock if is_held else nullcontext():
+        closing.start()
+        closing.join(DEADLINE_S)
+        assert frontend.is_closed
+    engine.drop.assert_called_once()
+    assert frontend.shared.changed.changes == (0 if is_held else 1)
+
+
+def test_a_consumer_that_was_closed_in_its_own_thread_is_not_said_to_be_dropped_later() -> None:
+    thread = mock.Mock(dropped="")
+    with mock.patch("consumer_agent.runtime.engine.warnings") as warned:
+        for how in ("was closed somewhere", "was dropped later"):
+            Engine.drop(mock.Mock(_process=os.getpid(), machine_thread=thread), how)
+    assert thread.dropped == "was closed somewhere"
+    assert "was closed somewhere" in str(warned.warn.call_args_list)
+    assert "was dropped later" not in str(warned.warn.call_args_list)
 
 
 @a_thread_may_raise

@@ -115,7 +115,7 @@ def test_a_dropped_consumer_leaves_and_is_abandoned_if_that_takes_too_long(monke
     """In `MachineThread._look_after_members`, never abandon it: its thread and its session would stay for good."""
     setting = Setting({})
     step = cast("mock.Mock", setting.machine_thread._machine.step)
-    setting.machine_thread.is_dropped = True
+    setting.machine_thread.dropped = "was dropped without close()"
     for at_ms in (0, DROPPED_TIMEOUT_MS - 1, DROPPED_TIMEOUT_MS):
         monkeypatch.setattr(machine_thread, "now_ms", lambda at_ms=at_ms: 1_000 + at_ms)
         setting.machine_thread._look_after_members()
