@@ -40,7 +40,8 @@ class Membership:
         self._logs = Logs(options)
         settings = {**options.agent, "stop_timeout_ms": stop_timeout_ms(options)}
         self._consumer = PlanningConsumer(**settings, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
-        self._consumer.subscribe(options.topics)
+        self._lost: set[TopicPartition] = set()  # by an eviction, since the last `wait_assigned`
+        self._consumer.subscribe(options.topics, on_lost=self._lost.update)
         self._log = _open_event_log(options)
         self._short_logs = ShortLogs()
         self._turn = 0  # number of batches planned
@@ -55,11 +56,19 @@ class Membership:
         """
         self._consumer.poll(timeout_s, max_records=0)
 
-    def wait_assigned(self) -> None:
-        """Wait for partitions, at most ASSIGNMENT_TIMEOUT_S: other members may own all of them."""
+    def wait_assigned(self, *, again: bool = False) -> None:
+        """Wait for partitions, at most ASSIGNMENT_TIMEOUT_S: other members may own all of them.
+
+        With `again`, a member without partitions waits only after an eviction, when it has just joined again.
+        """
+        if again and not self._consumer.assignment():
+            self.poll()  # `on_lost` is due before the partitions are gone
+            if not self._lost:
+                return
         give_up_s = time.monotonic() + ASSIGNMENT_TIMEOUT_S
         while not self._has_positions() and time.monotonic() < give_up_s:
             self.poll(POLL_INTERVAL_S)
+        self._lost.clear()
         if not self._consumer.assignment():
             _log.warning(
                 "group %s assigned no partition to this query within %g s", self._options.group, ASSIGNMENT_TIMEOUT_S

@@ -89,7 +89,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._finish()
         member.poll()
         if self._targets is not None:
-            member.wait_assigned()  # after an eviction it has just joined again, and without partitions the query ends
+            member.wait_assigned(again=True)  # without partitions the query ends
         self._planned = member.plan(min(limit.max_rows, self._pace.limit()), self._targets)
         if self._planned:
             self._pace.begin(sum(whole.end - whole.begin for whole in self._planned), time.monotonic())
