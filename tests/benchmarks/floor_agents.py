@@ -28,16 +28,18 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.kafka.client import kafka_settings, store_settings
 from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.fetcher import MAX_ROUND_RECORDS, PATIENCE_GROWTH, POLL_TIMEOUT_S, REST_POLL_TIMEOUT_S
+from consumer_agent.membership.registered_member import RENEWALS_PER_LEASE
 from consumer_agent.runtime.threads import Condition, new_reentrant_lock
 from tests.benchmarks.floor import RECORD, SESSION_TIMEOUT_MS
 from zkrebalancer.experiments.members.program import POLL_TIMEOUT_S as APPLICATION_POLL_S
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.registration import lease_ms
 from zkrebalancer.runtime.zk import ZkClient
 
 GROUP = TOPIC = "floor"
-RENEWAL_S = SESSION_TIMEOUT_MS * 2 / 3 / 3 / 1_000
+RENEWAL_S = lease_ms(SESSION_TIMEOUT_MS) // RENEWALS_PER_LEASE / 1_000  # as an agent does
 COMMIT_S = 5.0
 LEAVE_DEADLINE_S = 5.0
 Handle = Callable[[Any], None]

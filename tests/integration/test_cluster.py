@@ -314,9 +314,19 @@ def test_an_ensemble_serves_on_without_one_server(clients: Callable[[str], Kazoo
 
 
 @pytest.fixture(scope="module")
-def with_properties() -> Iterator[LocalCluster]:
+def shared_with_properties() -> Iterator[LocalCluster]:
     with LocalCluster(chroot="/kafka", kafka_properties=PROPERTIES) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def with_properties(shared_with_properties: LocalCluster) -> LocalCluster:
+    """Start the broker if another test has left it dead, and wait until it is ready."""
+    broker = shared_with_properties.broker
+    if not broker.is_running:
+        broker.spawn()
+    broker.wait_ready()
+    return shared_with_properties
 
 
 def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(

@@ -44,19 +44,30 @@ class Source:
 
 @cache
 def _parse(text: str) -> ast.Module:
-    """Parse without the collector, which would look through all trees again and again: they stay."""
-    gc.disable()
-    try:
-        return ast.parse(text)
-    finally:
-        gc.freeze()
-        gc.enable()
+    return ast.parse(text)
 
 
 def python_sources(*folders: str) -> list[Source]:
-    """Return every Python file below these folders, sorted."""
+    """Return every Python file below these folders, sorted and parsed."""
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
+    sources = [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
+    _parse_once(tuple(source.text for source in sources))
+    return sources
+
+
+@cache
+def _parse_once(texts: tuple[str, ...]) -> None:
+    """Parse without the collector, which would look through all trees again and again: they stay."""
+    known, was_enabled = _parse.cache_info().misses, gc.isenabled()
+    gc.disable()
+    try:
+        for text in texts:
+            _parse(text)
+        if _parse.cache_info().misses > known:
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def text_files() -> Iterator[tuple[str, str]]:

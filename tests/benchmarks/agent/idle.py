@@ -31,6 +31,8 @@ from consumer_agent import Consumer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.kafka.client import kafka_settings
 from consumer_agent.kafka.fetcher import REST_POLL_TIMEOUT_S
+from tests.benchmarks.floor import SESSION_TIMEOUT_MS
+from tests.benchmarks.floor_agents import RENEWAL_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -43,9 +45,7 @@ AGENT = "agent"
 KINDS = (AGENT, "floor", "raw")
 PARTS = MACHINE, FETCHER, APPLICATION, KAFKA, REST = "machine", "fetcher", "application", "librdkafka", "rest"
 POLL_S = 1.0
-SESSION_TIMEOUT_MS = 10_000  # the agent's default
 STAGGER_S = 0.13  # no divisor of a poll: clients that wake at the same moment share the processor's caches
-RENEWAL_S = SESSION_TIMEOUT_MS * 2 / 3 / 3 / 1_000
 START_DEADLINE_S = 300.0
 SETTLE_DEADLINE_S = 1_200.0
 END_DEADLINE_S = 60.0
