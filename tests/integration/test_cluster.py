@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,13 +23,14 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
 from consumer_agent import Consumer, GroupInUseError
-from tests.integration.commands import WarmCommand, command_of
+from tests.integration.commands import WarmCommand
 from tests.integration.fake_coordinator import Stage
+from tests.integration.mirrors import check_pages
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults, kafka, state, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
-from zkrebalancer.localcluster.ports import free_ports, is_free
+from zkrebalancer.localcluster.ports import is_free
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka
 from zkrebalancer.runtime.zk import patient_hosts
@@ -345,42 +343,6 @@ def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
     wait_until(lambda: "orders" in admin.list_topics(timeout=WAIT_S).topics, "the topic after the restart")
 
 
-def _check_pages(cluster: LocalCluster) -> None:
-    """Run a mirror as systemd does: it notifies systemd, and serves its pages until SIGTERM."""
-    http = f"127.0.0.1:{free_ports(1)[0]}"
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(f"{folder}/notify")
-        systemd.settimeout(WAIT_S)
-        place = ("--bootstrap", cluster.bootstrap, "--zookeeper", cluster.zookeeper, "--http", http, "--interval", 0.1)
-        mirror = subprocess.Popen(
-            command_of("zkrebalancer", "topics", "mirror", *place),
-            env={**child_environment(), "NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "10000000"},
-            stderr=subprocess.PIPE,
-        )
-        try:
-            assert systemd.recv(4_096).split(b"\n")[1:] == [b"READY=1", b"WATCHDOG=1"]
-            answers = {}
-            for path in ("liveness", "readiness", "metrics"):
-                with urllib.request.urlopen(f"http://{http}/{path}", timeout=WAIT_S) as answer:
-                    answers[path] = answer.read().decode()
-            assert json.loads(answers["liveness"]) == {"alive": True, "faults": [], "topics": 0, "brokers": 1}
-            assert json.loads(answers["readiness"])["ready"]
-            assert "zkrebalancer_mirror_brokers 1.0" in answers["metrics"]
-            mirror.send_signal(signal.SIGHUP)  # it is no reason to end
-            mirror.send_signal(signal.SIGUSR1)
-            assert mirror.stderr is not None
-            line = next(text for text in mirror.stderr if b"mirror: " in text)
-            assert line.rstrip().endswith(b"mirror: 0 topics, 1 brokers; faults: none")
-            mirror.terminate()
-            assert mirror.wait(WAIT_S) == 0
-            told = b""
-            while told != b"STOPPING=1":
-                told = systemd.recv(4_096)
-        finally:
-            mirror.kill()
-            mirror.communicate()
-
-
 def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
     """Try to start an agent beside a member of Kafka's own new protocol (KIP-848), and after it."""
     stage = Stage(cluster, 1)
@@ -441,7 +403,7 @@ def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> No
             except NoNodeError:
                 return []
 
-        _check_pages(cluster)
+        check_pages(cluster)
         broker = json.loads(client.get("/brokers/ids/1")[0])
         assert f"{broker['host']}:{broker['port']}" == cluster.bootstrap
         assert client.exists("/brokers/ids/1").ephemeralOwner != 0
