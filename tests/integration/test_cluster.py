@@ -283,7 +283,7 @@ def test_a_frozen_server_answers_again_when_thawed(one_zookeeper: LocalCluster) 
     faults.freeze(server.pid)
     try:
         with pytest.raises(TimeoutError):
-            zookeeper.ask("127.0.0.1", server.port, "ruok")
+            zookeeper.ask("127.0.0.1", server.port, "ruok", zookeeper.PROBE_TIMEOUT_S)
     finally:
         faults.thaw(server.pid)
     assert zookeeper.ask("127.0.0.1", server.port, "ruok") == b"imok"
