@@ -17,6 +17,7 @@ import pytest
 from tests.style.sources import ROOT
 
 RUNS, LATER = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-java.jsonl"
+OTHERS = "experiments-2026-11-27-others.jsonl"
 ROUNDED = 0.551  # half a unit of a page, and half of the last digit of a result
 JOIN, KILL, RETURN = "add-member", "kill-member", "restart-member"
 CHANGES = {"joins": JOIN, "killed": KILL, "returns": RETURN, "at rest": "before"}  # words in a row -> the change
@@ -37,6 +38,16 @@ AT_REST = {  # the end of a row's name -> a column of the table of runs
     "requests per second": "rest_requests_per_s",
     "memory of everything, MB": "rss_mb",
     "total memory, MB": "rss_mb",
+}
+
+
+OF_OTHERS = {  # the beginning of a table's title -> a measure, and how many of its units are one of the page's
+    "Time to settled": ("settled_ms", 1),
+    "Partitions without a consumer": ("unowned_partition_ms", 1_000),
+    "Delay of 99 % of the records": ("delay_p99_ms", 1),
+    "Most records that the group had not read": ("lag_max", 1),
+    "Processor time of everything": ("cpu_ms", 1),
+    "Requests to ZooKeeper and broker": ("requests", 1),
 }
 
 
@@ -77,10 +88,23 @@ def of_runs(file: str, protocol: str, measure: str) -> float:
     return statistics.median(float(run["measures"][measure]) for run in runs if run["scenario"] == "scale-out")
 
 
+def of_run(run: dict[str, Any], kind: str, measure: str) -> float:
+    """Return a run's measure; of its changes if it is measured for each (of one kind, if there is one)."""
+    steps = [step for step in run["steps"] if step["name"] in {kind or step["name"]} - {"before", "rest"}]
+    if measure == "settled_ms":
+        return statistics.median(step[measure] for step in steps)
+    summary = {"unowned_partition_ms": sum, "lag_max": max}.get(measure)
+    return float(summary(step[measure] for step in steps) if summary else run["measures"][measure])
+
+
 def table(page: str, heading: str) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
     """Return the columns and the rows of the table whose columns begin with these; None: no figure."""
     lines = (ROOT / page).read_text().splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith(f"| | {heading} |"))
+    return read_table(lines, next(number for number, line in enumerate(lines) if line.startswith(f"| | {heading} |")))
+
+
+def read_table(lines: list[str], begin: int) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
+    """Return the columns and the rows of the table that begins in this line; None: no figure."""
     rows: list[tuple[str, list[float | None]]] = []
     for line in takewhile(lambda line: line.startswith("|"), lines[begin + 2 :]):
         name, *cells = (cell.strip(" *") for cell in line.strip("|").split("|"))
@@ -199,3 +223,25 @@ def test_the_table_of_heartbeats() -> None:
             is_time = measure != "unowned_partition_ms"
             found = statistics.median(figure[measure] for figure in figures) / (1 if is_time else 1_000)
             assert cell == pytest.approx(found, abs=ROUNDED if is_time else 0.06), (row, measure)
+
+
+def test_the_tables_of_other_scenarios() -> None:
+    runs = {(run["protocol"], run["scenario"]): run for run in results(OTHERS)}
+    assert len(runs) == len(results(OTHERS)) == 45
+    assert all(run["trusted"] and run["complete"] for run in runs.values())
+    assert {run["details"]["broker"]["kind"] for run in runs.values()} == {"kafka-4"}
+    assert {run["measures"][what] for run in runs.values() for what in ("lost", "out_of_order", "overlaps")} == {0}
+    page = (ROOT / "docs/experiments.md").read_text()
+    begin, end = page.index("### The other scenarios"), page.index("### With many records, and many groups")
+    lines = page[begin:end].splitlines()
+    titles = [number for number, line in enumerate(lines) if line.startswith("**")]
+    assert len(titles) == len(OF_OTHERS)
+    for number in titles:
+        measure, unit = next(of for words, of in OF_OTHERS.items() if lines[number].startswith(f"**{words}"))
+        columns, rows = read_table(lines, number + 2)
+        assert len(rows) >= 9
+        for row, cells in rows:
+            scenario, _, kind = row.replace("`", "").partition(", ")
+            for protocol, cell in zip(columns, cells, strict=True):
+                found = of_run(runs[protocol, scenario], kind, measure) / unit
+                assert cell == pytest.approx(found, abs=0.06 if unit > 1 else ROUNDED), (measure, row, protocol)
