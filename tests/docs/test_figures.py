@@ -91,10 +91,12 @@ def of_runs(file: str, protocol: str, measure: str) -> float:
 def of_run(run: dict[str, Any], kind: str, measure: str) -> float:
     """Return a run's measure; of its changes if it is measured for each (of one kind, if there is one)."""
     steps = [step for step in run["steps"] if step["name"] in {kind or step["name"]} - {"before", "rest"}]
+    figures = [float(step[measure]) for step in steps if measure in step]
     if measure == "settled_ms":
-        return statistics.median(step[measure] for step in steps)
-    summary = {"unowned_partition_ms": sum, "lag_max": max}.get(measure)
-    return float(summary(step[measure] for step in steps) if summary else run["measures"][measure])
+        return statistics.median(figures)
+    if measure == "lag_max":
+        return max(figures)
+    return sum(figures) if measure == "unowned_partition_ms" else float(run["measures"][measure])
 
 
 def table(page: str, heading: str) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
