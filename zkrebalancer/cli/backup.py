@@ -59,7 +59,7 @@ def restore(
 
     Generations continue a million higher, so that none is used twice. Offsets stay with their topics: if a topic here
     has another id than the one in the backup, the command refuses, because the leader would delete its offsets.
-    Nobody leads before it is complete: if it is interrupted, run it again with --overwrite.
+    No coordinator leads before it is complete: if it is interrupted, run it again with --overwrite.
 
     \b
     Example:

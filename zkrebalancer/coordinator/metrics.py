@@ -161,7 +161,9 @@ class Present(Collector):
         is_damaged = self._monitor.shards.damage is not None
         yield _gauge("shards_damaged", "1 if the number of shards cannot be read, see the log.", is_damaged)
         is_partial = monitor.unfinished_restore is not None
-        yield _gauge("restore_unfinished", "1 if nobody can lead because a restore is not complete.", is_partial)
+        yield _gauge(
+            "restore_unfinished", "1 if no coordinator can lead because a restore is not complete.", is_partial
+        )
         yield _gauge("epoch", "Highest epoch in which this coordinator has led.", monitor.epoch)
         yield _gauge("ready", "1 if /readiness answers 200.", not monitor.health().faults)
         yield _gauge("session_connected", "1 if ZooKeeper answers in this session.", monitor.is_connected)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka
 
@@ -273,9 +273,9 @@ class Run:
             figures[name] = getattr(verdict, name)
         self._result["steps"], self._result["measures"] = steps, figures
         if self.plan.cast.groups == 1:
-            read = throughput(EventFiles(directory, Problems())).values()
             # In a run that was interrupted, `read` has one more: the step that did not end.
-            self._result["steps"] = [{**step, **more} for step, more in zip(steps, read, strict=False)]
+            read = throughput(EventFiles(directory, Problems()))
+            self._result["steps"] = [{**step, **read[cast("int", step["number"])]} for step in steps]
         self._result["problems"] = list(verdict.problems)
 
     def _copy(self, events: Path) -> None:

@@ -101,9 +101,8 @@ class Membership:
         alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
         former = self.number
         try:
-            number = self._change_layout(lambda layout: layout.with_gateway(self._address, alive)).gateways[
-                self._address
-            ]
+            layout = self._change_layout(lambda layout: layout.with_gateway(self._address, alive))
+            number = layout.gateways[self._address]
         except NodeContentError as error:
             if former is None:
                 raise

@@ -120,11 +120,15 @@ def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress
 def _leader(reply: Reply) -> CoordinatorAddress | None:
     if not isinstance(reply, Content) or not reply.stat.ephemeral_owner:
         return None  # a node of no session names no leader: a coordinator removes it, or it keeps all from leading
+    found = _coordinator(reply)
+    return None if found.brokerid == NOBODY else found
+
+
+def _coordinator(node: Content) -> CoordinatorAddress:
     try:
-        found = cluster_nodes.decode_coordinator(reply.content)
+        return cluster_nodes.decode_coordinator(node.content)
     except NodeContentError as error:
         return cluster_nodes.unknown_coordinator(error)
-    return None if found.brokerid == NOBODY else found
 
 
 def read_leader(zk: BlockingZk, group: str = "") -> CoordinatorAddress | None:
@@ -142,11 +146,7 @@ def read_unfinished_restore(zk: BlockingZk) -> str | None:
     node, barrier = zk.perform_all([Get(paths.COORDINATOR), Get(paths.RESTORE)], ABSENT)
     if not (isinstance(node, Content) and isinstance(barrier, Content)):
         return None
-    try:
-        address = cluster_nodes.decode_coordinator(node.content)
-    except NodeContentError as error:
-        address = cluster_nodes.unknown_coordinator(error)
-    return cluster_nodes.unfinished_restore(address)
+    return cluster_nodes.unfinished_restore(_coordinator(node))
 
 
 def read_shard_hosts(zk: BlockingZk) -> list[ShardHost]:

@@ -1,7 +1,7 @@
 """Measures how many records a group reads around each step of an experiment, and how far it falls behind. Pure.
 
-For runs with one group. Records that are delivered again do not count. The lag is
-the number of records that were acknowledged to the producer and not yet delivered to the group.
+For runs with one group. Records that are delivered again do not count. The lag is the number of records that were
+acknowledged to the producer and not yet delivered to the group.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Self
 
 from zkrebalancer.operations import backup_file
 from zkrebalancer.operations.backup_file import Node
-from zkrebalancer.operations.nodes import count_shards, create_missing, names_below
+from zkrebalancer.operations.nodes import count_shards, create_missing, exists, names_below
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -93,9 +93,9 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
         ZooKeeperRefusedError: a node may not be read: a backup without it would be useless.
 
     """
-    if not isinstance(zk.perform(Get(paths.CONSUMERS), ABSENT), Content):
+    if not exists(zk, paths.CONSUMERS):
         raise NothingToKeepError(f"there is no {paths.CONSUMERS} here; --zookeeper needs the chroot that Kafka uses")
-    if isinstance(zk.perform(Get(paths.RESTORE), ABSENT), Content):
+    if exists(zk, paths.RESTORE):
         raise PartialTreeError("a restore is not complete here: a backup of this tree would keep a part only")
     return backup_file.write(file, _counted(_nodes(zk), progress), now_ms)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkrebalancer.operations.nodes import create_missing, names_below
+from zkrebalancer.operations.nodes import create_missing, exists, names_below
 from zkrebalancer.protocol import cluster_nodes, paths, shards
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -106,7 +106,7 @@ def _read(zk: BlockingZk, count: int) -> Found:
     found = Found(Number(), -1)
     if isinstance(node, Content):
         found = _decoded(zk, node)
-    if found.number.shards == 1 and isinstance(zk.perform(Get(BARRIER), ABSENT), Content):
+    if found.number.shards == 1 and exists(zk, BARRIER):
         found = _unknown(zk, found.version)  # the number was removed or emptied
     former = {shard.number for shard in found.former}
     known = (WHOLE, *(_one_of_several(number) for number in sorted(former | set(range(count)))))
@@ -140,7 +140,7 @@ def _one_of_several(number: int) -> Shard:
 
 def _refuse_foreign_nodes(zk: BlockingZk, path: str) -> None:
     """Raise NodeInTheWayError if nodes below this one are not ours; otherwise, the next try may succeed."""
-    if path == paths.COORDINATOR and isinstance(zk.perform(Get(paths.RESTORE), ABSENT), Content):
+    if path == paths.COORDINATOR and exists(zk, paths.RESTORE):
         raise NodeInTheWayError("a restore is not complete: repeat it first, or see `restore --accept-partial`")
     foreign = [name for name in names_below(zk, path) if f"{path}/{name}" != BARRIER]
     if foreign:

@@ -14,6 +14,11 @@ from zkrebalancer.runtime.zk import BlockingZk
 Decoded = TypeVar("Decoded")
 
 
+def exists(zk: BlockingZk, path: str) -> bool:
+    """Whether there is such a node; raises ZooKeeperRefusedError."""
+    return isinstance(zk.perform(Get(path), ABSENT), Content)
+
+
 def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
     """Return the names of a node's children, sorted; empty if the node does not exist; raises ZooKeeperRefusedError."""
     listed = zk.perform(ListChildren(path), ABSENT)
@@ -32,7 +37,7 @@ def create_missing(zk: BlockingZk, *nodes: str) -> None:
     Existing ones are only read: without the right at the parent, ZooKeeper would refuse to create even those.
     """
     for path in nodes:
-        if not isinstance(zk.perform(Get(path), ABSENT), Content):
+        if not exists(zk, path):
             zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.operations.nodes import exists
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Create, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
@@ -23,7 +24,7 @@ def require_group(zk: BlockingZk, group: str) -> None:
         ZooKeeperRefusedError: it may not be read.
 
     """
-    if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group))), ABSENT), Content):
+    if not exists(zk, paths.group(paths.validate_name("group", group))):
         raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
 
 

@@ -23,7 +23,7 @@ from zkrebalancer.coordinator.pages.asking import Asking, NoAnswerError
 from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.group_view import Parts
 from zkrebalancer.coordinator.pages.live import Document, Make, Streams, encode
-from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Overview, Rendered, Wanted
+from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Listed, Overview, Rendered, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
 from zkrebalancer.protocol import cluster_nodes, history, paths
 from zkrebalancer.protocol.calls import Content, Refusal, Refused
@@ -151,14 +151,14 @@ class Site:
             role = self._coordinator()
             if not role["coordinator"]["leads"]:
                 return encode(role)
-            known = self._rendered.find(self._overview.look(), role, wanted)
-            return self._listing(role, wanted) if known is None else known
+            listed = self._overview.look()
+            known = self._rendered.find(listed, role, wanted)
+            return self._listing(listed, role, wanted) if known is None else known
 
         return make
 
-    def _listing(self, role: Document, wanted: Wanted) -> bytes:
+    def _listing(self, listed: Listed, role: Document, wanted: Wanted) -> bytes:
         """Make a page of what is known when its turn has come, unless another reader's turn has brought it."""
-        listed = self._overview.look()
 
         def prepare() -> Callable[[], bytes]:
             nonlocal listed

@@ -113,17 +113,20 @@ def compare(
 def _changes_of(runs: Sequence[Run], tables: Mapping[str, DataFrame] | None) -> pd.DataFrame:
     found = [results.changes(run for run in runs if not run.has_events)]
     found += [] if tables is None else [measures.changes(tables).toPandas()]
-    rows = pd.concat([part for part in found if len(part)] or found)
-    return rows.merge(results.lags(runs), on=["run", "step"], how="left")
+    return _together(found).merge(results.lags(runs), on=["run", "step"], how="left")
 
 
 def _figures(runs: Sequence[Run], changes: pd.DataFrame, tables: Mapping[str, DataFrame] | None) -> pd.DataFrame:
     found = [results.run_measures(run for run in runs if not run.has_events)]
     found += [] if tables is None else [measures.run_measures(tables).toPandas()]
-    rows = pd.concat([part for part in found if len(part)] or found)
-    frame = _of_runs(runs).merge(rows, on="run", how="left")
+    frame = _of_runs(runs).merge(_together(found), on="run", how="left")
     frame = frame.merge(changes.groupby("run")[list(LAG)].median(), on="run", how="left")
     return frame.reindex(columns=[*frame.columns, *(name for name in MEASURES if name not in frame.columns)])
+
+
+def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all parts. Pandas would take the types of the columns from empty ones too."""
+    return pd.concat([part for part in parts if len(part)] or parts)
 
 
 def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
