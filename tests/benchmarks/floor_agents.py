@@ -136,9 +136,7 @@ class Member:
             case calls.Replied():
                 self._session.replied(event)
             case calls.Watched(path):
-                if path not in self._read:  # otherwise it is its own acknowledgement
-                    self._read.add(path)
-                    self._session.request(calls.Get(path), partial(self._command, path))
+                self._found(path)
             case calls.Lost() if self._is_leaving:
                 pass
             case calls.Suspended() | calls.Lost():
@@ -155,7 +153,16 @@ class Member:
 
     def _registered(self, _done: calls.Reply) -> None:
         self._session.request(calls.WatchBelow(f"/channel/{self._name}"))
-        self._session.request(calls.ListChildren(f"/channel/{self._name}"))
+        self._session.request(calls.ListChildren(f"/channel/{self._name}"), self._listed)
+
+    def _listed(self, commands: calls.Children) -> None:
+        for name in commands.names:  # that came before the watch
+            self._found(f"/channel/{self._name}/{name}")
+
+    def _found(self, path: str) -> None:
+        if path not in self._read:  # otherwise it is its own acknowledgement
+            self._read.add(path)
+            self._session.request(calls.Get(path), partial(self._command, path))
 
     def _command(self, path: str, content: calls.Content) -> None:
         command = json.loads(content.content)
