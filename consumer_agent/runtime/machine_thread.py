@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 import gevent
@@ -72,6 +73,7 @@ class MachineThread:
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
         self._many_origins = MIN_ORIGINS
+        self._stepped_ms = 0  # when the last step began
         self._closing: list[gevent.Greenlet[..., None]] = []
         self._running = True
         self._is_over = False
@@ -207,7 +209,8 @@ class MachineThread:
     def _step(self, event: Event) -> None:
         if isinstance(event, Replied) and isinstance(event.reply, Refused) and event.reply.refusal not in EXPECTED:
             self._shared.count("zookeeper_refusals_total")
-        for effect in self._machine.step(event, now_ms()):
+        self._stepped_ms = now_ms()
+        for effect in self._machine.step(event, self._stepped_ms):
             self._performers[type(effect)](effect)
 
     def _table(self) -> dict[type[Effect], Callable[..., None]]:
@@ -235,7 +238,7 @@ class MachineThread:
             effects.BecameOut: lambda _: shared.become_out(),
             effects.Failed: lambda effect: (shared.break_down if effect.for_good else shared.fail)(effect.error),
             effects.Closed: lambda _: self._end(),
-            effects.RecordFetcher: self._telemetry.fetcher,
+            effects.RecordFetcher: self._record_fetcher,
             effects.RecordCommitted: lambda effect: self._telemetry.committed(
                 effect.member, effect.generation, effect.offsets
             ),
@@ -389,6 +392,10 @@ class MachineThread:
             self._store.commit(effect.offsets, left_ms / 1_000, answer)
         else:
             answer(dict.fromkeys(effect.offsets, "too late"), is_hopeless=False)
+
+    def _record_fetcher(self, effect: effects.RecordFetcher) -> None:
+        """Date it at the beginning of its step: a process that is suspended within one may have lost the partitions."""
+        self._telemetry.fetcher(replace(effect, late_ms=effect.late_ms + now_ms() - self._stepped_ms))
 
     def _record_lost(self, effect: effects.RecordLost) -> None:
         positions = self._shared.positions()

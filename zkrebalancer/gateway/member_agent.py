@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Protocol
 from urllib.parse import quote
@@ -116,6 +117,7 @@ class MemberAgent:
             )
         )
         self._events: deque[events.Event] = deque()
+        self._stepped_ms = 0  # when the last step began
         self._is_stepping = False
 
     @property
@@ -185,7 +187,8 @@ class MemberAgent:
         self._is_stepping = True
         try:
             while self._events:
-                for effect in self._machine.step(self._events.popleft(), self._desk.now_ms()):
+                self._stepped_ms = self._desk.now_ms()
+                for effect in self._machine.step(self._events.popleft(), self._stepped_ms):
                     self._perform(effect)
         finally:
             self._is_stepping = False
@@ -221,7 +224,9 @@ class MemberAgent:
                 self._stop = None
                 self._give(frozenset())
             case effects.RecordFetcher():
-                self._desk.record(self.group, effect)
+                # As of the step's beginning: a process that is suspended within one may have lost the partitions.
+                late_ms = effect.late_ms + self._desk.now_ms() - self._stepped_ms
+                self._desk.record(self.group, replace(effect, late_ms=late_ms))
             case effects.RecordLost(member, generation, lost):
                 nowhere = dict.fromkeys(lost, NO_OFFSET)
                 stopped = effects.RecordFetcher("fetcher_stopped", member, generation, None, nowhere, "lost")

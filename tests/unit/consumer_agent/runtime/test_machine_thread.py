@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 from unittest import mock
 
@@ -12,8 +13,8 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.membership.effects import CommitToKafka, ResumeFetching, StartFetching, TellOrigins
-from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened, Origin
+from consumer_agent.membership.effects import CommitToKafka, RecordFetcher, ResumeFetching, StartFetching, TellOrigins
+from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened, Origin, Tick
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.runtime import machine_thread
 from consumer_agent.runtime.machine_thread import DROPPED_TIMEOUT_MS, MachineThread
@@ -187,3 +188,19 @@ def test_where_partitions_begin_is_forgotten_with_them(monkeypatch: pytest.Monke
     origins = setting.shared.origins
     assert len(origins) < 40
     assert origins.keys() >= {("t", 3), *(("t", number) for number in range(90, 100))}
+
+
+def test_a_start_is_dated_before_a_process_was_suspended_within_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_record_fetcher`, date it when it is written: by then, others may own the partition."""
+    now = iter([10_000, 12_300])
+    monkeypatch.setattr(machine_thread, "now_ms", lambda: next(now))
+    setting = Setting({})
+    started = RecordFetcher("fetcher_started", "c", 3, None, {P0: 5}, late_ms=7)
+    machine = mock.Mock()
+    machine.step.return_value = [started]
+    telemetry = mock.Mock(spec=Telemetry)
+    monkeypatch.setattr(setting.machine_thread, "_machine", machine)
+    monkeypatch.setattr(setting.machine_thread, "_telemetry", telemetry)
+    setting.machine_thread._step(Tick())
+    machine.step.assert_called_once_with(Tick(), 10_000)
+    telemetry.fetcher.assert_called_once_with(replace(started, late_ms=2_307))
