@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,11 +16,14 @@ from prometheus_client.core import Metric
 from tests.support.deadlines import WITHIN_S
 from tests.support.groups import world_with
 from tests.support.page_site import monitor_of, site_of
+from tests.support.world import GROUP
 from zkrebalancer.coordinator import exposure
 from zkrebalancer.coordinator.exposure import Servers
 from zkrebalancer.coordinator.metrics import Present
 from zkrebalancer.coordinator.pages import overview
+from zkrebalancer.protocol import history, paths
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.runtime import clock, http_server
 from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.http_server import Answer, Pages
@@ -64,6 +68,35 @@ def test_a_page_that_waited_for_its_turn_is_new_and_made_once(monkeypatch: pytes
         assert isinstance(answer, Answer)
         assert b'"members":2' in answer.content
     assert counts == [1]
+
+
+def test_a_groups_page_that_waited_for_its_turn_has_what_happened_meanwhile() -> None:
+    """In `Site._prepared_group`, make the page of a history that was read before a rebalance, or of former levels."""
+    world, renderer, may_end = world_with(GroupSettings(slo={"lag_s": 30.0}), "a"), Renderer(), Event()
+    nodes = {path: node.content for path, node in world.zk.nodes.items()}
+    lines = ["slo.lag_s=30: 1 s"]
+
+    def last_long() -> Callable[[], bytes]:
+        assert may_end.wait(WITHIN_S)
+        return lambda: b""
+
+    site = site_of(world, world.leader(), nodes, renderer)
+    site._lag_line = lambda _group: lines[-1]
+    gevent.spawn(renderer.make, last_long)
+    let_others_go_on()
+    reader = gevent.spawn(site, "/page/group", f"name={GROUP}")
+    let_others_go_on()
+    world.add_agent("b")
+    world.pass_time(2_000)
+    nodes[paths.history(GROUP)] = world.zk.nodes[paths.history(GROUP)].content
+    lines.append("slo.lag_s=30: 2 s")
+    site._recent.note(Emit("member_joined", GROUP, 1, None, {"member": "b"}), "member-joined", 1)
+    may_end.set()
+    answer = reader.get(timeout=WITHIN_S)
+    assert isinstance(answer, Answer)
+    found = json.loads(answer.content)
+    past = history.decode(nodes[paths.history(GROUP)]).rebalances
+    assert (found["members"], len(found["history"]), found["levels"][-1]) == (2, len(past), lines[-1])
 
 
 def test_other_pages_and_other_counts_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -212,22 +213,39 @@ class Site:
         return group.state, group.story.since_us, version, members, refusals, self._lag_line(name)
 
     def _group_document(self, name: str, role: Document, parts: Parts) -> bytes:
-        coordinator, group = self._monitor.machine_of(name), self._monitor.group(name)
+        coordinator = self._monitor.machine_of(name)
         if not role["coordinator"]["leads"] or coordinator is None:
             return encode(role)
-        if group is None:
-            error = coordinator.quarantine.out.get(name)
-            return encode({**role, "missing": name[:MAX_SEARCH], "error": error})
-        past, problems = self._past(name)
+        for is_last in (False, True):  # of the readings: a rebalance may have ended while the page waited for its turn
+            if self._monitor.group(name) is None:
+                break
+            version, past = self._recent.versions.get(name, 0), self._past(name)
+            prepare = partial(self._prepared_group, name, role, parts, past, None if is_last else version)
+            if content := self._renderer.make(prepare):
+                return content
+        return encode({**role, "missing": name[:MAX_SEARCH], "error": coordinator.quarantine.out.get(name)})
+
+    def _prepared_group(
+        self,
+        name: str,
+        role: Document,
+        parts: Parts,
+        read: tuple[tuple[Rebalanced, ...], list[str]],
+        version: int | None,
+    ) -> Callable[[], bytes]:
+        """Copy a group when the page's turn has come; make nothing if the group is gone, or had events since `version`.
+
+        The history is read before, because metrics would wait in the same turn for ZooKeeper's answer.
+        """
+        coordinator, group = self._monitor.machine_of(name), self._monitor.group(name)
+        if group is None or coordinator is None or version not in {None, self._recent.versions.get(name, 0)}:
+            return lambda: b""
+        past, problems = read
+        levels = group_view.levels(group.view.settings.slo, past, self._lag_line(name))
+        extra = {"problems": problems, "levels": levels}
         planned = self._recent.planned.get(name)
-        lag_line = self._lag_line(name)
-        extra = {"problems": problems, "levels": group_view.levels(group.view.settings.slo, past, lag_line)}
-
-        def prepare() -> Callable[[], bytes]:
-            copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
-            return lambda: encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
-
-        return self._renderer.make(prepare)
+        copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
+        return lambda: encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
 
     def _past(self, name: str) -> tuple[tuple[Rebalanced, ...], list[str]]:
         """Return the recorded rebalances of a group, and why others cannot be read."""
