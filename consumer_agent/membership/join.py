@@ -2,7 +2,7 @@
 
 A registration whose outcome is unknown keeps its name: if the node exists and belongs to this session, it succeeded. A
 static member whose instance id belongs to another live consumer does not join again, because it would fence its own
-successor.
+successor. While `zkrebalancer restore` replaces the tree, a consumer waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from consumer_agent.errors import FencedInstanceError, RegistrationError
-from consumer_agent.membership.effects import EffectQueue
+from consumer_agent.membership.effects import EffectQueue, Warn
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol import registration as registrations
 from zkrebalancer.protocol.calls import (
@@ -52,6 +52,9 @@ class Join:
     group_creations: int = 0
     ancestors: dict[str, bool] = field(default_factory=dict)  # whether each node above the group exists
     asked: Call | None = None  # the last call, to name what is refused
+    is_restoring: bool = False  # as read together with the group
+    is_waiting: bool = False  # for the end of a restore
+    has_said_why: bool = False
     register_sent_ms: int = 0
     registered: bool = False
     lease_from_ms: int | None = None  # when the registering write was sent; None: unknown
@@ -66,7 +69,9 @@ class Join:
 
     def _list_group(self) -> None:
         self.effects.forget_calls()
-        self._ask(ListChildren(paths.group(self.group)), self._group_listed)
+        self.is_waiting = False
+        self._ask(Get(paths.RESTORE, watch=True), self._restore_read)
+        self._ask(ListChildren(paths.group(self.group)), self._group_listed)  # at the same time
 
     def _ask(self, call: Call, handle: Callable[..., None], *arguments: object) -> None:
         self.asked = call
@@ -78,8 +83,26 @@ class Join:
         elif self.connected:
             self._list_group()
 
+    def _restore_read(self, reply: Reply) -> None:
+        self.is_restoring = isinstance(reply, Content)
+
+    def _wait_for_restore(self) -> None:
+        """Create nothing in a tree that is being replaced; the end of the restore fires the watch."""
+        self.is_waiting = True
+        if not self.has_said_why:
+            self.has_said_why = True
+            text = f"{self.consumer}: waits with joining {self.group}, because a restore runs, or was interrupted"
+            self.effects.add(Warn(text))
+
+    def handle_watched(self, path: str) -> None:
+        """Look again when the restore may be over."""
+        if path == paths.RESTORE and self.is_waiting and self.connected:
+            self._list_group()
+
     def _group_listed(self, reply: Reply) -> None:
-        if isinstance(reply, Children):
+        if self.is_restoring:
+            self._wait_for_restore()
+        elif isinstance(reply, Children):
             missing = [name for name in paths.GROUP_CHILDREN if name not in reply.names]
             if missing:
                 self._create_group([], missing)

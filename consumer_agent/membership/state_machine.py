@@ -54,6 +54,7 @@ from zkrebalancer.protocol.calls import (
     Replied,
     Reply,
     Suspended,
+    Watched,
 )
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.registration import Registration
@@ -159,14 +160,16 @@ class StateMachine:
             case _ if self.member is not None:
                 self.member.handle(event, now_ms)
             case _:
-                self._answer_outside(event)
+                self._handle_outside(event)
 
-    def _answer_outside(self, event: Event) -> None:
+    def _handle_outside(self, event: Event) -> None:
         if isinstance(event, CommitRequested):  # without membership nothing was ever returned
             error = None if self.former is None else "the consumer is in no group"
             self._effects.add(CommitFinished((event.token,), error))
         elif isinstance(event, StoredRequested):
             self._effects.add(TellStored(event.token, {}, "the consumer is in no group"))
+        elif isinstance(event, Watched) and self.joining is not None:
+            self.joining.handle_watched(event.path)
 
     def _replied(self, call_id: int, reply: Reply) -> None:
         if self._effects.answer(call_id, reply) and self.member is not None:

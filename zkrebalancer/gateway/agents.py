@@ -96,9 +96,12 @@ class Agents:
 
     # ---- the session
 
+    def _all(self) -> list[MemberAgent]:
+        return [*(agent for known in self._agents.values() for agent in known.values()), *self._leaving]
+
     def session_changed(self, event: Connected | Suspended | Lost) -> None:
         """Inform all agents; after the end of a session, the next session gets new agents."""
-        for agent in [*(agent for known in self._agents.values() for agent in known.values()), *self._leaving]:
+        for agent in self._all():
             agent.session_changed(event)
         if isinstance(event, Lost):
             self._agents, self._leaving, self._by_consumer, self._litter = {}, set(), {}, set()
@@ -109,6 +112,10 @@ class Agents:
 
     def watched(self, path: str) -> bool:
         """Handle a watch that has fired; return whether it belongs to an agent."""
+        if path == paths.RESTORE:
+            for waiting in self._all():
+                waiting.step(Watched(path, children=False))
+            return True
         agent = self._by_consumer.get(path.rpartition("/")[2])
         if agent is None:
             return False

@@ -15,12 +15,12 @@ from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
 from zkrebalancer.protocol.addresses import MAX_PORT
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.numbers import decimal
-from zkrebalancer.protocol.paths import GATEWAYS
+from zkrebalancer.protocol.paths import BUCKET_OWNERS, GATEWAYS, LIVE_GATEWAYS
 
 LAYOUT = f"{GATEWAYS}/layout"
-ALIVE = f"{GATEWAYS}/alive"
+ALIVE = LIVE_GATEWAYS
 BUCKETS = f"{GATEWAYS}/buckets"
-OWNERS = f"{GATEWAYS}/owners"
+OWNERS = BUCKET_OWNERS
 VERSION = 1
 MAX_BROKER_ID = 0x7FFFFFFF
 T = TypeVar("T")

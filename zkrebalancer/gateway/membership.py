@@ -5,6 +5,9 @@ two processes announce one address, one displaces the other, which stops.
 
 A gateway that has a number goes on with the layout that it read last while the layout's node cannot be read, and writes
 it anew if the node is deleted.
+
+While `zkrebalancer restore` replaces the tree, a gateway that begins waits. It looks once before it writes anything,
+and again after it has announced itself: a restore that has not seen it has put its node before.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from zkrebalancer.gateway.layout import (
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
+    ABSENT,
     Children,
     Content,
     Create,
@@ -49,6 +53,10 @@ _log = logging.getLogger(__name__)
 
 class DisplacedError(RebalancerError):
     """Another gateway announces the same address."""
+
+
+class UnfinishedRestoreError(RebalancerError):
+    """A restore is not complete: nothing may be written into the tree that it replaces."""
 
 
 class Membership:
@@ -81,6 +89,7 @@ class Membership:
         Raises:
             ZooKeeperUnavailableError: the connection broke; call again once it is back.
             DisplacedError: another process announces this address.
+            UnfinishedRestoreError: call again later.
             NodeContentError: the layout cannot be read, and this gateway has no number yet.
             TooManyError: the layout is full.
 
@@ -96,6 +105,7 @@ class Membership:
         raise ZooKeeperUnavailableError(f"{ALIVE}/{self.number} was changed by others at each of {MAX_TRIES} tries")
 
     def _join(self, session_id: int) -> None:
+        self._refuse_unfinished_restore()
         self._create_roots()
         listed = self._session.require(ListChildren(ALIVE))
         alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
@@ -111,7 +121,16 @@ class Membership:
         if former not in {None, number}:
             self._withdraw(f"{ALIVE}/{former}")
         self._announce(number)
+        try:
+            self._refuse_unfinished_restore()
+        except UnfinishedRestoreError:
+            self._withdraw(f"{ALIVE}/{number}")
+            raise
         self.number, self._joined_session = number, session_id
+
+    def _refuse_unfinished_restore(self) -> None:
+        if isinstance(self._session.require(Get(paths.RESTORE), *ABSENT), Content):
+            raise UnfinishedRestoreError("no group is served, because a restore runs, or was interrupted")
 
     def _withdraw(self, path: str) -> None:
         """Delete the node of a former number, unless it is another gateway's by now."""

@@ -26,7 +26,7 @@ from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups, now_ms
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import Links
-from zkrebalancer.gateway.membership import Membership
+from zkrebalancer.gateway.membership import Membership, UnfinishedRestoreError
 from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.rewriting import nodes
@@ -41,6 +41,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
 from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Connected, Lost, Suspended
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
@@ -214,6 +215,11 @@ class Gateway:
             self._open_ports()
             if self._membership.number is not None:
                 self._groups.serve(self._membership.number, list(self._membership.addresses().gateways))
+        except UnfinishedRestoreError as error:
+            text = self._complaints.text(paths.RESTORE, str(error), now_ms() / 1_000)
+            if text is not None:
+                _log.warning("%s", text)
+            gevent.spawn_later(RETRY_S, self._changed.set)
         except ZooKeeperUnavailableError as error:
             _log.warning("%s", error)
             gevent.spawn_later(RETRY_S, self._changed.set)

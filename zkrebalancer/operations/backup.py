@@ -271,11 +271,19 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
 
 
 def _refuse_live_tree(zk: BlockingZk, *, overwrite: bool) -> None:
+    """Refuse a tree into which somebody may write: whoever comes later sees the barrier, and waits.
+
+    Each consumer's and each gateway's transaction checks its node in `owners`.
+    """
+    for path in (paths.LIVE_GATEWAYS, paths.BUCKET_OWNERS):
+        if gateways := names_below(zk, path):
+            raise RestoreRefusedError(f"gateways run here: {path}/{gateways[0]} exists; stop them first")
     groups = names_below(zk, paths.GROUPS)
     if groups and not overwrite:
         raise RestoreRefusedError(f"there are {len(groups)} groups here, such as {groups[0]}; see --overwrite")
     for group in groups:
-        consumers = names_below(zk, paths.ids(group)) or names_below(zk, paths.region(group, "members"))
+        places = (paths.ids(group), paths.owners(group), paths.region(group, "members"))
+        consumers = next(filter(None, (names_below(zk, place) for place in places)), ())
         if consumers:
             raise RestoreRefusedError(f"group {group} has consumers, such as {consumers[0]}; stop them first")
 

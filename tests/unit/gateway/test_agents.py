@@ -10,7 +10,19 @@ from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.member_agent import MemberAgent
 from zkrebalancer.group_protocol.effects import Reported, Standing
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Check, Connected, Delete, Get, Lost, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Call,
+    Check,
+    Connected,
+    Delete,
+    Get,
+    Lost,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+    Watched,
+)
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 LEFT_OVER = {paths.ids("g", "c"), paths.owners("g", "c")}
@@ -134,3 +146,15 @@ def test_an_agent_is_queued_once_for_a_time_and_not_woken_by_what_is_out_of_date
         woken.append(agent.step.call_count)
         agents.note_timer(agent)
     assert woken == [0, 1, 1, 2]
+
+
+def test_the_end_of_a_restore_wakes_all_members_that_wait_for_it() -> None:
+    """In `Agents.watched`, look for a consumer of this name only: they would wait for ever."""
+    agents = agents_of(SilentSession([]), [])
+    members = tuple(
+        Standing(name, None, "c", "/h", None, ("t",), "", 10_000, 10_000, 0, frozenset()) for name in ("a", "b")
+    )
+    agents.reported(Reported("g", members))
+    with mock.patch.object(MemberAgent, "step") as step:
+        assert agents.watched(paths.RESTORE)
+    assert [call.args for call in step.call_args_list] == [(Watched(paths.RESTORE, children=False),)] * 2

@@ -8,10 +8,11 @@ from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_groups import asked, error_of, served
 from zkrebalancer.gateway.buckets import Buckets
 from zkrebalancer.gateway.layout import ALIVE, BUCKETS, LAYOUT, OWNERS, Layout, decode, encode
-from zkrebalancer.gateway.membership import Membership
+from zkrebalancer.gateway.membership import Membership, UnfinishedRestoreError
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredTopic, to_bytes
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Get, ListChildren, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
 
@@ -141,3 +142,36 @@ def test_a_stored_group_that_cannot_be_used_is_named_with_what_to_do(
     session.do(Delete(path))
     groups._load_again("g")
     assert error_of(asked(groups)) is ErrorCode.MEMBER_ID_REQUIRED
+
+
+BARRIER = (Create(paths.COORDINATOR), Create(paths.RESTORE))
+
+
+def test_a_gateway_writes_nothing_into_a_tree_that_is_being_replaced(session: ModelSession) -> None:
+    """In `Membership._join`, look only after the announcement."""
+    session.do(Create(paths.CONSUMERS), *BARRIER)
+    before = dict(session.model.nodes)
+    one = Membership(session, "gw", 1)
+    with pytest.raises(UnfinishedRestoreError, match="because a restore runs, or was interrupted"):
+        one.refresh()
+    assert session.model.nodes == before
+    session.do(Delete(paths.RESTORE), Delete(paths.COORDINATOR))
+    one.refresh()
+    assert one.number == 0
+
+
+def test_a_gateway_gives_way_to_a_restore_that_has_begun_before_it_was_announced(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Membership._join`, do not look again: the restore has seen no gateway, and this one would serve groups."""
+    one = Membership(session, "gw", 1)
+    announce = one._announce
+
+    def begin_before(number: int) -> None:
+        session.do(*BARRIER)
+        announce(number)
+
+    monkeypatch.setattr(one, "_announce", begin_before)
+    with pytest.raises(UnfinishedRestoreError):
+        one.refresh()
+    assert session.model.children(paths.LIVE_GATEWAYS) == []

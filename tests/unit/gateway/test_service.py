@@ -16,6 +16,8 @@ from zkrebalancer.gateway.service import Gateway, GatewayConfig
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete
 from zkrebalancer.protocol.errors import ConfigurationError
 
 WAIT_S = WITHIN_S
@@ -35,6 +37,22 @@ def test_who_asks_for_the_nodes_too_early_waits_until_the_gateway_is_one_of_them
     gevent.sleep(0)
     gateway._keep_up()
     assert asked.get(timeout=WAIT_S).gateways == {0: ("gw", 1)}
+
+
+def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    """In `Gateway._keep_up`, log it each second, or stop trying."""
+    session = gateway._session
+    assert isinstance(session, ModelSession)
+    session.do(Create(paths.CONSUMERS), Create(paths.COORDINATOR), Create(paths.RESTORE))
+    for _ in range(3):
+        gateway._keep_up()
+    assert [line for line in caplog.messages if "restore" in line] == [
+        "no group is served, because a restore runs, or was interrupted"
+    ]
+    session.do(Delete(paths.RESTORE), Delete(paths.COORDINATOR))
+    assert gateway._changed.wait(WAIT_S)
+    gateway._keep_up()
+    assert gateway._membership.number == 0
 
 
 def test_without_zookeeper_the_nodes_are_answered_all_the_same(

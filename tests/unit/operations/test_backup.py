@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from errno import ENOENT
 from pathlib import Path
@@ -279,6 +280,27 @@ def test_a_region_begins_with_a_reset_to_the_checkpoint_of_the_backup(tmp_path: 
     initial = documents.decode_initial(other.zk.nodes[paths.region(GROUP, "initial", "t/0")].content)
     assert initial == Initial(2, "id-1")
     assert all(not other.zk.children(paths.region(GROUP, kind)) for kind in ("contributions", "requests", "members"))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (paths.owners(GROUP, "c-1"), "group g has consumers, such as c-1; stop them first"),
+        (f"{paths.LIVE_GATEWAYS}/3", f"gateways run here: {paths.LIVE_GATEWAYS}/3 exists; stop them first"),
+        (f"{paths.BUCKET_OWNERS}/7", f"gateways run here: {paths.BUCKET_OWNERS}/7 exists; stop them first"),
+    ],
+)
+def test_a_tree_into_which_somebody_may_write_is_not_replaced(tmp_path: Path, path: str, why: str) -> None:
+    """In `_refuse_live_tree`, look for registrations only: who has lost its registration may still commit."""
+    file, world = backed_up(tmp_path), empty_world()
+    above = [path[: at.start()] for at in re.finditer("/", path) if at.start()]
+    for each in (*above, path):
+        world.zk.perform(Multi((Create(each),)))
+    before = {paths.CONSUMERS, paths.GROUPS, *world.zk.nodes}
+    with pytest.raises(RestoreRefusedError) as refused:
+        restored(world, file, overwrite=True)
+    assert str(refused.value) == why
+    assert world.zk.nodes.keys() == before
 
 
 def test_a_counter_that_cannot_be_read_is_replaced_by_that_of_the_backup(tmp_path: Path) -> None:

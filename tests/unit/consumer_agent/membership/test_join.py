@@ -8,8 +8,17 @@ import pytest
 
 from consumer_agent.errors import ConsumerError
 from consumer_agent.membership import join
-from consumer_agent.membership.effects import BecameOut, CloseSession, EmitUntil, Failed, OpenSession, Request
-from consumer_agent.membership.events import NotOpened, Polled, Tick
+from consumer_agent.membership.effects import (
+    BecameOut,
+    Closed,
+    CloseSession,
+    EmitUntil,
+    Failed,
+    OpenSession,
+    Request,
+    Warn,
+)
+from consumer_agent.membership.events import CloseRequested, NotOpened, Polled, Tick
 from consumer_agent.membership.join import NOTHING_OWNED
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
@@ -18,6 +27,7 @@ from tests.unit.consumer_agent.membership.driver import (
     GROUP,
     LEASE_MS,
     LIST_CHANNEL,
+    LOOK_AT_RESTORE,
     OWNERS,
     REGISTRATION,
     RENEWAL,
@@ -43,6 +53,7 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Replied,
     Suspended,
+    Watched,
 )
 from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailableError
 
@@ -272,3 +283,35 @@ def test_a_group_that_is_deleted_again_and_again_is_not_created_for_ever(monkeyp
     driver.answer(LIST_GROUP, Children(present))
     (failed,) = of_type(driver.answer(created, Refused(Refusal.NO_NODE, 0)), Failed)
     assert str(failed.error).startswith(f"ZooKeeper refused to register {CONSUMER} in group {GROUP}: ")
+
+
+def test_a_consumer_waits_for_the_end_of_a_restore_and_says_so_once() -> None:
+    """In `Join._group_listed`, go on: it would create nodes beside the restore, which then fails."""
+    driver = Driver()
+    driver.hides_restore = False
+    driver.step(Polled(CONSUMER, 5))
+    assert requests(driver.connect()) == [LOOK_AT_RESTORE, LIST_GROUP]
+    driver.answer(LOOK_AT_RESTORE, content(b""))
+    (said,) = of_type(driver.answer(LIST_GROUP, Refused(Refusal.NO_NODE)), Warn)
+    assert said.text == "c-1: waits with joining g, because a restore runs, or was interrupted"
+    assert requests(driver.step(Watched("/other", children=False))) == []
+    for again in (Watched(paths.RESTORE, children=False), Connected(SESSION, SESSION_TIMEOUT_MS)):
+        assert requests(driver.step(again)) == [LOOK_AT_RESTORE, LIST_GROUP]
+        driver.answer(LOOK_AT_RESTORE, content(b""))
+        assert driver.answer(LIST_GROUP, ALL_CHILDREN) == []
+    driver.break_connection()
+    assert driver.step(Watched(paths.RESTORE, children=False)) == []
+    driver.connect()
+    driver.answer(LOOK_AT_RESTORE, Refused(Refusal.NO_NODE))
+    assert requests(driver.answer(LIST_GROUP, ALL_CHILDREN)) == [REGISTER]
+
+
+def test_a_consumer_that_waits_for_a_restore_can_be_closed() -> None:
+    driver = Driver()
+    driver.hides_restore = False
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LOOK_AT_RESTORE, content(b""))
+    driver.answer(LIST_GROUP, ALL_CHILDREN)
+    assert Closed() in driver.step(CloseRequested())
+    assert driver.step(Watched(paths.RESTORE, children=False)) == []
