@@ -18,7 +18,7 @@ from consumer_agent.records import Batch
 from consumer_agent.region.joining import DEFAULT_RESET_S, own_state
 from consumer_agent.region.own_state import PARTITION, SINK, Checkpoint, OwnState, checked_handlers, checked_recovery
 from consumer_agent.region.progress import Extent, Progress
-from consumer_agent.region.sink import Advance, Claim, Keeping, Sink, rolled_back_after_an_error
+from consumer_agent.region.sink import Advance, Claim, Keeping, Sink
 from consumer_agent.region.sinks import as_sink
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol import paths
@@ -88,7 +88,8 @@ class ConsistentRegion:
         self._sink: Sink | None = None  # that of the last transaction
         self._database: Any = None  # which it was made for
         self._in_hand: Batch | None = None  # returned, until the next one is requested or a transaction begins
-        self._unended: Mapping[TopicPartition, Advance] = {}  # of the transaction that began last
+        self._storing: Mapping[TopicPartition, Extent] = {}  # by a transaction, until it is stored or returned again
+        self._in_use: Sink | None = None  # a sink whose transaction may be open
         self._batch: dict[TopicPartition, Extent] = {}  # returned, not yet in a transaction
 
     # ---- reading
@@ -111,8 +112,8 @@ class ConsistentRegion:
 
     def _return_what_was_left(self) -> None:
         """Return a batch again if the iteration was left within it, or its transaction was not ended."""
-        if self._unended:
-            self.failed(self._unended)
+        if self._storing or self._in_use is not None:
+            self.undo()
         if not self._in_hand:
             return
         generations = self._consumer.generation()
@@ -200,9 +201,16 @@ class ConsistentRegion:
         If the iteration was left within a batch, by `break` or by Ctrl-C, no last checkpoint is stored: it is unknown
         how much of the batch the state reflects, so it is read again. `stop` ends an iteration between batches.
         """
-        if self._own is not None:
-            self._own.close(is_clean=True)
-        self._consumer.close()
+        self._close(is_clean=True)
+
+    def _close(self, *, is_clean: bool) -> None:
+        """Roll back what an interrupt has left open; after another one, closing again does the rest."""
+        try:
+            self._roll_back()
+        finally:
+            if self._own is not None:
+                self._own.close(is_clean=is_clean)
+            self._consumer.close()
 
     def __enter__(self) -> Self:
         """Return the region."""
@@ -212,9 +220,7 @@ class ConsistentRegion:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close; after an exception, without storing the state of the application."""
-        if self._own is not None:
-            self._own.close(is_clean=error is None)
-        self._consumer.close()
+        self._close(is_clean=error is None)
 
     # ---- the consumer's callbacks
 
@@ -223,10 +229,13 @@ class ConsistentRegion:
         if self._sink is not None:
             generations, positions = self._consumer.generation(), self._consumer.position()
             there = [tp for tp in partitions if tp in generations and tp in positions]
+            self._in_use = self._sink
             try:
                 self._claim(self._sink, {tp: generations[tp] for tp in there}, positions)
+                self._in_use = None
             except BaseException:  # the next transaction claims, with a connection that works
                 self._forget_sink()
+                self._roll_back()
                 raise
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
@@ -236,14 +245,12 @@ class ConsistentRegion:
 
     def begin(self, sink: Sink) -> dict[TopicPartition, Advance]:
         """Begin a transaction for the batch in hand; return what it stores, nothing if it has to be rolled back."""
-        batch, self._batch, self._in_hand = self._batch, {}, None
+        self._in_use, self._storing, self._batch, self._in_hand = sink, self._batch, {}, None
         try:
-            self._unended = self._begin(sink, batch)
-        except BaseException:  # of the sink: nothing is stored
-            self._forget_sink()
-            self._consumer.seek({partition: extent.first for partition, extent in batch.items()})
+            return self._begin(sink, self._storing)
+        except BaseException:
+            self.undo()
             raise
-        return self._unended
 
     def _begin(self, sink: Sink, batch: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Advance]:
         generations = {tp: extent.generation for tp, extent in batch.items()}
@@ -251,33 +258,49 @@ class ConsistentRegion:
         advances = self._progress.advances(batch)
         if moved or len(advances) < len(batch):
             sink.begin(self.group, {})
-            with rolled_back_after_an_error(sink):
-                self._return_again(advances)
-            return {}
+            return self._return_again(advances)
         refused = sink.begin(self.group, advances)
         if refused:
-            with rolled_back_after_an_error(sink):
-                self._refuse(refused)
-                self._return_again(advances.keys() - refused)
-            return {}
+            self._refuse(refused)
+            return self._return_again(advances.keys() - refused)
         return advances
 
     def stored(self, advances: Mapping[TopicPartition, Advance]) -> None:
         """Note that a transaction is committed: its records are finished."""
         self._progress.stored(advances)
         self._consumer.finish({partition: advance.after for partition, advance in advances.items()})
-        self._unended = {}
+        self._storing, self._in_use = {}, None
 
-    def failed(self, advances: Mapping[TopicPartition, Advance]) -> None:
-        """After an exception, return the batch again; claim again, which shows whether it is stored after all."""
-        again = self._progress.positions(advances)
-        self._forget_sink()  # first: if this is interrupted, the claim returns the batch
-        self._consumer.seek(again)
-        self._unended = {}
+    def undo(self) -> None:
+        """After an exception, roll back and return the batch again; claim again, which shows if it is stored after all.
+
+        The next call does what a second interrupt leaves undone.
+        """
+        try:
+            if self._storing:
+                self._forget_sink()  # first: without a claim, another batch would be stored after one that is not
+                generations = self._consumer.generation()
+                again = {tp: one.first for tp, one in self._storing.items() if one.generation == generations.get(tp)}
+                self._consumer.seek(again)
+                self._storing = {}
+        finally:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Leave no transaction open."""
+        if self._in_use is None:
+            return
+        try:
+            self._in_use.rollback()
+        except Exception:  # of the database: trying again would not help
+            self._in_use = None
+            raise
+        self._in_use = None
 
     def _forget_sink(self) -> None:
         """Do not use the sink again before the next transaction, as its connection may be lost."""
-        self._sink, self._database, self._progress = None, None, Progress()
+        progress = Progress()
+        self._sink, self._database, self._progress = None, None, progress
 
     def _claim(
         self, sink: Sink, generations: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int]
@@ -312,8 +335,11 @@ class ConsistentRegion:
         )
         self._consumer.pause(refused)
 
-    def _return_again(self, partitions: Iterable[TopicPartition]) -> None:
+    def _return_again(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Advance]:
+        """Continue where the sink is; return that nothing of the batch is stored."""
         self._consumer.seek(self._progress.positions(partitions))
+        self._storing = {}
+        return {}
 
 
 class Transaction:
@@ -331,30 +357,22 @@ class Transaction:
         try:
             return self._sink.connection
         except BaseException:  # a signal's exception
-            self._give_up()
+            self._region.undo()
             raise
-
-    def _give_up(self) -> None:
-        try:
-            self._region.failed(self._advances)
-        finally:
-            self._sink.rollback()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit, or roll back after an exception and if the batch may not be stored."""
-        if error is not None:
-            self._give_up()
-        elif not self._advances:
-            self._sink.rollback()
-        else:
-            try:
-                self._sink.commit()
-                self._region.stored(self._advances)
-            except BaseException:
-                self._give_up()
-                raise
+        if error is not None or not self._advances:
+            self._region.undo()
+            return
+        try:
+            self._sink.commit()
+            self._region.stored(self._advances)
+        except BaseException:
+            self._region.undo()
+            raise
 
 
 def _checked_every(every_s: object) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -24,13 +23,13 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.records import Record
+from consumer_agent.region.at_once import CallsAtOnce
 from consumer_agent.region.sink import Advance, Claim, Row, settled
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 PREFIX = "zkrebalancer-region"  # of transactional ids, for Kafka's rights
 MAX_PRODUCERS = 200  # each has threads and connections
-MAX_AT_ONCE = 8  # requests of different producers
 PARTITION_UA = -1  # librdkafka's name for a partition that it chooses
 TIMEOUT_S = 30.0  # of each step of a transaction
 RETRY_INTERVAL_S = 0.05
@@ -74,7 +73,7 @@ class KafkaSink:
         self._open: dict[TopicPartition, Advance] = {}
         self._is_void = False  # the open transaction will be rolled back, whatever is written
         self._group = ""
-        self._pool = ThreadPoolExecutor(MAX_AT_ONCE, "kafka-sink")
+        self._calls: CallsAtOnce[Any] = CallsAtOnce([])  # the last ones; an interrupt may have left some running
 
     @property
     def connection(self) -> KafkaSink:
@@ -122,6 +121,7 @@ class KafkaSink:
         wanted = [claim for claim in claims if settled(claim, stored.get(claim.partition)) is not None]
         if len({*self._lanes, *(claim.partition for claim in wanted)}) > MAX_PRODUCERS:
             raise ConfigurationError(f"KafkaSink: more than {MAX_PRODUCERS} partitions; use more consumers")
+        self._consumer_of(group)  # here, not once in each thread
         made = self._at_once([partial(self._new_producer, group, claim) for claim in wanted])
         producers = dict(zip(wanted, made, strict=True))
         stored = self._read(group, [claim.partition for claim in wanted], awaits_end=True)
@@ -147,8 +147,8 @@ class KafkaSink:
         self._group, self._open = group, {} if refused else dict(advances)
         self._is_void = not self._open
         for partition in self._open:
+            self._lanes[partition].is_open = True  # first, so that an interrupt leaves none open and unknown
             self._lanes[partition].producer.begin_transaction()
-            self._lanes[partition].is_open = True
         return refused
 
     def commit(self) -> None:
@@ -163,8 +163,8 @@ class KafkaSink:
     def rollback(self) -> None:
         """Abort what is open, within TIMEOUT_S; what Kafka has ended already needs nothing."""
         self._open, self._is_void = {}, False
-        lanes = list(self._lanes.items())  # at once: a second Ctrl-C may have left a commit running
-        opened = [partition for partition, lane in lanes if lane.is_open]
+        self._calls.end()  # a second Ctrl-C may have left a commit running
+        opened = [partition for partition, lane in self._lanes.items() if lane.is_open]
         give_up_at_s = time.monotonic() + TIMEOUT_S
         self._at_once([partial(self._abort, partition, give_up_at_s) for partition in opened])
 
@@ -177,30 +177,17 @@ class KafkaSink:
             del self._lanes[partition]
 
     def close(self) -> None:
-        """Abort what is open, and close the connections."""
+        """Abort what is open, and close the connections. After an interrupt, call it again."""
         self.rollback()
         self._lanes.clear()
-        for consumer in self._groups.values():
-            consumer.close()
-        self._groups.clear()
-        self._pool.shutdown()
+        while self._groups:
+            self._groups.popitem()[1].close()
 
     def _at_once(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Do these, some at once. After an error none begins, and it is raised when all that have begun are over."""
-        futures: list[Future[T]] = []
-        try:
-            for call in calls:  # one by one, for Ctrl-C between two of them
-                futures.append(self._pool.submit(call))  # noqa: PERF401
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)
-        failed = (future.exception() for future in futures if not future.cancelled())
-        error = next((error for error in failed if error is not None), None)
-        if error is not None:
-            raise error
-        return [future.result() for future in futures]
+        self._calls.end()
+        mine: CallsAtOnce[T] = CallsAtOnce(calls)
+        self._calls = mine
+        return mine.do()
 
     # ---- one partition
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from consumer_agent.errors import ConsumerStateError
-from consumer_agent.region.sink import Advance, Claim, Row, rolled_back_after_an_error, settled
+from consumer_agent.region.sink import Advance, Claim, Row, settled
 from zkrebalancer.protocol.fields import TopicPartition
 
+T = TypeVar("T")
 IDLE_LIMIT_MS = 60_000  # of a transaction whose application does nothing, unless the connection has a limit already
 
 EXISTS = "SELECT to_regclass('consumer_progress') IS NOT NULL"
@@ -75,43 +77,44 @@ class PostgresSink:
         """
         self._connection = connection
         self._cursor: psycopg.Cursor[Any] | None = None
-        self._require_idle()
-        with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
-            if cursor.execute(EXISTS).fetchall() != [(True,)]:  # else no right to create tables is needed
-                cursor.execute("SELECT pg_advisory_xact_lock(hashtext('consumer_progress'))")
-                cursor.execute(TABLE)
-            cursor.execute(LIMIT, (str(IDLE_LIMIT_MS),))
+        self._in_transaction(self._prepare)
 
     @property
     def connection(self) -> psycopg.Cursor[Any] | None:
         """The cursor of the open transaction, None outside; its `connection` is what the sink was made with."""
         return self._cursor
 
+    def _prepare(self, cursor: psycopg.Cursor[Any]) -> None:
+        if cursor.execute(EXISTS).fetchall() != [(True,)]:  # else no right to create tables is needed
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('consumer_progress'))")
+            cursor.execute(TABLE)
+        cursor.execute(LIMIT, (str(IDLE_LIMIT_MS),))
+
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""
-        self._require_idle()
+        return self._in_transaction(lambda cursor: self._claim(cursor, group, claims))
+
+    def _claim(self, cursor: psycopg.Cursor[Any], group: str, claims: Sequence[Claim]) -> dict[TopicPartition, int]:
         topics, numbers = [claim.partition[0] for claim in claims], [claim.partition[1] for claim in claims]
-        with self._connection.transaction(), self._connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(RESERVE, (group, topics, numbers))
-            found = cursor.execute(READ, (topics, numbers, group)).fetchall()
-            stored = {(topic, number): Row(*values) for topic, number, *values in found if values[2] >= 0}
-            rows = {claim.partition: settled(claim, stored.get(claim.partition)) for claim in claims}
-            taken = {partition: row for partition, row in rows.items() if row is not None}
-            cursor.executemany(
-                STORE,
-                [
-                    (row.identity, row.life, row.generation, row.next_offset, group, *partition)
-                    for partition, row in taken.items()
-                ],
-            )
+        cursor.execute(RESERVE, (group, topics, numbers))
+        found = cursor.execute(READ, (topics, numbers, group)).fetchall()
+        stored = {(topic, number): Row(*values) for topic, number, *values in found if values[2] >= 0}
+        rows = {claim.partition: settled(claim, stored.get(claim.partition)) for claim in claims}
+        taken = {partition: row for partition, row in rows.items() if row is not None}
+        cursor.executemany(
+            STORE,
+            [
+                (row.identity, row.life, row.generation, row.next_offset, group, *partition)
+                for partition, row in taken.items()
+            ],
+        )
         return {partition: row.next_offset for partition, row in taken.items()}
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`."""
         self._require_idle()
-        with rolled_back_after_an_error(self):
-            if self._connection.autocommit:
-                self._connection.execute("BEGIN")
+        try:
+            self._begin()
             self._cursor = self._connection.cursor()
             if not advances:
                 return set()
@@ -120,20 +123,51 @@ class PostgresSink:
             given = (topics, numbers, generations, befores, afters, group, group)
             with self._connection.cursor(row_factory=tuple_row) as cursor:
                 return advances.keys() - set(cursor.execute(ADVANCE, given).fetchall())
+        except BaseException:
+            self.rollback()
+            raise
+
+    def _begin(self) -> None:
+        if self._connection.autocommit:
+            self._connection.execute("BEGIN")
+
+    def _in_transaction(self, work: Callable[[psycopg.Cursor[Any]], T]) -> T:
+        """Do this in a transaction of its own. psycopg's `transaction()`, interrupted, refuses any later rollback."""
+        self._require_idle()
+        try:
+            self._begin()
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                result = work(cursor)
+            self._connection.commit()
+        except BaseException:
+            self.rollback()
+            raise
+        return result
 
     def commit(self) -> None:
         """Commit; raises ConsumerStateError if the application has ended the transaction."""
         if self._status() is not TransactionStatus.INTRANS:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        with rolled_back_after_an_error(self):
+        try:
             self._connection.commit()
+        except BaseException:
+            self.rollback()
+            raise
         self._forget_cursor()
 
     def rollback(self) -> None:
-        """Roll back; if the connection is lost, the server does it."""
+        """Roll back; if the connection is lost, the server does it.
+
+        If that is impossible, because a signal's exception has cut off a command, the connection is closed.
+        """
         self._forget_cursor()
-        if not self._connection.broken and not self._connection.closed:
-            self._connection.rollback()
+        if self._connection.broken or self._connection.closed:
+            return
+        if self._status() is not TransactionStatus.ACTIVE:
+            with suppress(psycopg.Error):
+                self._connection.rollback()
+        if self._status() is not TransactionStatus.IDLE:
+            self._connection.close()
 
     def _forget_cursor(self) -> None:
         cursor, self._cursor = self._cursor, None

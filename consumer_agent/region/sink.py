@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -83,7 +82,7 @@ class Sink(Protocol):
         """Commit the transaction."""
 
     def rollback(self) -> None:
-        """Roll the transaction back."""
+        """Roll the transaction back; nothing if none is open. After an interrupt it may be called again."""
 
 
 @runtime_checkable
@@ -92,13 +91,3 @@ class Keeping(Protocol):
 
     def keep(self, partitions: Collection[TopicPartition], /) -> None:
         """Close it for all others: they moved away. Called before claims."""
-
-
-@contextmanager
-def rolled_back_after_an_error(sink: Sink) -> Iterator[None]:
-    """Leave no transaction open after an error, such as a lock that is not free in time."""
-    try:
-        yield
-    except BaseException:
-        sink.rollback()
-        raise

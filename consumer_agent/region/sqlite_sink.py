@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from consumer_agent.errors import ConsumerStateError
-from consumer_agent.region.sink import Advance, Claim, Row, rolled_back_after_an_error, settled
+from consumer_agent.region.sink import Advance, Claim, Row, settled
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -54,9 +54,9 @@ class SqliteSink:
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""
         self._require_idle()
-        with rolled_back_after_an_error(self):
+        answer = {}
+        try:
             self.connection.execute(BEGIN)
-            answer = {}
             for claim in claims:
                 stored = self.connection.cursor()
                 stored.row_factory = None  # whatever the connection's is
@@ -67,18 +67,24 @@ class SqliteSink:
                     self.connection.execute(STORE, (group, *claim.partition, *values))
                     answer[claim.partition] = row.next_offset
             self.connection.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
         return answer
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:
         """See `Sink.begin`; the whole database is locked until the end."""
         self._require_idle()
         refused = set()
-        with rolled_back_after_an_error(self):
+        try:
             self.connection.execute(BEGIN)
             for partition, advance in advances.items():
                 given = (advance.after, group, *partition, advance.generation, advance.before)
                 if not self.connection.execute(ADVANCE, given).rowcount:
                     refused.add(partition)
+        except BaseException:
+            self.rollback()
+            raise
         return refused
 
     def commit(self) -> None:
@@ -88,12 +94,19 @@ class SqliteSink:
         """
         if not self.connection.in_transaction:
             raise ConsumerStateError("the application has ended the transaction of its region; leave that to `with`")
-        with rolled_back_after_an_error(self):
+        try:
             self.connection.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
 
     def rollback(self) -> None:
-        """Roll back, unless the transaction has ended already."""
-        if self.connection.in_transaction:
+        """Roll back, unless the transaction has ended already, perhaps with its connection."""
+        try:
+            is_open = self.connection.in_transaction
+        except sqlite3.ProgrammingError:  # the connection is closed
+            return
+        if is_open:
             self.connection.execute("ROLLBACK")
 
     def _require_idle(self) -> None:

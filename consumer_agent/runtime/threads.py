@@ -150,15 +150,18 @@ class Thread:
 
     def start(self) -> None:
         """Start the thread."""
-        self.is_alive = True
+        self.is_alive, handled = True, sys.exc_info()[1]
         try:
             if self._is_patched:
                 _start_new_thread(self._run, ())
             else:
                 self._python_thread.start()
-        except RuntimeError:
-            self.is_alive = False
-            raise
+        except RuntimeError as error:
+            interrupt = error.__context__
+            if interrupt is None or interrupt is handled:
+                self.is_alive = False
+                raise
+            raise interrupt from None  # a signal's: Python waits for the thread with a lock that it then releases twice
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has ended, but no longer than this."""

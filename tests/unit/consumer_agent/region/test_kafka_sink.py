@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_agent.region import Advance, KafkaSink, kafka_sink
-from consumer_agent.region.kafka_sink import MAX_AT_ONCE, TIMEOUT_S, Lane
+from consumer_agent.region.at_once import MAX_AT_ONCE
+from consumer_agent.region.kafka_sink import TIMEOUT_S, Lane
 from consumer_agent.region.sink import Row
 from tests.support.deadlines import WITHIN_S
+from tests.unit.consumer_agent.runtime.interrupts import Interrupt, Interrupted
 
 PARTITIONS = [("t", number) for number in range(3 * MAX_AT_ONCE)]
 REFUSED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
@@ -50,38 +52,34 @@ def test_after_a_commit_that_fails_for_one_partition_no_transaction_stays_open(s
     assert PARTITIONS[0] not in sink._lanes  # it is claimed anew
 
 
-def test_ctrl_c_while_a_commit_begins_leaves_nothing_running(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("again_after", [0, 5, 40])
+def test_ctrl_c_during_a_commit_leaves_nothing_running(sink: Any, again_after: int) -> None:
     """The rollback would meet transactions that are being committed."""
-    producers = {partition: lane.producer for partition, lane in sink._lanes.items()}
-    submit, begun, rolled_back, over = sink._pool.submit, threading.Event(), threading.Event(), list[str]()
+    over, lock = dict[object, str](), threading.Lock()
 
-    def take_long(*_: object) -> None:
-        begun.set()
-        rolled_back.wait(0.05)
-        over.append("committed")
+    def note(partition: object, how: str) -> None:
+        with lock:
+            assert partition not in over, "it was ended twice"
+            over[partition] = how
 
-    producers[PARTITIONS[0]].send_offsets_to_transaction.side_effect = take_long
-
-    def abort(_: float) -> None:
-        over.append("rolled back")
-        rolled_back.set()
-
-    producers[PARTITIONS[-1]].abort_transaction.side_effect = abort
-
-    def submit_one(call: object) -> object:
-        monkeypatch.setattr(sink._pool, "submit", interrupt)
-        return submit(call)
-
-    def interrupt(_: object) -> None:
-        assert begun.wait(WITHIN_S)
-        monkeypatch.setattr(sink._pool, "submit", submit)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sink._pool, "submit", submit_one)
-    with pytest.raises(KeyboardInterrupt):
-        sink.commit()
-    assert over == ["committed", "rolled back"]
-    assert not any(lane.is_open for lane in sink._lanes.values())
+    for at in itertools.count(1, 7):
+        sink._lanes = {partition: Lane(mock.Mock(), Row("", 0, 1, 0)) for partition in PARTITIONS}
+        for partition, lane in sink._lanes.items():
+            lane.producer.commit_transaction = lambda *_, which=partition: note(which, "committed")
+            lane.producer.abort_transaction = lambda *_, which=partition: note(which, "rolled back")
+        over.clear()
+        sink.begin("g", {partition: Advance(0, 5, 1) for partition in PARTITIONS})
+        interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
+        try:
+            interrupt.during(sink.commit)
+        except Interrupted:
+            sink.rollback()  # as a region does
+        else:  # Python drops what is raised in a deallocation
+            assert set(over.values()) == {"committed"}
+            if interrupt.points < at:
+                return
+        assert over.keys() == set(PARTITIONS)
+        assert not any(lane.is_open for lane in sink._lanes.values())
 
 
 def test_a_rollback_without_kafka_does_not_wait_for_each_partition_in_turn(

@@ -6,11 +6,14 @@ import sqlite3
 from typing import Any, cast
 
 import pytest
+from psycopg.pq import TransactionStatus
 
 from consumer_agent import Batch, Consumer
 from consumer_agent.membership.events import Origin
-from consumer_agent.region import ConsistentRegion
+from consumer_agent.region import ConsistentRegion, KafkaSink
+from consumer_agent.region.postgres_sink import PostgresSink
 from consumer_agent.runtime.notices import Tell
+from tests.unit.consumer_agent.region.servers import Connection, Kafka, Postgres
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -25,10 +28,30 @@ class RegionSetting(Setting):
         self.shared.origins[PARTITION] = Origin("id", 0)
         self.shared.tell(Tell.ASSIGNED, [PARTITION])
         self.consumer.poll(0.0, max_records=0)
-        self.database = sqlite3.connect(":memory:")
-        self.database.execute("CREATE TABLE results (number INTEGER)")
         self.waits = 0
         self.shared.changed.wait_for_change = self._wait  # type: ignore[method-assign, assignment]
+        self.make_database()
+
+    def make_database(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        self.database.execute("CREATE TABLE results (number INTEGER)")
+
+    def sink(self) -> Any:
+        """Return what an application passes to `transaction`."""
+        return self.database
+
+    def write(self, database: Any, batch: Batch) -> None:
+        database.executemany("INSERT INTO results VALUES (?)", [(record.offset,) for record in batch])
+
+    def results(self) -> list[int]:
+        return [number for (number,) in self.database.execute("SELECT number FROM results ORDER BY rowid")]
+
+    def has_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self.database.in_transaction
+
+    def end(self) -> None:
+        self.database.close()
 
     def _wait(self, _changes: int, _timeout_s: float | None) -> None:
         self.waits += 1
@@ -42,9 +65,16 @@ class RegionSetting(Setting):
 
     def one_batch(self) -> None:
         for batch in self.region:
-            with self.region.transaction(self.database) as database:
-                database.executemany("INSERT INTO results VALUES (?)", [(record.offset,) for record in batch])
+            with self.region.transaction(self.sink()) as database:
+                self.write(database, batch)
             return
+
+    def all_batches(self) -> None:
+        for batch in self.region:
+            with self.region.transaction(self.sink()) as database:
+                self.write(database, batch)
+            if batch[-1].offset == COUNT - 1:
+                return
 
     def rest(self) -> list[int]:
         """Process the rest; return all results."""
@@ -53,33 +83,106 @@ class RegionSetting(Setting):
             if self.consumer.finished() == {PARTITION: COUNT}:
                 break
             self.one_batch()
-        return [number for (number,) in self.database.execute("SELECT number FROM results ORDER BY rowid")]
+        return self.results()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops one in a deallocation
+class PostgresSetting(RegionSetting):
+    """A region whose sink is in PostgreSQL; a new connection takes the place of one that was closed."""
+
+    def make_database(self) -> None:
+        self.server = Postgres()
+        self.connection, self.postgres_sink = Connection(self.server), None
+
+    postgres_sink: PostgresSink | None
+
+    def sink(self) -> Any:
+        if self.connection.closed or self.postgres_sink is None:
+            if self.connection.closed or self.has_open():
+                self.connection = Connection(self.server)
+            self.postgres_sink = PostgresSink(cast("Any", self.connection))
+        return self.postgres_sink
+
+    def write(self, database: Any, batch: Batch) -> None:
+        database.executemany("INSERT", [(record.offset,) for record in batch])
+
+    def results(self) -> list[int]:
+        return self.server.tables.results
+
+    def has_open(self) -> bool:
+        return self.connection.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.ACTIVE}
+
+    def end(self) -> None: ...
+
+
+class KafkaSetting(RegionSetting):
+    """A region whose sink is in Kafka."""
+
+    def make_database(self) -> None:
+        self.kafka = Kafka()
+        with self.kafka.patched():
+            self.kafka_sink = KafkaSink({})
+
+    def one_batch(self) -> None:
+        with self.kafka.patched():
+            super().one_batch()
+
+    def sink(self) -> Any:
+        return self.kafka_sink
+
+    def write(self, database: Any, batch: Batch) -> None:
+        for record in batch:
+            database.produce(record, "results", str(record.offset).encode())
+
+    def results(self) -> list[int]:
+        return self.kafka.results
+
+    def has_open(self) -> bool:
+        return self.kafka.has_open
+
+    def end(self) -> None:
+        self.kafka_sink.close()
+        assert not self.kafka.has_open
+
+
+OF_EACH_SINK = pytest.mark.parametrize("kind", [RegionSetting, PostgresSetting, KafkaSetting])
+IGNORES_DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a deallocation
+
+
+@IGNORES_DROPPED
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("before", [0, 1])
-def test_no_result_is_lost_or_doubled_by_an_interrupt(before: int, stride: int) -> None:
+@pytest.mark.parametrize("again_after", [0, 3, 20])
+@OF_EACH_SINK
+def test_no_result_is_lost_or_doubled_by_an_interrupt(
+    kind: type[RegionSetting], again_after: int, before: int, stride: int
+) -> None:
+    """Nor by a second one, while it cleans up; the next call, or `close`, leaves no transaction open."""
+
     def prepare(setting: Any) -> None:
         for _ in range(before):
             setting.one_batch()
             setting.in_own_thread(setting.fetcher_round)
 
-    left_open = 0
-    for setting, _, _ in interrupted_at_each_point(
-        lambda one: one.one_batch(),  # type: ignore[attr-defined]
-        prepare,
-        kind=RegionSetting,
-        stride=stride,
+    for number, (setting, _, _) in enumerate(
+        interrupted_at_each_point(
+            lambda one: one.one_batch(),  # type: ignore[attr-defined]
+            prepare,
+            again_after,
+            kind=kind,
+            stride=stride,
+        )
     ):
         assert isinstance(setting, RegionSetting)
-        if setting.database.in_transaction:  # at the point where `__exit__` begins, and has done nothing yet
-            left_open += 1
-            setting.database.rollback()
-        assert setting.rest() == list(range(COUNT))
-        assert setting.consumer.paused() == []
-        setting.database.close()
-    assert left_open <= 1
+        if number % 2:
+            setting.region.close()
+            assert not setting.has_open()
+            stored = setting.results()
+            assert stored in [list(range(count)) for count in (0, 5, 10)]
+        else:
+            assert setting.rest() == list(range(COUNT))
+            assert setting.consumer.paused() == []
+            assert not setting.has_open()
+        setting.end()
 
 
 class StateSetting(RegionSetting):

@@ -66,6 +66,8 @@ class Interrupt:
         return self.trace
 
     def during(self, call: Callable[[], T]) -> T:
+        """Call; Python drops what is raised in a deallocation, and telling that would be interrupted, too."""
+        told, sys.unraisablehook = sys.unraisablehook, _tell_nobody
         sys.settrace(self.trace)
         sys.setprofile(self.profile)
         try:
@@ -73,6 +75,10 @@ class Interrupt:
         finally:
             sys.setprofile(None)
             sys.settrace(None)
+            sys.unraisablehook = told
+
+
+def _tell_nobody(_: object) -> None: ...
 
 
 def _has_points(frame: FrameType, *, is_called: bool = False) -> bool:

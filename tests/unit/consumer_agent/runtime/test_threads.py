@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from unittest import mock
 
 import gevent
 import pytest
 
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
 from tests.support.deadlines import WITHIN_S
+from tests.unit.consumer_agent.runtime.interrupts import Interrupt, Interrupted
 
 DEADLINE_S = WITHIN_S
 
@@ -111,3 +113,34 @@ def test_joining_a_thread_that_goes_on_ends_with_the_time() -> None:
         thread.join(0.01)
         if not thread.is_alive:
             break
+
+
+def test_an_interrupt_of_a_start_is_raised_as_it_is() -> None:
+    """Python's own start, interrupted, raised RuntimeError for a lock that it released twice."""
+    interrupted = 0
+    for at in range(1, 10_000):
+        ended: list[str] = []
+        thread = Thread(lambda: ended.append("it"), "it")  # noqa: B023
+        interrupt = Interrupt(at)
+        try:
+            interrupt.during(thread.start)
+        except Interrupted:
+            interrupted += 1
+        else:
+            if interrupt.points < at:
+                break
+    assert interrupted > 10
+    thread.join(DEADLINE_S)
+    assert ended == ["it"]
+
+
+def test_a_thread_that_cannot_start_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = Thread(lambda: None, "it")
+    refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(thread._python_thread, "start", refuse)
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(RuntimeError, match="can't start"):
+            thread.start()
+    assert not thread.is_alive
