@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,9 +64,15 @@ def command(spark: SparkSession) -> Iterator[Command]:
 
     @contextmanager
     def shared(
-        _master: str, _memory: str | None, _settings: Mapping[str, str] | None = None, **_: bool
+        _master: str,
+        _memory: str | None,
+        _settings: Mapping[str, str] | None = None,
+        *,
+        meanwhile: AbstractContextManager[object] | None = None,
+        **_: bool,
     ) -> Iterator[SparkSession]:
-        yield spark
+        with meanwhile or nullcontext():
+            yield spark
 
     def run(*arguments: object) -> dict[str, Any]:
         result = CliRunner().invoke(zkrebalancer, [*map(str, arguments), "--json"], catch_exceptions=False)

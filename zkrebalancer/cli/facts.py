@@ -66,12 +66,15 @@ def run_pipeline(
     # Without an event file, it fails before Spark starts.
     files = None if "://" in source else local_files.event_files(local_files.Source(source))
     usual = {} if files is None else session.for_input(sum(file.size for file in files))
-    job = session.spark_job("events and facts", master, memory, {**usual, **settings}, records_classes=True)
-    with job as spark:
+    ahead = None if files is None else batch.read_ahead(files, str(out), master)
+    started = session.spark_job(
+        "events and facts", master, memory, {**usual, **settings}, records_classes=True, meanwhile=ahead
+    )
+    with started as spark:
         if files is None:
             batch.run(spark, source, str(out))
         else:
-            batch.write_tables(spark, files, str(out))
+            batch.write_tables(spark, files, str(out), ahead)
     runs = batch.summary(str(out), MAX_RUNS_TOLD)
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}
     if as_json:

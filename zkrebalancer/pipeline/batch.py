@@ -21,8 +21,9 @@ from zkrebalancer.pipeline.facts.excuses import excused, last_commits
 from zkrebalancer.pipeline.facts.reduced import reduced
 from zkrebalancer.pipeline.facts.runs import RUNS, runs
 from zkrebalancer.pipeline.facts.steps import windows
-from zkrebalancer.pipeline.local_files import EventFile
+from zkrebalancer.pipeline.local_files import EventFile, ReadAhead
 from zkrebalancer.pipeline.schema import REJECTED
+from zkrebalancer.pipeline.session import local_cores
 from zkrebalancer.pipeline.store import Folder, Store
 
 EVENTS = "events"
@@ -68,11 +69,23 @@ def run(spark: SparkSession, url: str, out: str) -> None:
     _write_facts(spark, out)
 
 
-def write_tables(spark: SparkSession, files: Sequence[EventFile], out: str) -> dict[str, DataFrame]:
+def write_tables(
+    spark: SparkSession, files: Sequence[EventFile], out: str, ahead: ReadAhead | None = None
+) -> dict[str, DataFrame]:
     """Do the same with event files that every executor can open; return the tables, `events` included, as read back."""
     progress.step(spark.sparkContext, f"table {EVENTS}")
-    local_files.store_events(spark, files, Path(out, EVENTS).absolute())
+    local_files.store_events(spark, files, _events(out), ahead)
     return _write_facts(spark, out)
+
+
+def read_ahead(files: Sequence[EventFile], out: str, master: str) -> ReadAhead | None:
+    """Return what reads the first files for `write_tables` while Spark starts; None if the master is not local."""
+    cores = local_cores(master)
+    return ReadAhead(files, _events(out), cores) if cores else None
+
+
+def _events(out: str) -> Path:
+    return Path(out, EVENTS).absolute()
 
 
 def _write_facts(spark: SparkSession, out: str) -> dict[str, DataFrame]:

@@ -30,6 +30,7 @@ from zkrebalancer.pipeline.schema import (
 )
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
+_BLOCK = ("run", "file", "block")
 OF_TOP_FOLDER, IN_RUN = r"^(events/)?[^/]*$", r"/(events/)?[^/]*$"  # a file's path; the end of one
 # Columns whose values rarely repeat: a Parquet dictionary of them would only cost.
 DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
@@ -139,15 +140,26 @@ def blocks(events: DataFrame) -> DataFrame:
 
     `row` is its first row, `kinds` are the kinds of its events, and `clocks` tells the boots of hosts apart.
     """
-    clock = F.struct("host", "boot", F.floor((F.col("ts_us") - F.col("mono_us")) / REBOOTED_US).alias("nearby"))
-    return events.groupBy("run", "file", "block").agg(
+    nearby = F.floor((F.col("ts_us") - F.col("mono_us")) / REBOOTED_US).alias("nearby")
+    alike = events.groupBy(*_BLOCK, "kind", "host", "boot", nearby).agg(  # sets are slow, so few rows are added to them
         F.min("row").alias("row"),
         F.count("*").alias("lines"),
-        F.count_if(F.col("kind") != REJECTED).alias("events"),
-        F.collect_set("kind").alias("kinds"),
         F.min("mono_us").alias("began_us"),
         F.max("mono_us").alias("ended_us"),
-        F.collect_set(F.when(F.col("mono_us").isNotNull(), clock)).alias("clocks"),
+    )
+    clock = F.struct("host", "boot", "nearby")
+    return (
+        alike.coalesce(1)
+        .groupBy(*_BLOCK)
+        .agg(
+            F.min("row").alias("row"),
+            F.sum("lines").alias("lines"),
+            F.sum(F.when(F.col("kind") != REJECTED, F.col("lines")).otherwise(0)).alias("events"),
+            F.collect_set("kind").alias("kinds"),
+            F.min("began_us").alias("began_us"),
+            F.max("ended_us").alias("ended_us"),
+            F.collect_set(F.when(F.col("began_us").isNotNull(), clock)).alias("clocks"),
+        )
     )
 
 

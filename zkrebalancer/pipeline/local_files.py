@@ -1,7 +1,8 @@
 """Stores the events of files that every executor can open: its tasks read them, and write Parquet, without Spark.
 
 Each task reads pieces of files, about as many bytes as the others. Its files count only once the driver has moved
-them, so a task may be repeated.
+them, so a task may be repeated. On a local master, threads of this process do the first tasks while Spark's JVM starts,
+which leaves cores idle; nearly all of a task is Arrow's work, during which other threads go on.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +34,8 @@ MIN_TASK_BYTES = 4 * 1024 * 1024
 MAX_TASK_BYTES = 128 * 1024 * 1024
 CHUNK_BYTES = 8 * 1024 * 1024
 GROUP_BYTES = 32 * 1024 * 1024  # in memory, of one kind, before they are written
+AHEAD_BYTES = 256 * 1024 * 1024  # more than two cores read while a JVM starts
+MAX_THREADS = 4  # more would wait for each other's Python
 _LINES = "run string, file string, block bigint, row bigint, text binary"
 _TEXTS = pa.schema([*[field for field in to_arrow_schema(PLACE) if field.name != "row"], *arrow_lines.TEXTS])
 _EVENTS = pa.schema([field for field in to_arrow_schema(STORED) if field.name != "kind"])
@@ -59,13 +65,52 @@ class Piece(NamedTuple):
     end: int
 
 
-def store_events(spark: SparkSession, files: Iterable[EventFile], folder: Path) -> None:
-    """Do what `ingest.write_events` does with all lines of the files."""
-    tasks = divided(files, spark.sparkContext.defaultParallelism)
-    scratch = folder.with_name(f"_{folder.name}-{uuid.uuid4().hex}")
+class ReadAhead:
+    """The first tasks of files, which threads of this process begin when it is entered.
+
+    `folder`: that of the events, as for `store_events`. `cores`: those of the local master.
+    """
+
+    def __init__(self, files: Sequence[EventFile], folder: Path, cores: int) -> None:
+        """Nothing is read yet."""
+        self._scratch = _scratch(folder)
+        self._is_over = threading.Event()
+        self._threads = ThreadPoolExecutor(min(cores, MAX_THREADS))
+        self._written: list[Future[list[tuple[str, str]]]] = []
+        tasks = divided(files, cores)
+        sizes = accumulate(sum(piece.end - piece.begin for piece in task) for task in tasks)
+        self._tasks = [task for task, size in zip(tasks, sizes, strict=True) if size <= AHEAD_BYTES]
+        self.left = tasks[len(self._tasks) :]  # for Spark
+
+    def __enter__(self) -> Self:
+        write = partial(_write, str(self._scratch), is_over=self._is_over)
+        self._written = [self._threads.submit(lambda task: list(write(task)), task) for task in self._tasks]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()  # a thread then ends after at most one chunk
+        self._threads.shutdown(cancel_futures=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def written(self) -> list[tuple[str, str]]:
+        """Wait for the threads; return (kind, file) of what they have written.
+
+        Raises:
+            OSError: a file cannot be read, or not be written.
+
+        """
+        return [each for written in self._written for each in written.result()]
+
+
+def store_events(spark: SparkSession, files: Iterable[EventFile], folder: Path, ahead: ReadAhead | None = None) -> None:
+    """Do what `ingest.write_events` does with all lines of the files, some of which `ahead` may read."""
+    tasks = divided(files, spark.sparkContext.defaultParallelism) if ahead is None else ahead.left
+    scratch = _scratch(folder)
     try:
         write = partial(_write, str(scratch))
-        written = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(write).collect()
+        written = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(write).collect() if tasks else []
+        if ahead is not None:
+            written += ahead.written()
         shutil.rmtree(folder, ignore_errors=True)
         if unclear := [path for kind, path in written if kind == UNCLEAR]:
             lines = spark.read.schema(_LINES).parquet(*map(ingest.literal, unclear))
@@ -78,6 +123,10 @@ def store_events(spark: SparkSession, files: Iterable[EventFile], folder: Path) 
                 Path(path).rename(folder / f"kind={kind}" / Path(path).name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # also of tasks that were repeated
+
+
+def _scratch(folder: Path) -> Path:
+    return folder.with_name(f"_{folder.name}-{uuid.uuid4().hex}")
 
 
 def event_files(source: Source) -> list[EventFile]:
@@ -144,8 +193,11 @@ def chunks(piece: Piece, size: int = CHUNK_BYTES) -> Iterator[bytes]:
             yield lines if lines.endswith(b"\n") else lines + file.readline()
 
 
-def _write(folder: str, task: list[Piece]) -> Iterator[tuple[str, str]]:
-    """Write the events of pieces into new files below a folder; iterate over (kind, file)."""
+def _write(folder: str, task: list[Piece], is_over: threading.Event | None = None) -> Iterator[tuple[str, str]]:
+    """Write the events of pieces into new files below a folder; iterate over (kind, file).
+
+    `is_over`: whether nobody wants them any longer.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
     attempt = uuid.uuid4().hex
     with ExitStack() as stack:
@@ -153,6 +205,8 @@ def _write(folder: str, task: list[Piece]) -> Iterator[tuple[str, str]]:
         for piece in task:
             row = 0
             for lines in chunks(piece):
+                if is_over is not None and is_over.is_set():
+                    return
                 for kind, rows in arrow_lines.read(lines, row):
                     if kind not in writers:
                         path = str(Path(folder, f"{kind or 'lines'}-{attempt}.parquet"))

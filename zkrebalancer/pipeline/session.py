@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pyspark
@@ -30,6 +30,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 LOCAL = "local[*]"
 SHIPPED_PACKAGES = ("zkrebalancer", "consumer_agent")
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _HERE = Path(__file__).parent
 _OURS = re.compile(r"^zkrebalancer\.[\w.]+Error: (.*)$", re.MULTILINE)
 _CAUSES = re.compile(r"^(?:Caused by)?: (?:[\w.$]+: )?(.*)$", re.MULTILINE)  # of a JVM's exception
@@ -92,10 +93,12 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     *,
     records_classes: bool = False,
+    meanwhile: AbstractContextManager[object] | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark on `master`; `memory` ("2g") limits the driver, which does all the work on a local master.
 
     `settings` are Spark's, and take precedence. `records_classes`: if there is no class archive, record one.
+    `meanwhile` is entered before the JVM starts.
 
     Raises:
         MissingToolError: there is no JDK, or it is too old.
@@ -111,7 +114,7 @@ def spark_session(
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     temporary = tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-")
     classes = class_options(str(java), settings or {}, records=records_classes)
-    with interruptible() as install_handlers, temporary as scratch, classes as archive:
+    with interruptible() as install_handlers, temporary as scratch, meanwhile or nullcontext(), classes as archive:
         options: dict[str, str | bool | int | float | None] = {
             **_QUIET,
             **_BOUNDED,
@@ -150,12 +153,26 @@ def for_input(size: int) -> dict[str, str]:
 
 @contextmanager
 def spark_job(
-    title: str, master: str, memory: str | None, settings: Mapping[str, str], *, records_classes: bool = False
+    title: str,
+    master: str,
+    memory: str | None,
+    settings: Mapping[str, str],
+    *,
+    records_classes: bool = False,
+    meanwhile: AbstractContextManager[object] | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark as `spark_session` does, and show below `title` how far it is."""
-    started = spark_session(master, memory, settings, records_classes=records_classes)
+    started = spark_session(master, memory, settings, records_classes=records_classes, meanwhile=meanwhile)
     with started as spark, progress.shown(spark.sparkContext, title):
         yield spark
+
+
+def local_cores(master: str) -> int:
+    """Return how many cores of this machine a master takes; 0: it is not local."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return 0
+    return len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1] or 1)
 
 
 def _stop(spark: SparkSession) -> None:

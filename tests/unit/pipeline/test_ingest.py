@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -36,16 +37,20 @@ BROKEN = {
     ),
     92: ('{"mono_us": -9223372036854775808, "kind": "fault", "name": "kill", "target": "a"}', "out of range"),
 }
+THROUGH_SPARK, WITH_THREADS = "Spark", "tasks, the first by threads"
 RUNS = "runs [1]{x}*"  # a pattern to Spark unless escaped
 
 
-def store(spark: SparkSession, folder: Path, out: Path, *, through_spark: bool) -> None:
+def store(spark: SparkSession, folder: Path, out: Path, *, way: str) -> None:
     """Store the events of a folder in blocks of a few lines, so that their readers cannot know line numbers."""
-    if not through_spark:
+    if way != THROUGH_SPARK:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local_files, "MIN_TASK_BYTES", 1_000)
-            patch.setattr(local_files, "MAX_TASK_BYTES", 1_000)
-            local_files.store_events(spark, event_files(Source(str(folder))), out)
+            for name, size in (("MIN_TASK_BYTES", 1_000), ("MAX_TASK_BYTES", 1_000), ("AHEAD_BYTES", 3_000)):
+                patch.setattr(local_files, name, size)
+            files = event_files(Source(str(folder)))
+            ahead = local_files.ReadAhead(files, out, 2) if way == WITH_THREADS else None
+            with ahead or nullcontext():
+                local_files.store_events(spark, files, out, ahead)
         return
     small = {"spark.sql.files.maxPartitionBytes": "1000", "spark.sql.files.openCostInBytes": "1"}
     usual = {key: spark.conf.get(key) for key in small}
@@ -58,10 +63,8 @@ def store(spark: SparkSession, folder: Path, out: Path, *, through_spark: bool) 
             spark.conf.set(key, str(setting))
 
 
-@pytest.mark.parametrize("through_spark", [True, False])
-def test_invalid_lines_are_kept_with_file_line_and_reason(
-    spark: SparkSession, tmp_path: Path, *, through_spark: bool
-) -> None:
+@pytest.mark.parametrize("way", [THROUGH_SPARK, "tasks", WITH_THREADS])
+def test_invalid_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path, way: str) -> None:
     lines = ['{"mono_us": 1, "kind": "new", "more": {"a": [1]}}'] * 99
     for number, (line, _reason) in BROKEN.items():
         lines[number - 1] = line
@@ -72,7 +75,7 @@ def test_invalid_lines_are_kept_with_file_line_and_reason(
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")
     (events / "_hidden.jsonl").write_text("nothing")
-    store(spark, tmp_path / RUNS, tmp_path / "out?", through_spark=through_spark)
+    store(spark, tmp_path / RUNS, tmp_path / "out?", way=way)
     table = read_events(spark, str(tmp_path / "out?"))
     assert table.select("file", "block").distinct().count() > 5
     found = rows(rejects(table, blocks(table)), "line", "run", "file", "text", "reason", "is_torn")

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline import local_files
-from zkrebalancer.pipeline.local_files import EventFile, Piece, Source, chunks, divided, event_files, run_of
+from zkrebalancer.pipeline.local_files import (
+    EventFile,
+    Piece,
+    ReadAhead,
+    Source,
+    chunks,
+    divided,
+    event_files,
+    run_of,
+)
+
+DEADLINE_S = 60.0
+MANY = 10_000  # chunks
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -66,3 +81,58 @@ def test_a_folder_may_consist_of_links_but_not_of_hidden_files(tmp_path: Path) -
     for folder in ("hidden", "none"):
         with pytest.raises(NoEventsError, match=f"{folder} contains no event file"):
             event_files(Source(str(tmp_path / folder)))
+
+
+LINE = b'{"kind": "fault", "mono_us": 1, "name": "kill", "target": "a"}\n'
+
+
+def lines(folder: Path, count: int) -> list[EventFile]:
+    (folder / "in").mkdir()
+    (folder / "in" / "0.jsonl").write_bytes(LINE * count)
+    return event_files(Source(str(folder / "in")))
+
+
+def test_threads_do_the_first_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave tasks to Spark that threads have begun, or a task to nobody."""
+    monkeypatch.setattr(local_files, "MIN_TASK_BYTES", 10 * len(LINE))
+    monkeypatch.setattr(local_files, "AHEAD_BYTES", 35 * len(LINE))
+    monkeypatch.setattr(local_files, "MAX_TASK_BYTES", 10 * len(LINE))
+    with ReadAhead(lines(tmp_path, 95), tmp_path / "out" / "events", cores=2) as ahead:
+        written = ahead.written()
+        assert [kind for kind, _path in written] == ["fault"] * 3
+        rows = [row for _kind, path in written for row in pq.read_table(path).select(["block", "row"]).to_pylist()]
+        (left,) = {(task[0].begin, len(ahead.left)) for task in ahead.left[:1]}
+    assert sorted((row["block"], row["row"]) for row in rows) == [
+        (block * 10 * len(LINE), row) for block in range(3) for row in range(10)
+    ]
+    assert left == (30 * len(LINE), 7)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_threads_that_nobody_waits_for_end_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let them go on to the last chunk, or leave their files."""
+    read = threading.Event()
+    chunks_read: list[bytes] = []
+
+    def endless(_piece: Piece) -> Iterator[bytes]:
+        while len(chunks_read) < MANY:
+            chunks_read.append(LINE)
+            yield LINE
+            read.set()
+
+    monkeypatch.setattr(local_files, "chunks", endless)
+    with ReadAhead(lines(tmp_path, 1), tmp_path / "out" / "events", cores=1):
+        assert read.wait(DEADLINE_S)
+    assert len(chunks_read) < MANY
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_thread_cannot_read_is_told(tmp_path: Path) -> None:
+    files = lines(tmp_path, 1)
+    (tmp_path / "in" / "0.jsonl").unlink()
+    with (
+        ReadAhead(files, tmp_path / "out" / "events", cores=1) as ahead,
+        pytest.raises(FileNotFoundError, match=r"0\.jsonl"),
+    ):
+        ahead.written()
+    assert list((tmp_path / "out").iterdir()) == []

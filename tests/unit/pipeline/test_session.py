@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from zkrebalancer.pipeline.python_daemon import without_zip
-from zkrebalancer.pipeline.session import LITTLE_BYTES, first_line, for_input, shuffle_partitions
+from zkrebalancer.pipeline.session import LITTLE_BYTES, first_line, for_input, local_cores, shuffle_partitions
 
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed to plan: Traceback (most recent call):
   File "worker.py", line 1, in main
@@ -26,6 +26,22 @@ Caused by: java.io.IOException: No space left on device
 def test_data_is_divided_by_the_cores_of_the_cluster() -> None:
     """Always divide it into 32 parts."""
     assert [shuffle_partitions(cores) for cores in (1, 2, 100)] == [32, 32, 300]
+
+
+def test_the_cores_of_a_local_master_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the cores of the machine, not those that this process may use."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {1, 3, 4})
+    masters = (
+        "local",
+        "local[*]",
+        "local[5]",
+        "local[2, 3]",
+        "local[*,3]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "spark://local:1",
+    )
+    assert [local_cores(master) for master in masters] == [1, 3, 5, 2, 3, 0, 0, 0]
 
 
 def test_the_optimizing_compiler_is_only_for_much_input() -> None:
