@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import json
 import runpy
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.pipeline import measuring
+from tests.benchmarks.pipeline import measuring, timeline
 from tests.support import light_spark
 from tests.support.pipeline_run import Command
 from zkrebalancer.localcluster import cluster as localcluster
@@ -221,16 +224,67 @@ def test_spark_source(run_on_spark: Run) -> None:
     assert len(document["seconds"]["consumer_group"]) == 2  # in both orders
 
 
-def test_pipeline(run: Run, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the Spark session that runs already: to start another one costs more than all else."""
+@contextmanager
+def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Let a session that runs write the log into a folder that one with `timeline.settings` writes."""
+    scala, classes = spark.sparkContext._jsc.sc(), spark.sparkContext._jvm
+    assert classes is not None
+    conf, nothing = scala.getConf(), classes.scala.Option.empty()
+    for setting in timeline.settings(folder)[1::2]:
+        conf.set(*setting.split("=", 1))
+    uri = classes.java.net.URI(folder.as_uri())
+    log = classes.org.apache.spark.scheduler.EventLoggingListener(scala.applicationId(), nothing, uri, conf)
+    began = (scala.appName(), nothing, int(time.time() * 1_000), "", nothing, nothing, nothing)
+    log.start()
+    log.onApplicationStart(classes.org.apache.spark.scheduler.SparkListenerApplicationStart(*began))
+    scala.addSparkListener(log)
+    try:
+        yield
+    finally:
+        scala.listenerBus().waitUntilEmpty()
+        scala.removeSparkListener(log)
+        log.stop()
+
+
+def test_pipeline(
+    spark: SparkSession, run: Run, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the Spark session that runs already: to start another one costs more than all else.
+
+    Its log of the run is what `--timeline` reads.
+    """
     as_process = measuring.measured
 
     def measured(line: list[str]) -> tuple[float, float, Any]:
         _python, _module, name, *arguments = line
-        return (1.0, 0.0, command(*arguments)) if name == "zkrebalancer.cli.main" else as_process(line)
+        if name != "zkrebalancer.cli.main":
+            return as_process(line)
+        with event_log(spark, tmp_path):
+            return 1.0, 0.0, command(*arguments)
+
+    def log(line: list[str]) -> None:
+        (folder,) = (text.partition("=file://")[2] for text in line if text.startswith("spark.eventLog.dir="))
+        for file in tmp_path.iterdir():
+            shutil.copy(file, folder)
 
     monkeypatch.setattr(measuring, "measured", measured)
     assert run("pipeline", 0.002).endswith("| equal |\n")
+    monkeypatch.setattr(measuring, "measured", log)
+    require_timeline(run("pipeline", "--timeline", 0.002))
+
+
+def require_timeline(told: str) -> None:
+    """Require the steps of a batch one after the other, with all their stages and tasks."""
+    steps = {name: list(map(float, figures)) for name, *figures in rows(told)}
+    assert next(iter(steps)) == "table blocks"  # threads of the driver read so few events
+    assert [*steps][-2:] == ["deliveries", "runs"]
+    spans = [figures[3:5] for figures in steps.values()]
+    assert spans[0][0] >= 0
+    assert all(begin <= end for begin, end in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    stages, tasks = (sum(int(figures[place]) for figures in steps.values()) for place in (1, 2))
+    assert min(stages, tasks) >= len(steps)
+    assert told.splitlines()[-1] == f"{stages} stages, {tasks} tasks"
 
 
 @pytest.mark.long
@@ -238,6 +292,7 @@ def test_pipeline_as_a_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     for name, text in light_spark.submit().items():
         monkeypatch.setenv(name, text)
     assert run("pipeline", 0.002).endswith("| equal |\n")
+    require_timeline(run("pipeline", "--timeline", 0.002))
 
 
 def test_region(run_on_servers: Run) -> None:

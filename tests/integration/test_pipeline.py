@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.pipeline import watch
+from zkrebalancer.pipeline.commits import CURRENT
 from zkrebalancer.pipeline.facts import deliveries
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
@@ -45,6 +45,7 @@ ASK_INTERVAL_S = 0.1
 KILLS = 2
 RUNS = ("run-000", "run-001", PLANNED)
 TOPIC = "event-lines"
+ON_EXECUTORS = ("--master", "local-cluster[2,1,1024]")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
@@ -174,25 +175,23 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(spark: SparkSession,
     grown, out = tmp_path / "in", tmp_path / "out"
     arguments = ("watch", "--events", grown, "--out", out, "--master", "local[2]")
     for half in (0, 1):
-        for file, lines in _halves(small.events, half):
-            (grown / file).parent.mkdir(parents=True, exist_ok=True)
-            with (grown / file).open("ab") as appended:
-                appended.write(lines)
+        append_half(small.events, half, grown)
         watcher = begin(tmp_path, *arguments, "--once")
         if half == 0:
             wait_for("the first batch's intervals", lambda: any(out.glob("store/intervals/*/*/*.parquet")), watcher)
             kill(watcher)  # while it makes tables
-    _out, errors = watcher.communicate(timeout=DEADLINE_S)
-    assert watcher.returncode == 0, errors.decode()[-2_000:]
+    require_success(watcher)
     small.assert_equal(out)
 
 
-def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
-    """Iterate over the files' parts, cut anywhere, also within lines."""
+def append_half(events: Path, half: int, grown: Path) -> None:
+    """Append the first or the second half of each file, which is cut anywhere, also within lines."""
     for path in sorted(events.rglob("*.jsonl")):
-        content = path.read_bytes()
+        content, file = path.read_bytes(), grown / path.relative_to(events)
         cut = len(content) // 2
-        yield path.relative_to(events), content[cut:] if half else content[:cut]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as appended:
+            appended.write(content[cut:] if half else content[:cut])
 
 
 @pytest.fixture
@@ -211,25 +210,57 @@ def no_work_stays() -> Iterator[None]:
 @pytest.mark.usefixtures("no_work_stays")
 def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Small, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    job = begin(tmp_path, "run", "--events", small.events, "--out", out, "--master", "local-cluster[2,1,1024]")
+    job = begin(tmp_path, "run", "--events", small.events, "--out", out, *ON_EXECUTORS)
+    kill_executors(job, "the first table", lambda: any(out.glob("intervals/*.parquet")))
+    require_success(job)
+    small.assert_equal(out)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_work_stays")
+def test_a_refresh_whose_executors_are_killed_appears_as_a_whole(
+    spark: SparkSession, small: Small, tmp_path: Path
+) -> None:
+    """The commit before it stays as it was; of what was begun twice nothing is left."""
+    grown, out = tmp_path / "in", tmp_path / "out"
+    intervals = "store/intervals/*/*/*.parquet"
+    append_half(small.events, 0, grown)
+    watch.start(spark, watch.folder_lines(spark, grown), out, None, print).awaitTermination()
+    current, known = out / CURRENT, set(out.glob(intervals))
+    first = current.resolve()
+    before = {name: stored(first / name) for name in small.tables}
+    append_half(small.events, 1, grown)
+    job = begin(tmp_path, "watch", "--events", grown, "--out", out, "--once", *ON_EXECUTORS)
+    kill_executors(job, "the refresh's intervals", lambda: bool(set(out.glob(intervals)) - known))
+    assert current.resolve() == first  # the kills were in time
+    require_success(job)
+    second = current.resolve()
+    assert sorted(path.name for path in second.parent.iterdir()) == sorted([first.name, second.name])
+    assert differences(before, {name: stored(first / name) for name in before}) == {}
+    small.assert_equal(out)
+    used = {path.resolve() for commit in (first, second) for path in commit.glob("*/*")}
+    folders = {folder for folder in out.glob("store/*/*") if folder.is_dir()}
+    assert folders == {next(parent for parent in [path, *path.parents] if parent in folders) for path in used}
+
+
+def kill_executors(job: subprocess.Popen[bytes], what: str, is_so: Callable[[], bool]) -> None:
+    """Kill KILLS executors of a job one after the other, the first when something is so."""
+    wait_for(what, is_so, job)
     killed: set[int] = set()
 
-    def kill_some() -> None:
-        wait_for("the first table", lambda: any(out.glob("intervals/*.parquet")), job)
-        while len(killed) < KILLS and job.poll() is None:
-            for executor in _executors(job.pid):
-                if executor.pid not in killed and len(killed) < KILLS:
-                    executor.kill()
-                    killed.add(executor.pid)
-            time.sleep(ASK_INTERVAL_S)
+    def kill_one() -> bool:
+        for executor in _executors(job.pid):
+            if executor.pid not in killed and len(killed) < KILLS:
+                executor.kill()
+                killed.add(executor.pid)
+        return len(killed) == KILLS
 
-    killer = threading.Thread(target=kill_some)
-    killer.start()
+    wait_for("the next executor", kill_one, job)
+
+
+def require_success(job: subprocess.Popen[bytes]) -> None:
     _out, errors = job.communicate(timeout=DEADLINE_S)
-    killer.join()
     assert job.returncode == 0, errors.decode()[-2_000:]
-    assert len(killed) == KILLS
-    small.assert_equal(out)
 
 
 @pytest.mark.long
@@ -237,10 +268,8 @@ def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Sm
 def test_a_sweep_on_executors_gives_the_table_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
     axes = ("members=3,8", "partitions=20", "skew=0,1", "strategy=sticky,balanced")
     grid = [text for axis in axes for text in ("--grid", axis)]
-    on_executors = ("--master", "local-cluster[2,1,1024]")
-    job = begin(tmp_path, "sweep", "--out", tmp_path, *grid, "--repeat", 1, "--seed", 5, *on_executors)
-    _out, errors = job.communicate(timeout=DEADLINE_S)
-    assert job.returncode == 0, errors.decode()[-2_000:]
+    job = begin(tmp_path, "sweep", "--out", tmp_path, *grid, "--repeat", 1, "--seed", 5, *ON_EXECUTORS)
+    require_success(job)
     expected = sweep(spark, read_grid(axes).cells(1), 5).toPandas()
     assert_frame_equal(pd.read_parquet(tmp_path / output.TABLE), expected, check_exact=True)
 
