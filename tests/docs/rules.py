@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.metadata
 import json
 import re
 import tomllib
@@ -15,11 +18,13 @@ from tests.docs.generated import walk
 from zkrebalancer.cli.main import zkrebalancer
 
 PROGRAMS = {"zkrebalancer": zkrebalancer, "consumer-agent": consumer_agent}
+OURS = ("zkrebalancer", "consumer_agent")
 LANGUAGES = frozenset({"", "sh", "python", "json", "toml", "ini", "yaml", "dockerfile", "mermaid"})
 _FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _URL = re.compile(r"https?://[\w-]+(\.[\w-]+)+(:\d+)?(/[^\s<>]*)?")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_EXTRAS = re.compile(r"(?:zkrebalancer|\.)\[([\w, -]+)\]'")
 _CALL = re.compile(r"^(?:\$ |ExecStart=\S*/)?((?:zkrebalancer|consumer-agent)(?: .*)?)$")
 
 
@@ -75,6 +80,13 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
         yield language, re.sub(rf"(?m)^{indentation}", "", content)
 
 
+def unknown_extras(path: str, text: str) -> list[str]:
+    """Return extras in calls of `pip install` that this project does not have."""
+    known = set(importlib.metadata.metadata("zkrebalancer").get_all("Provides-Extra", []))
+    named = {name.strip() for names in _EXTRAS.findall(text) for name in names.split(",")}
+    return [f"{path}: there is no extra {name}" for name in sorted(named - known)]
+
+
 def broken_examples(path: str, text: str) -> list[str]:
     """Return the code blocks that do not parse, and commands with unknown names or options."""
     found = []
@@ -122,7 +134,12 @@ def _nothing(_content: str) -> None:
 
 
 def _python(content: str) -> None:
-    compile(content, "example", "exec")
+    """Compile a block, and import what it imports of this project."""
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OURS:
+            module = importlib.import_module(node.module or "")
+            if missing := [name.name for name in node.names if not hasattr(module, name.name)]:
+                raise ValueError(f"{node.module} has no {', '.join(missing)}")
 
 
 def _json(content: str) -> None:

@@ -27,6 +27,7 @@ def test_every_link_to_a_heading_leads_somewhere() -> None:
 def test_a_page_has_valid_links_and_examples(path: str) -> None:
     assert rules.malformed_urls(path, PAGES[path]) == []
     assert rules.broken_examples(path, PAGES[path]) == []
+    assert rules.unknown_extras(path, PAGES[path]) == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -54,6 +55,7 @@ def test_decisions_are_numbered_once_and_listed_in_order() -> None:
     ("text", "complaint"),
     [
         ("```python\nx = (\n```", "python: "),
+        ("```python\nfrom consumer_agent import Nobody\n```", "consumer_agent has no Nobody"),
         ("```json\n{'a': 1}\n```", "json: "),
         ("```toml\na = = 1\n```", "toml: "),
         ("```perl\n1\n```", "no check for ```perl"),
@@ -85,6 +87,11 @@ def test_a_link_to_a_missing_heading_is_found() -> None:
         "b/c.md": "## Two `words`!\n[up](../a.md#one)",
     }
     assert rules.broken_anchors(pages) == ["a.md: b/c.md#three names no heading"]
+
+
+def test_an_unknown_extra_is_found() -> None:
+    text = "`pip install -e '.[spark,sparks]'` or `pip install 'zkrebalancer[traces]'`"
+    assert rules.unknown_extras("a.md", text) == ["a.md: there is no extra sparks"]
 
 
 def test_a_malformed_address_is_found() -> None:

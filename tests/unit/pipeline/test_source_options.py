@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from zkrebalancer.pipeline.source.options import DRIVER_CORES, parse
+from tests.style.sources import ROOT
+from tests.support import spark_connector
+from zkrebalancer.pipeline.source.options import _OF_THE_AGENT, _OWN, DRIVER_CORES, parse
 from zkrebalancer.protocol.errors import ConfigurationError
 
 REQUIRED = {"zookeeper": "localhost:2181", "bootstrap": "localhost:9092", "group": "g", "topics": "a, b"}
+
+
+def test_the_guide_has_every_option_and_its_example_is_accepted() -> None:
+    """Rename an option in `_OWN`, or in the guide."""
+    guide = (ROOT / "docs" / "how-to" / "spark.md").read_text()
+    table = guide.partition("| option |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[1:] for name in re.findall(r"`([\w.*]+)`", row.split("|")[1])}
+    assert named == {*_OWN, *_OF_THE_AGENT, "kafka.*"}
+    example = dict(
+        re.findall(r'\.option\("(\w+)", "([^"]+)"\)', guide.partition("readStream")[2].partition(".load()")[0])
+    )
+    assert parse(example).topics == ("orders", "refunds")
+
+
+def test_the_guide_names_the_connector_that_is_tested() -> None:
+    guide = (ROOT / "docs" / "how-to" / "spark.md").read_text()
+    (group, artifact, version), *_ = spark_connector.ARTIFACTS
+    assert re.findall(r"--packages (\S+?)`", guide) == [f"{group}:{artifact}:{version}"]
 
 
 def test_names_are_case_insensitive() -> None:
