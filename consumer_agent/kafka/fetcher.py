@@ -24,12 +24,14 @@ from consumer_agent.errors import KafkaUnavailableError, has_stopped
 from consumer_agent.kafka import client_events
 from consumer_agent.kafka.client import kafka_settings, made, store_settings
 from consumer_agent.kafka.complaints import Complaints
+from consumer_agent.kafka.cut_logs import kept_offset
 from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
 from consumer_agent.kafka.offset_queries import Answer, OffsetQueries, Offsets, Where
+from consumer_agent.kafka.progress import Progress
 from consumer_agent.kafka.stall_detector import StallDetector
 from consumer_agent.kafka.topics import Topics
 from consumer_agent.runtime import failpoints
-from consumer_agent.runtime.out_of_range import OutOfRange
+from consumer_agent.runtime.out_of_range import Ends, OutOfRange, place
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import Thread, new_reentrant_lock
 from zkrebalancer.protocol import fields
@@ -42,8 +44,6 @@ LOOK_INTERVAL_MS = 15_000  # between checks whether Kafka has more records of si
 ALERT_LOOK_INTERVAL_MS = 5_000  # the same for ALERT_MS after a broker error: librdkafka may then forget partitions
 ALERT_MS = 60_000
 SERVE_INTERVAL_S = 1.0  # between calls of the application's callbacks while nothing is fetched
-
-ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
 
 
 class Fetcher:
@@ -62,7 +62,8 @@ class Fetcher:
         self._shared = shared
         self._complaints = Complaints(config.bootstrap, shared, lambda: self._stopping)
         self.queries = OffsetQueries(store_settings(config))  # first, as either may have to wait for a token
-        events = client_events.event_settings(config.kafka_config, shared, self._broker_error)
+        self._progress = Progress()
+        events = client_events.event_settings(config.kafka_config, shared, self._broker_error, self._progress.note)
         self._consumer = self._made({**kafka_settings(config), **events})
         self._has_callbacks = client_events.are_wanted(config.kafka_config)
         self._topics = Topics(self._consumer, config.bootstrap, self._came_back)
@@ -72,7 +73,7 @@ class Fetcher:
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # fetch from this offset; None: stop
         self._answered: list[Callable[[], None]] = []  # handlers of answered queries, for the next round
-        self._out_of_range: set[fields.TopicPartition] = set()
+        self._out_of_range: dict[fields.TopicPartition, int | None] = {}  # and where the log was cut, if it was
         self._is_replacement = False
         self._stopping = self._is_client_closed = False
         self._waiting = self._is_flowing = False  # the latter: the last round was full
@@ -134,7 +135,7 @@ class Fetcher:
             self._changes.update(decide())
             self._shared.fetcher_wake.notify()
 
-    def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
+    def resolve(self, partitions: frozenset[fields.TopicPartition], answer: Callable[[Offsets], None]) -> None:
         """Query where `auto_offset_reset` lets partitions begin; `answer` is called in any thread."""
         self.queries.ask(partitions, [self._begins_at], lambda found: answer(found[self._begins_at]))
 
@@ -362,7 +363,7 @@ class Fetcher:
                 with self._shared.lock:
                     self._shared.ends.note_gap(partition, without_records)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-                self._out_of_range.add(partition)
+                self._out_of_range[partition] = kept_offset(error.str())
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     self._stalls.unassigned([partition])  # no stall is looked for until its next record
@@ -383,7 +384,7 @@ class Fetcher:
                 self._judge({})
 
     def _judge(self, ends: Offsets) -> None:
-        self.stuck = self._stalls.judge(ends)
+        self.stuck = self._stalls.judge(ends, partial(self._progress.of, self._consumer))
 
     def _ask(self, partitions: Collection[fields.TopicPartition], wheres: Collection[Where], handle: Answer) -> None:
         """Ask Kafka for offsets; the answer is handled in a later round."""
@@ -412,36 +413,35 @@ class Fetcher:
 
     def _ask_for_ends(self) -> None:
         """Query the ends of partitions whose offset is reported missing: the report may belong to an earlier start."""
-        partitions, self._out_of_range = self._out_of_range & self._assigned, set()
+        reported, self._out_of_range = self._out_of_range, {}
+        partitions = self._assigned.intersection(reported)
         with self._shared.lock:
-            wanted = {partition: self._shared.buffer.next_offset(partition) for partition in partitions}
+            wanted = {tp: (self._shared.buffer.next_offset(tp), reported[tp]) for tp in partitions}
         self._ask(partitions, {"earliest", "latest", self._begins_at} - {"none"}, partial(self._reset, wanted))
 
-    def _reset(self, wanted: Mapping[fields.TopicPartition, int | None], ends: Mapping[Where, Offsets]) -> None:
+    def _reset(
+        self, wanted: Mapping[fields.TopicPartition, tuple[int | None, int | None]], ends: Mapping[Where, Offsets]
+    ) -> None:
         """Continue where `auto_offset_reset` says, for partitions whose wanted offset does not exist."""
         begins = ends.get(self._begins_at)
-        restarted: dict[fields.TopicPartition, int] = {}
-        found: list[OutOfRange] = []
+        restarted, found = dict[fields.TopicPartition, int](), list[OutOfRange]()
         with self._shared.lock:
             if self._stopping:
                 return
             for partition in sorted((wanted.keys() & self._assigned) - self._changes.keys()):
-                position = self._shared.buffer.next_offset(partition)
-                earliest, latest = ends["earliest"][partition], ends["latest"][partition]
-                goes_on_at = None if begins is None else begins[partition]
-                if position is None or position != wanted[partition]:
+                position, (before, kept) = self._shared.buffer.next_offset(partition), wanted[partition]
+                if position is None or position != before:
                     continue  # it was stopped, or records have come meanwhile
-                if earliest is None or latest is None or (begins is not None and goes_on_at is None):
-                    restarted[partition] = position  # no answer
-                elif earliest <= position <= latest:
-                    restarted[partition] = position  # the report belonged to an earlier start
+                goes_on_at = None if begins is None else begins[partition]
+                answered = Ends(ends["earliest"][partition], ends["latest"][partition], goes_on_at)
+                placed = place(partition, position, answered, kept, begins_anywhere=begins is not None)
+                if isinstance(placed, OutOfRange):
+                    found.append(placed)
+                    self._shared.reset(placed)
                 else:
-                    if goes_on_at is not None:
-                        restarted[partition] = goes_on_at
-                    found.append(OutOfRange(partition, position, earliest, latest, goes_on_at))
-                    self._shared.reset(found[-1])
+                    restarted[partition] = placed
         self._shared.report(found)
-        self._change_assignment(restarted)
+        self._change_assignment(restarted | {one.partition: one.goes_on_at for one in found})
 
     def _broker_error(self, error: KafkaError) -> None:
         now_ms = self._shared.now_ms()

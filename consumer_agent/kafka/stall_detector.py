@@ -2,12 +2,12 @@
 
 After its broker was away, librdkafka may silently stop fetching a partition for good (its issue 5153; killing brokers
 at random shows it). One check proves nothing, because records may be on their way. A partition is stuck if Kafka has
-more records in two consecutive checks, and none came in between.
+more records in two consecutive checks, and in between none came and the client got no further (`progress.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -20,6 +20,7 @@ class StallDetector:
         self._next: dict[TopicPartition, int] = {}  # the next offset that Kafka's client has to hand over
         self._heard: set[TopicPartition] = set()  # since the last check
         self._suspects: set[TopicPartition] = set()  # in the last check
+        self._passed: dict[TopicPartition, int] = {}  # in the last check: how far the client was
 
     def assigned(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note that these partitions are fetched, from these offsets on."""
@@ -52,9 +53,18 @@ class StallDetector:
         self._heard.clear()
         return silent
 
-    def judge(self, ends: Mapping[TopicPartition, int | None]) -> list[TopicPartition]:
-        """Return the stuck partitions. `ends`: the offset after the last record in Kafka; None: unknown."""
+    def judge(
+        self,
+        ends: Mapping[TopicPartition, int | None],
+        passed: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
+    ) -> list[TopicPartition]:
+        """Return the stuck partitions.
+
+        `ends`: the offset after the last record in Kafka; None: unknown. `passed` tells how far the client is.
+        """
         silent = self._next.keys() - self._heard
         behind = {tp for tp, end in ends.items() if end is not None and tp in silent and end > self._next[tp]}
-        stuck, self._suspects = sorted(behind & self._suspects), behind
+        before, self._passed = self._passed, dict(passed(behind)) if behind else {}
+        still = {tp for tp in behind if self._passed.get(tp, -1) <= max(before.get(tp, -1), self._next[tp])}
+        stuck, self._suspects = sorted(still & self._suspects), still
         return stuck

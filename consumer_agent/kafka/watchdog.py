@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from confluent_kafka import KafkaException
 
@@ -35,10 +36,16 @@ MAX_PAUSE_S = 30.0  # so that a shortage (of descriptors, threads) may last for 
 _log = logs.named(__name__)
 
 
+class NewFetcher(Protocol):
+    """Makes a fetcher; `reports`: its client makes statistics, which show that it moves."""
+
+    def __call__(self, *, reports: bool) -> Fetcher: ...  # noqa: D102
+
+
 class WatchedFetcher:
     """A fetcher that is replaced when it hangs. `current` is the present one."""
 
-    def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState, *, is_slow: bool = False) -> None:
+    def __init__(self, new_fetcher: NewFetcher, shared: SharedState, *, is_slow: bool = False) -> None:
         """Prepare the first fetcher; `is_slow`: that takes too long for the machine thread, because of a token.
 
         Raises:
@@ -49,7 +56,7 @@ class WatchedFetcher:
         self._is_slow = is_slow
         self._is_replacing = False
         self._shared = shared
-        self.current = new_fetcher()
+        self.current = new_fetcher(reports=False)
         self._replaced_at_s: deque[float] = deque()  # within the period
         self._unreadable = Unreadable()
         self._stopped = False
@@ -143,7 +150,7 @@ class WatchedFetcher:
 
     def _make_another(self) -> None:
         try:
-            self._put_in_place(self._new_fetcher())
+            self._put_in_place(self._new_fetcher(reports=True))
         except (KafkaException, RuntimeError) as error:  # no descriptors or threads are left; the next call retries
             _log.warning("the Kafka client cannot be replaced yet: %s", error)
         finally:

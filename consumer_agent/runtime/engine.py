@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from consumer_agent.config import ConsumerConfig, Subscription
 from consumer_agent.errors import ConsumerError
 from consumer_agent.kafka.client import refusal, store_settings
+from consumer_agent.kafka.client_events import reporting
 from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
@@ -65,7 +66,9 @@ class Engine:
             telemetry.write_to(_open_event_log(Path(config.events_directory), config))
         try:
             self.fetcher = WatchedFetcher(
-                lambda: Fetcher(config, wanted.topics, shared), shared, is_slow=TOKEN in config.kafka_config
+                lambda *, reports: Fetcher(reporting(config) if reports else config, wanted.topics, shared),
+                shared,
+                is_slow=TOKEN in config.kafka_config,
             )
             store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
             is_free = config.ignore_kafka_offsets or in_region  # a region keeps its own offsets

@@ -259,6 +259,7 @@ def test_an_offset_that_kafka_does_not_have_is_told_in_the_log_the_events_and_th
         wait_until(lambda: application.offsets(0) == list(range(goes_on_at, 15)), "the records from there on")
         assert numbers()["offsets_out_of_range_total"] == 1
     text = f"{stage.topic}/0: Kafka has offsets 0 to 10, not 4711; continuing at {goes_on_at}"
+    text += f", which reads {10 - goes_on_at} offsets again" if goes_on_at < 10 else ""
     assert text in [record.message for record in caplog.records]
     (told,) = events_of(tmp_path, "offset_out_of_range")
     assert [told[key] for key in ("member", "offset", "earliest", "latest")] == [member, 4_711, 0, 10]

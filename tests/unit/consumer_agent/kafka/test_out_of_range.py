@@ -24,6 +24,16 @@ EARLIEST, LATEST = 100, 200
 
 # What librdkafka hands over when an offset is out of range; it does not say of which start.
 REFUSAL = Message(topic="t", partition=0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+CUT_AT = 120
+CUT = Message(  # what it hands over when a new leader has less than what was read
+    topic="t",
+    partition=0,
+    error=KafkaError(
+        KafkaError._AUTO_OFFSET_RESET,
+        f"Partition log truncation detected at offset 150 (leader epoch 4): broker end offset is {CUT_AT} "
+        "(offset leader epoch 3). Reset to INVALID.: Local: Partition log truncated (broker 1)",
+    ),
+)
 
 
 class Client:
@@ -32,6 +42,7 @@ class Client:
     def __init__(self) -> None:
         self.assigned_at: list[int] = []
         self.is_cut_off = False
+        self.refusal = REFUSAL
         self.admin = Admin(self._answer)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -48,7 +59,10 @@ class Client:
         return {"earliest": EARLIEST, "latest": LATEST}[str(where)]
 
     def poll(self, _timeout_s: float) -> Message:
-        return REFUSAL
+        return self.refusal
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return partitions
 
     def consume(self, *_: int, **__: float) -> list[Message]:
         return []
@@ -102,6 +116,54 @@ def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
     assert isinstance(error, NoOffsetError)
     assert (error.partition, error.offset) == (PARTITION, LATEST + 1)
     assert (error.earliest, error.latest) == (EARLIEST, LATEST)
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+@pytest.mark.parametrize("position", [150, LATEST + 1])
+@pytest.mark.parametrize("end", ["earliest", "latest"])
+def test_where_a_log_was_cut_it_goes_on_there(position: int, end: str, *, is_cut_off: bool) -> None:
+    """Also if new records have taken the offset that is wanted, and if Kafka does not answer about its ends."""
+    setting = Setting(position, end)
+    setting.client.refusal, setting.client.is_cut_off = CUT, is_cut_off
+    setting.round()
+    assert setting.client.assigned_at == [position, CUT_AT]
+    assert setting.returned == CUT_AT
+    earliest = CUT_AT if is_cut_off else EARLIEST
+    assert setting.recorded == [OutOfRange(PARTITION, position, earliest, CUT_AT, CUT_AT, is_cut=True)]
+
+
+def test_with_none_the_application_is_told_where_a_log_was_cut() -> None:
+    setting = Setting(150, "none")
+    setting.client.refusal = CUT
+    setting.round()
+    assert setting.client.assigned_at == [150]
+    error = setting.shared.take_failure()
+    assert isinstance(error, NoOffsetError)
+    assert str(error) == "t/0: Kafka has lost 30 offsets that were read, from 120 on; auto_offset_reset is none"
+    assert (error.offset, error.latest) == (150, CUT_AT)
+    assert not setting.fetcher._assigned  # nothing of it can come, so its silence is no stall
+
+
+def test_a_log_that_was_cut_above_the_position_is_read_on() -> None:
+    """The report belonged to an earlier start."""
+    setting = Setting(CUT_AT)
+    setting.client.refusal = CUT
+    setting.round()
+    assert setting.client.assigned_at == [CUT_AT, CUT_AT]
+    assert setting.recorded == []
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (OutOfRange(PARTITION, 90, 100, 200, 100), "not 90; continuing at 100, which skips 10 offsets"),
+        (OutOfRange(PARTITION, 90, 100, 200, 200), "not 90; continuing at 200, which skips 110 offsets"),
+        (OutOfRange(PARTITION, 250, 100, 200, 100), "not 250; continuing at 100, which reads 100 offsets again"),
+        (OutOfRange(PARTITION, 250, 100, 200, 200), "not 250; continuing at 200"),
+    ],
+)
+def test_the_warning_says_what_it_costs(found: OutOfRange, text: str) -> None:
+    assert str(found) == f"t/0: Kafka has offsets 100 to 200, {text}"
 
 
 @pytest.mark.parametrize("position", [EARLIEST, 150, LATEST])

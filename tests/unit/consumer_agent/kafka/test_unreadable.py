@@ -23,7 +23,7 @@ def test_a_damaged_log_of_one_partition_ends_no_membership(
     now_s, made = 0.0, 0
     monkeypatch.setattr("consumer_agent.kafka.watchdog.time.monotonic", lambda: now_s)
 
-    def new_fetcher() -> mock.Mock:
+    def new_fetcher(*, reports: bool) -> mock.Mock:  # as of the watchdog
         nonlocal made
         made += 1
         client = mock.Mock(failure=None, stuck=[PARTITION], progress=made)

@@ -15,7 +15,7 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.kafka import fetcher, offset_queries, watchdog
 from consumer_agent.kafka.fetcher import Fetcher
-from consumer_agent.kafka.watchdog import WatchedFetcher
+from consumer_agent.kafka.watchdog import NewFetcher, WatchedFetcher
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
@@ -74,6 +74,9 @@ class Client:
         self.hung.set()
         self.released.wait()
 
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return partitions  # the application's, which stands still
+
     def consume(self, *_: int, **__: float) -> list[Message]:
         return []
 
@@ -97,9 +100,11 @@ class Setting:
         waiting = iter(clients)
         new_admins = mock.Mock(side_effect=admins)
 
+        self.reporting: list[bool] = []
         made: list[Fetcher] = []
 
-        def new_fetcher() -> Fetcher:
+        def new_fetcher(*, reports: bool) -> Fetcher:
+            self.reporting.append(reports)
             client = next(waiting)
             if made and not client._hangs:  # on a busy machine, one that works may stand still for a while, too
                 watchdog.STUCK_LIMIT_S = DEADLINE_S
@@ -166,6 +171,7 @@ def test_a_client_that_hangs_is_replaced(start: Begin) -> None:
     setting.look_until(lambda: len(setting.offsets) == 8)
     assert setting.offsets == list(range(8))
     assert works.assigned_at == [3]
+    assert setting.reporting == [False, True]
 
 
 def test_what_a_replaced_client_still_gets_is_ignored(start: Begin) -> None:
@@ -391,13 +397,13 @@ def test_a_replacement_that_cannot_be_made_is_tried_again(
     assert setting.offsets == list(range(5))
 
 
-def _failing_once(failure: Exception, works: Callable[[], Fetcher]) -> Callable[[], Fetcher]:
+def _failing_once(failure: Exception, works: NewFetcher) -> NewFetcher:
     failures = iter([failure])
 
-    def call() -> Fetcher:
+    def call(*, reports: bool) -> Fetcher:
         for once in failures:
             raise once
-        return works()
+        return works(reports=reports)
 
     return call
 
