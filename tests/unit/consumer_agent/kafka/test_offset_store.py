@@ -92,6 +92,16 @@ def test_a_request_that_fails_once_is_answered_and_the_next_one_works(when: str,
     assert setting.read() == OFFSETS
 
 
+def test_what_kafka_calls_retriable_is_tried_again() -> None:
+    """And code -1, of which Kafka knows nothing; every other code of its protocol is told at once."""
+    retriable = {2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 88, 89, 100, 103}
+    of_sessions_and_elections = {70, 71, 80, 83, 84, 106, 122, 123}
+    setting = Setting()
+    for code in {-1, *range(1, 134)} - of_sessions_and_elections:
+        setting.admin.answered.append(KafkaError(code))
+        assert setting.commit()[1] is not (code in retriable or code == KafkaError.UNKNOWN), code
+
+
 def test_a_client_that_hangs_is_replaced_once_and_one_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, works = Admin(), Admin()
     new_admin = mock.Mock(side_effect=[hangs, works])
