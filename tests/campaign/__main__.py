@@ -11,6 +11,7 @@ import click
 from tests.campaign.campaign import Campaign, CampaignSettings
 from tests.campaign.company import MIN_MEMBERS, new_groups
 from tests.campaign.progress import Progress, end_on_signals
+from tests.campaign.records import Outcome
 from tests.campaign.report import print_report
 from tests.campaign.schedule import KINDS
 from zkrebalancer.cli import options
@@ -70,6 +71,11 @@ def campaign(
         )
         end_on_signals(this.end_soon, progress, ENDING)
         outcome = this.run()
+    tell(outcome, as_json=as_json)
+
+
+def tell(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the report, or one JSON document; raises CampaignFailedError if a promise was broken."""
     if as_json:
         click.echo(json.dumps(outcome.document()))
     else:

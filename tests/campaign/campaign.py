@@ -93,14 +93,18 @@ class Campaign:
                 lab.note("scenario", **self._scenario(versions))
                 with self._small_disk(cluster) as disk:
                     self._play(Company(lab, Watcher(events), self.settings.max_agents, disk=disk))
-            self.record.problems += _tracebacks(directory)
-            self.progress.line("every event is checked")
-            began = time.monotonic()
-            verdict = _check(events)
-            outcome = self._outcome(verdict, versions, time.monotonic() - began)
-            outcome = self._keep_what_is_needed(outcome, directory, events)
+            outcome = self.judge(directory, events, versions)
         shutil.rmtree(directory, ignore_errors=True)  # the cluster keeps its logs if one of its processes failed
         return outcome
+
+    def judge(self, directory: Path, events: Path, versions: dict[str, str]) -> Outcome:
+        """Check every event, and every log in `directory`; if a promise was broken, they are kept and named."""
+        self.record.problems += _tracebacks(directory)
+        self.progress.line("every event is checked")
+        began = time.monotonic()
+        verdict = _check(events)
+        outcome = self._outcome(verdict, versions, time.monotonic() - began)
+        return self._keep_what_is_needed(outcome, directory, events)
 
     # Rounds ---------------------------------------------------------------------------------------------------------
 

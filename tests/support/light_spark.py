@@ -25,6 +25,7 @@ from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.pipeline.session import spark_session
 from zkrebalancer.pipeline.spark_classes import ARCHIVE, archives_of
 
+USED_ONCE = "MACHINE_IS_USED_ONCE"  # set where nothing is kept for a later run, as by `.ci/run`
 PARTS = ("bin", "jars")  # of Spark's home
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 LIGHT = {
@@ -60,10 +61,10 @@ def submit(*options: str) -> dict[str, str]:
 
 @contextmanager
 def light_session() -> Iterator[SparkSession]:
-    """Start a small session in this process; without a class archive, it records one."""
+    """Start a small session in this process; without a class archive, it records one if that can serve a later run."""
     os.environ["SPARK_HOME"] = str(_home())
     settings = {**LIGHT, **FEW_PARTITIONS, JAVA_OPTIONS: shlex.join(QUICK_START)}
-    with spark_session("local[2]", "1g", settings, records_classes=True) as session:
+    with spark_session("local[2]", "1g", settings, records_classes=USED_ONCE not in os.environ) as session:
         yield session
 
 
