@@ -1,6 +1,7 @@
 """`python -m tests.mutation_score`: puts small changes into the code, one at a time; tests or mypy have to notice them.
 
     --package NAME  only this package; may be given several times
+    --nearest       run only the tests of the package itself: faster, and fewer mutants are noticed
     --mutants N     how many mutants to draw, the same number of each package (default: 600)
     --seed N        draws them (default: 0)
     --minutes M     stop after this time (default: 30); the same command goes on where it stopped
@@ -90,13 +91,13 @@ def _in_turns(rows: Sequence[Sequence[Mutant]]) -> list[Mutant]:
 def _score(session: pytest.Session, options: argparse.Namespace) -> Score:
     packages = options.package or list(PACKAGES)
     laboratory = Laboratory(session, packages, len(os.sched_getaffinity(0)))
-    memory = Memory(options.state, fingerprint(paths_for(packages)))
+    memory = Memory(options.state, fingerprint(paths_for(packages, is_narrow=options.nearest)))
     if options.fresh:
         memory.forget()
     with _progress() as progress:
         _measure(laboratory, memory, progress)
         wanted, sizes = draw(packages, options.seed, options.mutants)
-        verdicts = dict(_judged(laboratory, memory, wanted, options.minutes, progress))
+        verdicts = dict(judged(laboratory, memory, wanted, options.minutes, progress))
     tried = [(mutant, verdicts[mutant.key]) for mutant in wanted if mutant.key in verdicts]
     return Score(options.seed, sizes, len(wanted), tried, tuple(laboratory.failing))
 
@@ -111,9 +112,10 @@ def _measure(laboratory: Laboratory, memory: Memory, progress: Progress) -> None
     laboratory.use(reaches)
 
 
-def _judged(
+def judged(
     laboratory: Laboratory, memory: Memory, wanted: Sequence[Mutant], minutes: float, progress: Progress
 ) -> Iterator[tuple[str, Verdict]]:
+    """Yield the verdicts that are remembered, then those of the other mutants until the time is over."""
     known = memory.verdicts()
     yield from known.items()
     end = time.monotonic() + 60 * minutes
@@ -139,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     host = _Host(options)
     said = io.StringIO()
-    paths = paths_for(options.package or list(PACKAGES))
+    paths = paths_for(options.package or list(PACKAGES), is_narrow=options.nearest)
     with contextlib.redirect_stdout(said):
         code = pytest.main([*PYTEST_OPTIONS, *paths], plugins=[host])
     if host.is_interrupted:
@@ -148,13 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if host.score is None:
         print(f"Error: the tests cannot be collected ({code!r}):{os.linesep}{said.getvalue()}", file=sys.stderr)
         return 2
-    score = host.score
-    print_document(score, options.floor) if options.json else print_report(score, options.floor)
+    return tell(host.score, options.floor, as_json=options.json)
+
+
+def tell(score: Score, floor: float, *, as_json: bool) -> int:
+    """Print the report, or one JSON document; return the exit code."""
+    print_document(score, floor) if as_json else print_report(score, floor)
     if not score.counted:
         print("Error: no mutant was tried; give it more minutes", file=sys.stderr)
         return 1
-    if score.percent() < options.floor:
-        print(f"Error: {score.percent():.1f} % were noticed, {options.floor:g} % are wanted", file=sys.stderr)
+    if score.percent() < floor:
+        print(f"Error: {score.percent():.1f} % were noticed, {floor:g} % are wanted", file=sys.stderr)
         return 1
     return 0
 
@@ -166,6 +172,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--package", action="append", choices=list(PACKAGES))
+    parser.add_argument("--nearest", action="store_true")
     parser.add_argument("--mutants", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=30)

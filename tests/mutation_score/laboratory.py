@@ -68,9 +68,10 @@ class Verdict:
     seconds: float
 
 
-def paths_for(packages: Sequence[str]) -> list[str]:
-    """Return the tests for these packages."""
-    return list(dict.fromkeys(path for name in packages for path in (*NEAREST[name], *WIDER[name])))
+def paths_for(packages: Sequence[str], *, is_narrow: bool = False) -> list[str]:
+    """Return the tests for these packages; `is_narrow`: only the nearest ones."""
+    wider = {} if is_narrow else WIDER
+    return list(dict.fromkeys(path for name in packages for path in (*NEAREST[name], *wider.get(name, ()))))
 
 
 class Laboratory:

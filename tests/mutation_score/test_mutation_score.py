@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from rich.progress import Progress
 
 from tests.mutation_score import verdicts
-from tests.mutation_score.__main__ import main
+from tests.mutation_score.__main__ import judged, main, tell
 from tests.mutation_score.catalogue import PACKAGES, ROOT, Mutant, mutants_of
 from tests.mutation_score.forks import Tell, in_forks, limit_time
 from tests.mutation_score.laboratory import (
@@ -36,29 +37,44 @@ from tests.mutation_score.verdicts import Memory, Reason, reason_for, reasons
 from zkrebalancer.localcluster.processes import began
 from zkrebalancer.protocol.numbers import decimal
 
-FIXED = ("--package", "observe", "--mutants", "8", "--seed", "2")
-
-
-def run(*arguments: str, state: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.mutation_score", *FIXED, *arguments, "--state", str(state)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+FIXED = ("--package", "observe", "--nearest", "--mutants", "4", "--seed", "2")
 
 
 def test_a_short_run_and_its_verdict(tmp_path: Path) -> None:
-    done = run("--json", "--floor", "50", state=tmp_path)
+    command = [sys.executable, "-m", "tests.mutation_score", *FIXED, "--json", "--floor", "50", "--state"]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, cwd=ROOT)
 
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    assert (document["seed"], document["drawn"], document["tried"]) == (2, 8, 8)
+    assert (document["seed"], document["drawn"], document["tried"]) == (2, 4, 4)
     assert 50 <= document["noticed_percent"] <= 100
     assert document["packages"]["observe"]["mutants"] > 500
-    known = (tmp_path / "verdicts.jsonl").read_text()
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 4
 
-    again = run("--floor", "100", "--minutes", "0.001", state=tmp_path)  # known verdicts are not tried again
 
-    assert (tmp_path / "verdicts.jsonl").read_text() == known
-    assert again.returncode == int(document["noticed_percent"] < 100)
-    assert "observe" in again.stdout
+def test_what_is_known_is_not_tried_again(tmp_path: Path) -> None:
+    known, new = mutants_in("def f():\n    return 1 + 2\n")[:2]
+    memory = Memory(tmp_path, "tests")
+    memory.keep(known, verdict(KILLED))
+    laboratory = Laboratory(cast("pytest.Session", SimpleNamespace(items=[])), [], 1)
+
+    found = dict(judged(laboratory, memory, [known, new], 1, Progress(disable=True)))
+
+    assert found[known.key] == verdict(KILLED)
+    assert found[new.key].outcome == "no mutant"  # the module was not imported
+    assert memory.verdicts() == found
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("floor", "code"), [(50, 0), (51, 1)])
+def test_the_floor_decides(floor: float, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    killed, survived = mutants_in("def f(a):\n    return a + 1\n")[:2]
+    score = Score(0, {"observe": 2}, 2, [(killed, verdict(KILLED)), (survived, verdict(SURVIVED))])
+
+    assert tell(score, floor, as_json=False) == code
+    told = capsys.readouterr()
+    assert "observe" in told.out
+    assert told.err == ("Error: 50.0 % were noticed, 51 % are wanted\n" if code else "")
 
 
 @pytest.mark.parametrize(
