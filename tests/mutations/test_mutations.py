@@ -118,9 +118,7 @@ def test_the_command_line_fails_where_a_bug_is_not_found(
     assert capsys.readouterr().err == f"Error: not as stated: {MUTATIONS[number].name}\n"
 
 
-def test_a_name_that_is_unknown_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.mutations", "nonsense"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.endswith("no mutation is named like nonsense; --list prints all\n")
+def test_a_name_that_is_unknown_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["nonsense"])
+    assert capsys.readouterr().err.endswith("no mutation is named like nonsense; --list prints all\n")

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -109,8 +109,8 @@ def _tell_one(seed: int, path: Path | None, hostile: Collection[str]) -> int:
     return int(failure is not None)
 
 
-def main() -> int:
-    """Parse the command line and run."""
+def main(given: Sequence[str] | None = None) -> int:
+    """Parse the command line and run; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description=__doc__,
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--story", type=Path, help="with --seed: write the whole story into this file")
     parser.add_argument("--hostile", action="store_true", help="add hostile faults")
     parser.add_argument("--kind", action="append", help="add this kind of hostile fault only")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     kinds = HOSTILE_WEIGHTS | SHARD_WEIGHTS
     unknown = set(arguments.kind or ()) - kinds.keys()
     if unknown:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutations.bugs import MUTATIONS
 from tests.mutations.editing import edited
-from tests.simulation.__main__ import STORY_LINES, tell
+from tests.simulation.__main__ import STORY_LINES, main, tell
 from tests.simulation.plan import WEIGHTS, make_plan
 from tests.simulation.run import run
 from tests.simulation.shrink import shrink
@@ -72,9 +72,7 @@ def test_the_command_line_tells_what_was_done() -> None:
     assert "transitions taken: " in done.stdout
 
 
-def test_a_count_that_makes_no_sense_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seeds", "0"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.endswith("--seeds has to be at least 1\n")
+def test_a_count_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--seeds", "0"])
+    assert capsys.readouterr().err.endswith("--seeds has to be at least 1\n")

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -35,6 +35,7 @@ HERE = str(Path(__file__).parent)
 CHANGING_NOTHING = ("/signal.py", "/enum.py", "/mock.py", "/inspect.py")
 PARTITION = ("orders", 0)
 COUNT = 12
+ORDERS = SimpleNamespace(topics={"orders": SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})})
 T = TypeVar("T")
 JUMPS_BACK = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
 
@@ -60,8 +61,10 @@ class Interrupt:
 
     def trace(self, frame: FrameType, event: str, _argument: object) -> Any:  # as typeshed has it
         if event == "call":
+            if not (_jumps_back(frame.f_code) and _has_points(frame)):
+                return None  # what it calls is traced even so
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        elif event == "opcode" and frame.f_code.co_code[frame.f_lasti] in JUMPS_BACK and _has_points(frame):
+        elif event == "opcode" and frame.f_lasti in _jumps_back(frame.f_code):
             self._point()
         return self.trace
 
@@ -79,6 +82,19 @@ class Interrupt:
 
 
 def _tell_nobody(_: object) -> None: ...
+
+
+_JUMPS_BACK: dict[int, tuple[CodeType, frozenset[int]]] = {}  # by the code's id: its hash is computed at each look
+
+
+def _jumps_back(code: CodeType) -> frozenset[int]:
+    """Return where loops go back; found once for each code, of which `co_code` makes a copy."""
+    known = _JUMPS_BACK.get(id(code))
+    if known is None:
+        instructions = code.co_code
+        jumps = (at for at in range(0, len(instructions), 2) if instructions[at] in JUMPS_BACK)
+        known = _JUMPS_BACK[id(code)] = (code, frozenset(jumps))  # with the code, so that its id stays its own
+    return known[1]
 
 
 def _has_points(frame: FrameType, *, is_called: bool = False) -> bool:
@@ -124,8 +140,8 @@ class Client:
     def incremental_unassign(self, _partitions: list[TopicPartition]) -> None:
         self.next = None
 
-    def list_topics(self, *_: str, **__: float) -> mock.Mock:
-        return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)})})
+    def list_topics(self, *_: str, **__: float) -> SimpleNamespace:
+        return ORDERS
 
 
 class Setting:
@@ -138,8 +154,8 @@ class Setting:
         self.iterator: Iterator[object] = iter(())
         self.client = Client()
         with (
-            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
-            mock.patch.object(Engine, "start"),
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", lambda *_, **__: self.client),
+            mock.patch.object(Engine, "start", lambda _: None),  # a Mock would take most of the time
         ):
             self.consumer = self.made(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
             self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
@@ -149,7 +165,7 @@ class Setting:
         machine_thread = self.frontend.machine_thread
         assert machine_thread is not None
         machine_thread.send = self._machine  # type: ignore[method-assign]
-        machine_thread.join = mock.Mock()  # type: ignore[method-assign]
+        machine_thread.join = lambda *_: None  # type: ignore[method-assign]
         self.shared.emit_until(2**60)
         self.shared.admit(PARTITION, 1, 0)
         assert self.frontend._fetcher is not None
