@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, TypeVar
-from unittest import mock
 
+import pytest
 from confluent_kafka import Message, TopicPartition
 
 from consumer_agent import Consumer
@@ -153,10 +153,9 @@ class Setting:
         self.due: list[Tell] = []  # callbacks that were taken
         self.iterator: Iterator[object] = iter(())
         self.client = Client()
-        with (
-            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", lambda *_, **__: self.client),
-            mock.patch.object(Engine, "start", lambda _: None),  # a Mock would take most of the time
-        ):
+        with pytest.MonkeyPatch.context() as patch:  # mocks would take most of the time
+            patch.setattr("consumer_agent.kafka.fetcher.KafkaConsumer", lambda *_, **__: self.client)
+            patch.setattr(Engine, "start", lambda _: None)
             self.consumer = self.made(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
             self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
             self.consumer.poll(0.0)
