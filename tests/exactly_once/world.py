@@ -55,10 +55,9 @@ KAFKA_PROPERTIES = {"group.min.session.timeout.ms": "1000"}
 
 
 class Cluster(WarmCluster):
-    """A cluster whose workers and producer are forks, too, and coordinators with a failpoint."""
+    """A cluster whose workers and producer are forks, too."""
 
     warm = (*COMMANDS, "tests.exactly_once.worker", "tests.exactly_once.producer")
-    read_late = frozenset({failpoints.VARIABLE})
 
 
 @dataclass(slots=True)

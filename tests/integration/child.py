@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.integration.commands import catches, communicate
+from tests.integration.commands import begin, catches, communicate
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
@@ -72,12 +72,7 @@ class Agent:
         own = ["--exec", command or f"{sys.executable} {script} {folder}", "--auto-commit-interval-ms", "50"]
         where = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
         wanted = ["--group", stage.group, "--topic", stage.topic, "--session-timeout-ms", str(SESSION_TIMEOUT_MS)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "consumer_agent.sidecar.cli", "run", *where, *wanted, *own, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = begin("consumer-agent", "run", *where, *wanted, *own, *options)
         RUNNING.append(self.process)
 
     def notes(self) -> list[str]:

@@ -1,6 +1,6 @@
 """Runs the two commands as processes, and returns their output and exit code.
 
-What `begin` begins is a new interpreter; what `run` runs is a fork of one that has imported the packages.
+They are forks of an interpreter that has imported the packages; `begin_cold` begins a new one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import gevent
 
 from tests.support.deadlines import WITHIN_S
-from tests.support.warm import starter
+from tests.support.warm import WarmPopen, starter
 from zkrebalancer.localcluster.server import child_environment
 
 DEADLINE_S = WITHIN_S
@@ -28,8 +29,13 @@ def command_of(program: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
-def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    """Start `zkrebalancer` or `consumer-agent`."""
+def begin(program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start `zkrebalancer` or `consumer-agent`; only what `WarmPopen` has may be used of it."""
+    return cast("subprocess.Popen[str]", WarmPopen(command_of(program, *arguments)[2:], environment))
+
+
+def begin_cold(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """Start it as a user's shell does, in a new interpreter."""
     return subprocess.Popen(
         command_of(program, *arguments),
         stdin=stdin,

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import gevent
 import pytest
 
 from tests.integration.child import ACK, Agent, ask, configure
+from tests.integration.commands import Result, WarmCommand
 from tests.integration.fake_coordinator import Stage, wait_until
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults
@@ -157,24 +158,9 @@ def test_settings_come_from_everywhere_and_all_faults_are_told(tmp_path: Path) -
     file = tmp_path / "agent.toml"
     file.write_text('group = "g"\ntopics = ["t"]\nbootstrap = "b"\n[kafka_config]\n"sasl.password" = "hunter2"\n')
 
-    def run(**environment: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "consumer_agent.sidecar.cli",
-                "run",
-                "--config",
-                file,
-                "--capacity",
-                "2",
-                "--print-config",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, **environment},
-        )
+    def run(**environment: str) -> Result:
+        given = ("run", "--config", file, "--capacity", 2, "--print-config")
+        return WarmCommand("consumer-agent", *given, environment=environment).result()
 
     wrong = run(CONSUMER_AGENT_RACK="a b")
     assert (wrong.returncode, wrong.stdout) == (2, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from consumer_agent.runtime.failpoints import VARIABLE
+from tests.integration.commands import begin
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
 from zkrebalancer.localcluster import faults
-
-AGENT = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run"]
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
@@ -25,14 +24,8 @@ def read_events(directory: Path) -> list[dict[str, object]]:
 
 def run_agent(stage: Stage, *options: str, failpoint: str = "") -> subprocess.Popen[str]:
     address = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
-    command = [*AGENT, *address, "--group", stage.group, "--topic", stage.topic]
-    return subprocess.Popen(
-        [*command, "--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "CONSUMER_AGENT_FAILPOINT": failpoint},
-    )
+    own = ["--group", stage.group, "--topic", stage.topic, "--session-timeout-ms", SESSION_TIMEOUT_MS]
+    return begin("consumer-agent", "run", *address, *own, *options, environment={VARIABLE: failpoint})
 
 
 @pytest.mark.parametrize(

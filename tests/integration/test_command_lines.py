@@ -6,7 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.integration.commands import Result, begin, catches, end, run_all
+from tests.integration.commands import Result, begin_cold, catches, end, run_all
 from tests.integration.scenario import Scenario
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
@@ -118,8 +118,8 @@ def test_ctrl_c(shared_cluster: LocalCluster) -> None:
     where = ("--bootstrap", shared_cluster.bootstrap, "--group", "g-ctrl-c", "--pattern", "^t$", "--quiet")
     processes = {}
     for zookeeper, is_ready in ((shared_cluster.zookeeper, handles_sigterm), (nowhere, waits_for_events)):
-        processes[begin(*COORDINATOR, "--broker-id", 1, "--zookeeper", zookeeper)] = is_ready
-        processes[begin(*AGENT, *where, "--zookeeper", zookeeper)] = is_ready
+        processes[begin_cold(*COORDINATOR, "--broker-id", 1, "--zookeeper", zookeeper)] = is_ready
+        processes[begin_cold(*AGENT, *where, "--zookeeper", zookeeper)] = is_ready
     for process, is_ready in processes.items():
         while not is_ready(process.pid):
             assert process.poll() is None

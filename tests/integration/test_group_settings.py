@@ -9,7 +9,7 @@ import platform
 
 import pytest
 
-from tests.integration.commands import Result, begin, end, run
+from tests.integration.commands import Result, begin_cold, end, run
 from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.weights import write_weights
@@ -89,7 +89,7 @@ def test_on_a_terminal_settings_are_written_after_a_yes(
     keyboard, terminal = os.openpty()
     os.write(keyboard, f"{answer}\n".encode())
     arguments = ("configure", group, "rebalance_timeout_ms=20000", "--zookeeper", scenario.lab.cluster.zookeeper)
-    told = end(begin("zkrebalancer", "groups", *arguments, stdin=terminal))
+    told = end(begin_cold("zkrebalancer", "groups", *arguments, stdin=terminal))
     os.close(keyboard)
     os.close(terminal)
     assert (told.returncode, told.stderr.count(" audit: ")) == (0, int(answer == "y")), told.stderr

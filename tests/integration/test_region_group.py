@@ -10,7 +10,7 @@ import pytest
 
 from consumer_agent import Consumer
 from consumer_agent.region import Checkpoint, ConsistentRegion
-from tests.integration.commands import begin, end
+from tests.integration.commands import run
 from tests.integration.region_counts import Counts, RegionCounts, counts_of
 from tests.integration.scenario import Scenario
 from tests.integration.test_examples import PARTITIONS, RECORDS, Examples, examples, output
@@ -154,6 +154,6 @@ def test_a_classic_group_goes_back_whenever_kafka_moves_a_partition(region: Regi
 def describe(region: Region, scenario: Scenario) -> str:
     """Return what the command shows of the group."""
     options = ("describe", region.stage.group, "--state", "--zookeeper", scenario.lab.cluster.zookeeper)
-    done = end(begin("zkrebalancer", "groups", *options))
+    done = run("zkrebalancer", "groups", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import Result, begin, end, run, run_all
+from tests.integration.commands import Result, begin_cold, end, run, run_all
 from tests.integration.fake_coordinator import Stage
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
@@ -38,8 +38,8 @@ def test_a_topic_is_created_and_filled(agent_cluster: LocalCluster) -> None:
 
 
 def test_lines_become_records(stage: Stage) -> None:
-    process = begin("zkrebalancer", "topics", "produce", stage.topic, "--stdin", "--count", 2, "--bootstrap",
-                    stage.cluster.bootstrap, stdin=subprocess.PIPE)  # fmt: skip
+    process = begin_cold("zkrebalancer", "topics", "produce", stage.topic, "--stdin", "--count", 2, "--bootstrap",
+                         stage.cluster.bootstrap, stdin=subprocess.PIPE)  # fmt: skip
     assert process.stdin is not None
     process.stdin.write("first\nsecond\nthird is one too many\n")
     process.stdin.flush()

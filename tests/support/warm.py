@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,8 +32,24 @@ from zkrebalancer.localcluster.server import Program, child_environment
 
 MAIN = "zkrebalancer.cli.main"
 COMMANDS = (MAIN, "consumer_agent.sidecar.cli", "zkrebalancer.experiments.producer")
-LOADED_LATE = ("coordinator", "group-coordinator", "groups", "topics")  # subcommands, loaded when the first one is run
+# What each agent would import when it joins: half of the time that its fork works.
+ALSO_LOADED = ("consumer_agent.runtime.engine",)
+# Subcommands, loaded when the first one is run.
+LOADED_LATE = (
+    "backup",
+    "coordinator",
+    "events",
+    "group-coordinator",
+    "groups",
+    "restore",
+    "security",
+    "shards",
+    "topics",
+)
+READ_AT_IMPORT = {"CONSUMER_AGENT_FAILPOINT": "consumer_agent.runtime.failpoints"}  # variable -> what imports it again
+READ_BY_PYTHON = "PYTHON"  # variables that begin so: only a new interpreter follows them
 MAX_REQUEST_BYTES = 131_072
+PIECE_BYTES = 65_536
 START_DEADLINE_S = WITHIN_S
 STATUS_BYTES = 8
 
@@ -41,7 +58,6 @@ class WarmPrograms(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
 
     warm: tuple[str, ...] = COMMANDS  # these modules; others import what the starter has not imported
-    read_late: frozenset[str] = frozenset()  # variables that these modules read only when they run
 
     def program(
         self,
@@ -51,9 +67,9 @@ class WarmPrograms(LocalCluster):
         *,
         takes_orders: bool = False,
     ) -> Program:
-        """Return a program of this cluster; one with a variable that is read at import is no fork."""
+        """Return a program of this cluster; one with a variable for the interpreter is no fork."""
         is_warm = command[:2] == [sys.executable, "-m"] and command[2] in self.warm
-        if not is_warm or takes_orders or not self.read_late.issuperset(environment or ()):
+        if not is_warm or takes_orders or any(one.startswith(READ_BY_PYTHON) for one in environment or ()):
             return super().program(name, command, environment, takes_orders=takes_orders)
         program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state, environment)
         self._programs.append(program)
@@ -106,12 +122,18 @@ class WarmStarter:
         self, command: Sequence[str], out: int, err: int, environment: Mapping[str, str] | None = None
     ) -> WarmProcess:
         """Run a module with arguments; its output goes to the files `out` and `err`."""
+        return WarmProcess(self.request(command, out, err, environment))
+
+    def request(
+        self, command: Sequence[str], out: int, err: int, environment: Mapping[str, str] | None = None
+    ) -> socket.socket:
+        """Begin this; return the socket on which the server answers the pid and then the exit code."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([list(command), {**child_environment(), **(environment or {})}]).encode()
         assert len(request) <= MAX_REQUEST_BYTES
         with theirs:
             socket.send_fds(self._requests, [request], [theirs.fileno(), out, err])
-        return WarmProcess(mine)
+        return mine
 
     def close(self) -> None:
         self._requests.close()
@@ -170,6 +192,51 @@ class WarmProcess:
         if self.poll() is None:
             with suppress(ProcessLookupError):  # the server has reaped it meanwhile
                 os.kill(self.pid, 9)
+
+
+class WarmPopen(WarmProcess):
+    """The part of `subprocess.Popen` that tests use of a process whose output they read while it runs."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Run a module with arguments; the environment adds to that of this process."""
+        self.args = command
+        (out, child_out), (err, child_err) = os.pipe(), os.pipe()
+        try:
+            super().__init__(starter().request(command, child_out, child_err, environment))
+        finally:
+            os.close(child_out)
+            os.close(child_err)
+        self.stdout, self.stderr = open(out), open(err)  # noqa: PTH123, SIM115  # descriptors; `communicate` closes them
+        self._read = {out: b"", err: b""}
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float = START_DEADLINE_S) -> tuple[str, str]:
+        """Read both outputs to their ends, and wait for the end; after a TimeoutExpired, the next call continues."""
+        give_up_at = time.monotonic() + timeout
+        poller = select.poll()
+        left = {stream.fileno(): stream for stream in (self.stdout, self.stderr) if not stream.closed}
+        for descriptor in left:
+            poller.register(descriptor, select.POLLIN)
+        while left:
+            readable = poller.poll(max(0.0, give_up_at - time.monotonic()) * 1_000)
+            if not readable:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            for descriptor, _ in readable:
+                piece = os.read(descriptor, PIECE_BYTES)
+                self._read[descriptor] += piece
+                if not piece:
+                    poller.unregister(descriptor)
+                    left.pop(descriptor).close()
+        self.wait(max(0.0, give_up_at - time.monotonic()))
+        out, err = (text.decode() for text in self._read.values())
+        return out, err
 
 
 def serve(requests: socket.socket) -> list[str]:
@@ -233,12 +300,18 @@ def _become(environment: Mapping[str, str], out: int, err: int) -> None:
     for given, number in ((out, 1), (err, 2)):
         os.dup2(given, number)
         os.close(given)
+    # Those of the starter take what is written for /dev/null, of which each place can be sought: not so a pipe.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)
+    for variable, module in READ_AT_IMPORT.items():
+        if variable in environment and module in sys.modules:
+            importlib.reload(sys.modules[module])  # in place: those that have imported its functions see the new values
 
 
 def main() -> None:
-    for name in COMMANDS:
+    for name in (*COMMANDS, *ALSO_LOADED):
         importlib.import_module(name)
     _settle()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
