@@ -13,17 +13,15 @@ with their topic. So an answer that is old forbids nothing: Kafka is asked again
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
-from consumer_agent.kafka.client import AdminMaker, close_aside, made
+from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.kafka.offset_store import READ_TIMEOUT_S, error_of
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
@@ -230,10 +228,8 @@ class LookAtKafka:
 
     def _send(self) -> None:
         try:
-            maker = AdminMaker(partial(made, AdminClient, self._settings), self._settings)
-            maker.make(
-                lambda client: _Requests(self._group, client, self._note, reads_offsets=self._reads_offsets).send()
-            )
+            admin = GroupAdmin(self._settings)
+            admin.open_aside(_Requests(self._group, admin, self._note, reads_offsets=self._reads_offsets).send)
         except KafkaException as error:  # no client can be started now
             self._note(Silence(str(error.args[0].str())))
 
@@ -269,19 +265,18 @@ class _Requests:
     """Requests for members and for offsets, with a client of their own; `done` gets what was found."""
 
     def __init__(
-        self, group: str, client: AdminClient, done: Callable[[Found | Silence], None], *, reads_offsets: bool
+        self, group: str, admin: GroupAdmin, done: Callable[[Found | Silence], None], *, reads_offsets: bool
     ) -> None:
         self._group = group
         self._reads_offsets = reads_offsets
         self._done = done
-        self._clients = [client]
+        self._admin = admin
         self._members: list[str] = []
         self._hidden: list[tuple[str, str]] = []
 
     def send(self) -> None:
         """Ask for the members, then for offsets."""
-        future = self._clients[0].describe_consumer_groups([self._group], request_timeout=READ_TIMEOUT_S)[self._group]
-        future.add_done_callback(self._described)
+        self._ask("describe_consumer_groups", [self._group], self._described)
 
     def _described(self, future: Future[Any]) -> None:
         error = error_of(future)
@@ -294,8 +289,7 @@ class _Requests:
             self._end(Found(self._members, {}, self._hidden))
             return
         request = [ConsumerGroupTopicPartitions(self._group)]
-        answers = self._clients[0].list_consumer_group_offsets(request, request_timeout=READ_TIMEOUT_S)
-        answers[self._group].add_done_callback(self._listed)
+        self._ask("list_consumer_group_offsets", request, self._listed)
 
     def _listed(self, future: Future[Any]) -> None:
         error = error_of(future)
@@ -316,16 +310,19 @@ class _Requests:
 
     def _no_answer(self, error: KafkaError) -> None:
         """Ask whether Kafka has groups at all: it may have too few brokers for the topic of their offsets."""
-        topics = TopicCollection([OFFSETS_TOPIC])
-        (future,) = self._clients[0].describe_topics(topics, request_timeout=READ_TIMEOUT_S).values()
 
         def described(future: Future[Any]) -> None:
             missing = error_of(future)
             has_groups = missing is None or missing.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
             self._end(Silence(error.str(), has_groups))
 
-        future.add_done_callback(described)
+        self._ask("describe_topics", TopicCollection([OFFSETS_TOPIC]), described)
+
+    def _ask(
+        self, method: str, what: Sequence[object] | TopicCollection, answered: Callable[[Future[Any]], None]
+    ) -> None:
+        self._admin.ask(method, what, READ_TIMEOUT_S).add_done_callback(answered)
 
     def _end(self, answer: Found | Silence) -> None:
-        close_aside(self._clients)
+        self._admin.close()
         self._done(answer)

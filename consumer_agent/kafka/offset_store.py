@@ -1,29 +1,24 @@
 """Kafka's own offset store, used without being a member of a Kafka group ("simple consumer", generation -1).
 
-librdkafka's admin client sends the requests and answers in its own thread; nothing here waits. Kafka's tools show these
+An admin client of librdkafka sends the requests (`group_admin.py`); nothing here waits. Kafka's tools show these
 offsets, and the lag, as those of an inactive group. Brokers refuse commits while the group has members of Kafka's own
 protocol.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
-from consumer_agent.kafka.client import AdminMaker, close_aside, made
+from consumer_agent.kafka.group_admin import GroupAdmin
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
 READ_TIMEOUT_S = 5.0
-OVERDUE_S = 2.0  # after a request's timeout: the client hangs, and the next request gets a new one
 PASSING_ERRORS = frozenset(  # those that Kafka's protocol calls retriable, and what a broker cannot name
     {
         KafkaError.UNKNOWN,
@@ -74,7 +69,7 @@ _log = logs.named(__name__)
 
 
 class KafkaOffsetStore:
-    """The offsets of one group in Kafka. `answer` is called in librdkafka's thread."""
+    """The offsets of one group in Kafka. `answer` is called as `GroupAdmin.ask` says."""
 
     def __init__(self, group: str, settings: Mapping[str, Any]) -> None:
         """Prepare a client; `settings` are librdkafka's.
@@ -84,16 +79,12 @@ class KafkaOffsetStore:
 
         """
         self._group = group
-        new_admin = partial(made, AdminClient, settings)
-        self._maker = AdminMaker(new_admin, settings)
-        self._admin: AdminClient | None = new_admin()
-        self._overdue_at_s: dict[object, float] = {}  # of each request without an answer
+        self._admin = GroupAdmin(settings)
+        self._admin.open()
 
     def close(self) -> None:
-        """Close the connections without waiting; requests in flight get an error, or no answer."""
-        if self._admin is not None:
-            before, self._admin = [self._admin], None
-            close_aside(before)
+        """Close the connections without waiting; requests in flight get no answer."""
+        self._admin.close()
 
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
         """Store offsets with their metadata in one request, which ends within `timeout_s`."""
@@ -133,33 +124,8 @@ class KafkaOffsetStore:
         timeout_s: float,
         answered: Callable[[Future[Any]], None],
     ) -> None:
-        if self._admin is None:
-            return
-        request = object()
-        future: Future[Any]
-        try:
-            self._replace_hanging()
-            call = getattr(self._admin, method)
-            self._overdue_at_s[request] = time.monotonic() + timeout_s + OVERDUE_S
-            future = call([ConsumerGroupTopicPartitions(self._group, partitions)], request_timeout=timeout_s)[
-                self._group
-            ]
-        except KafkaException as error:  # refused without being sent
-            future = Future()
-            future.set_exception(error)
-        future.add_done_callback(lambda _: self._overdue_at_s.pop(request, None))
-        future.add_done_callback(answered)
-
-    def _replace_hanging(self) -> None:
-        if self._admin is not None and min(list(self._overdue_at_s.values()), default=math.inf) < time.monotonic():
-            _log.warning("the Kafka client for the offsets of group %s does not answer; it is replaced", self._group)
-            self._overdue_at_s.clear()
-            self._maker.make(self._put)
-
-    def _put(self, new: AdminClient) -> None:
-        if self._admin is not None:  # it was not closed meanwhile
-            before, self._admin = [self._admin], new
-            close_aside(before)
+        request = [ConsumerGroupTopicPartitions(self._group, partitions)]
+        self._admin.ask(method, request, timeout_s).add_done_callback(answered)
 
 
 def _reason(error: KafkaError) -> str:

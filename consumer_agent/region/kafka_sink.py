@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from consumer_agent.errors import ConsumerStateError
+from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.records import Record
 from consumer_agent.region.at_once import CallsAtOnce
 from consumer_agent.region.sink import Advance, Claim, Row, settled
@@ -65,7 +65,8 @@ class KafkaSink:
         """
         self._settings = dict(kafka)
         try:
-            self._admin = AdminClient(self._settings)
+            self._admin = GroupAdmin(self._settings)
+            self._admin.open()
         except KafkaException as error:
             raise ConfigurationError(f"KafkaSink: {error.args[0].str()}") from None
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -182,6 +183,7 @@ class KafkaSink:
         self._lanes.clear()
         while self._groups:
             self._groups.popitem()[1].close()
+        self._admin.close()
 
     def _at_once(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         self._calls.end()
@@ -231,12 +233,9 @@ class KafkaSink:
         found: list[KafkaPartition] = []
 
         def ask() -> None:
-            progress = _progress_of(group)
-            asked = [ConsumerGroupTopicPartitions(progress, wanted)]
-            answers = self._admin.list_consumer_group_offsets(
-                asked, require_stable=awaits_end, request_timeout=TIMEOUT_S
-            )
-            found[:] = answers[progress].result(2 * TIMEOUT_S).topic_partitions
+            asked = [ConsumerGroupTopicPartitions(_progress_of(group), wanted)]
+            answer = self._admin.ask("list_consumer_group_offsets", asked, TIMEOUT_S, require_stable=awaits_end)
+            found[:] = answer.result(2 * TIMEOUT_S).topic_partitions
             for one in found:
                 if one.error is not None:
                     raise KafkaException(one.error)

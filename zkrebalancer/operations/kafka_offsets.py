@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
+from zkrebalancer.runtime.kafka import BOOTSTRAP, UNREACHED_S, ConnectionErrors
 
 REQUEST_TIMEOUT_S = 10.0
 FIRST, END = -2, -1  # special times of Kafka's ListOffsets request
@@ -68,14 +68,15 @@ class StoredInKafka:
         """Create a client; sends no request yet."""
         self._group = group
         self._errors = ConnectionErrors()
-        self._admin = AdminClient(self._errors.settings(kafka))
+        self._settings = self._errors.settings(kafka)
+        self._admin = AdminClient(self._settings)
 
     def read(self) -> dict[TopicPartition, int]:
         """Return every committed offset; raises KafkaOffsetsError."""
         request = [ConsumerGroupTopicPartitions(self._group)]
         try:
-            answers = self._admin.list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
-            found = answers[self._group].result(2 * REQUEST_TIMEOUT_S).topic_partitions
+            answers = self._admin.list_consumer_group_offsets(request, request_timeout=UNREACHED_S)
+            found = answers[self._group].result(REQUEST_TIMEOUT_S).topic_partitions
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
         return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
@@ -83,8 +84,8 @@ class StoredInKafka:
     def refuse_members(self) -> None:
         """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they would keep committing."""
         try:
-            answers = self._admin.describe_consumer_groups([self._group], request_timeout=REQUEST_TIMEOUT_S)
-            members = answers[self._group].result(2 * REQUEST_TIMEOUT_S).members
+            answers = self._admin.describe_consumer_groups([self._group], request_timeout=UNREACHED_S)
+            members = answers[self._group].result(REQUEST_TIMEOUT_S).members
         except (KafkaException, NoAnswerError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
@@ -98,8 +99,8 @@ class StoredInKafka:
         partitions = [KafkaPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         try:
-            answers = self._admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
-            rejected = [tp for tp in answers[self._group].result(2 * REQUEST_TIMEOUT_S).topic_partitions if tp.error]
+            answers = self._admin.alter_consumer_group_offsets(request, request_timeout=UNREACHED_S)
+            rejected = [tp for tp in answers[self._group].result(REQUEST_TIMEOUT_S).topic_partitions if tp.error]
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"Kafka rejected the offsets of {self._group}: {self._reason(error)}") from None
         if rejected:
@@ -107,9 +108,11 @@ class StoredInKafka:
             raise KafkaOffsetsError(f"Kafka rejected the offset of {where}: {rejected[0].error.str()}")
 
     def _reason(self, error: KafkaException | NoAnswerError) -> str:
-        no_answer = f"no answer within {2 * REQUEST_TIMEOUT_S:g} s"
-        text = error.args[0].str() if isinstance(error, KafkaException) else no_answer
-        return f"{text}{self._errors.drain(self._admin)}"
+        if isinstance(error, KafkaException):
+            return f"{error.args[0].str()}{self._errors.drain(self._admin)}"
+        reason = f"no answer within {REQUEST_TIMEOUT_S:g} s{self._errors.drain(self._admin)}"
+        self._admin = AdminClient(self._settings)  # the former one, now closed, would send the request later
+        return reason
 
 
 def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:

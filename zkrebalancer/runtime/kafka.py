@@ -13,6 +13,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 BOOTSTRAP = "bootstrap.servers"
+# librdkafka's limit of each request to a group's coordinator, the longest that it takes. The caller has to close the
+# client before: librdkafka aborts the process if it ends a request itself and the coordinator comes back later
+# (`eonce->refcnt > 0`, librdkafka#4605, up to 2.16 at least).
+UNREACHED_S = 3_600.0
 
 
 def fault(settings: Mapping[str, str]) -> str | None:

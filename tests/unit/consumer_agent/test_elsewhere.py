@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
-from consumer_agent.kafka import elsewhere
+from consumer_agent.kafka import elsewhere, group_admin
 from consumer_agent.kafka.elsewhere import FRESH_S, MIN_PAUSE_S, OVERDUE_S, Found, LookAtKafka, fault
 from tests.support.futures import ended
 
@@ -58,8 +58,8 @@ class Looking:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self.admin = Admin()
-        monkeypatch.setattr(elsewhere, "AdminClient", lambda _settings: self.admin)
-        monkeypatch.setattr(elsewhere, "close_aside", lambda clients: clients.clear())
+        monkeypatch.setattr(group_admin, "AdminClient", lambda _settings: self.admin)
+        monkeypatch.setattr(group_admin, "close_aside", lambda clients: clients.clear())
         monkeypatch.setattr(elsewhere, "time", mock.Mock(monotonic=lambda: self.now_s))
         self.look = LookAtKafka("g", SETTINGS, reads_offsets=True)
         self.refused: list[ConsumerError] = []

@@ -18,6 +18,7 @@ from zkrebalancer.operations.group_lag import PartitionLag, read_lag
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka, known_log_ends
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.runtime.kafka import UNREACHED_S
 from zkrebalancer.runtime.zk import BlockingZk
 
 KAFKA = {"bootstrap.servers": "b:1"}
@@ -38,12 +39,12 @@ class Admin:
         self.written: list[Any] = []
 
     def list_consumer_group_offsets(self, request: list[Any], *, request_timeout: float) -> dict[str, Future[Any]]:
-        assert request_timeout == kafka_offsets.REQUEST_TIMEOUT_S
+        assert request_timeout == UNREACHED_S
         self.asked += request
         return self._answer(request)
 
     def alter_consumer_group_offsets(self, request: list[Any], *, request_timeout: float) -> dict[str, Future[Any]]:
-        assert request_timeout == kafka_offsets.REQUEST_TIMEOUT_S
+        assert request_timeout == UNREACHED_S
         self.written += request
         return self._answer(request)
 
@@ -90,7 +91,7 @@ def test_one_offset_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch)
         store.write({("t", 0): 5, ("t", 1): 6})
 
 
-@pytest.mark.parametrize(("reply", "reason"), [(NO_ACCESS, "no access"), (None, r"no answer within 0\.02 s")])
+@pytest.mark.parametrize(("reply", "reason"), [(NO_ACCESS, "no access"), (None, r"no answer within 0\.01 s")])
 def test_why_there_are_no_offsets(monkeypatch: pytest.MonkeyPatch, reply: Exception | None, reason: str) -> None:
     monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", 0.01)
     _admin, store = stored(monkeypatch, reply)

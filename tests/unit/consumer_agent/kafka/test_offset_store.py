@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from consumer_agent.kafka.offset_store import OVERDUE_S, READ_TIMEOUT_S, KafkaOffsetStore
+from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from zkrebalancer.protocol.fields import TopicPartition
 
 A, B = ("orders", 0), ("orders", 1)
@@ -57,7 +56,7 @@ class Admin:
 class Setting:
     def __init__(self) -> None:
         self.admin = Admin()
-        with mock.patch("consumer_agent.kafka.offset_store.AdminClient", return_value=self.admin):
+        with mock.patch("consumer_agent.kafka.group_admin.AdminClient", return_value=self.admin):
             self.store = KafkaOffsetStore("g", {})
 
     def commit(self) -> tuple[dict[TopicPartition, str], bool]:
@@ -102,30 +101,6 @@ def test_what_kafka_calls_retriable_is_tried_again() -> None:
         assert setting.commit()[1] is not (code in retriable or code == KafkaError.UNKNOWN), code
 
 
-def test_a_client_that_hangs_is_replaced_once_and_one_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs, works = Admin(), Admin()
-    new_admin = mock.Mock(side_effect=[hangs, works])
-    with mock.patch("consumer_agent.kafka.offset_store.AdminClient", new_admin):
-        store = KafkaOffsetStore("g", {})
-    now_s = 1_000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    unanswered: Future[Any] = Future()
-    answers: list[object] = []
-    store.read([A], answers.append)
-    now_s += READ_TIMEOUT_S + OVERDUE_S + 1.0
-    with mock.patch.object(hangs, "list_consumer_group_offsets", return_value={"g": unanswered}):
-        store.read([A], answers.append)
-        now_s += READ_TIMEOUT_S
-        store.read([A], answers.append)  # it may still answer
-        assert new_admin.call_count == 1
-        now_s += OVERDUE_S + 1.0
-        store.read([A], answers.append)
-    assert (new_admin.call_count, answers) == (2, [{}, {}])
-    now_s += READ_TIMEOUT_S + OVERDUE_S + 1.0
-    store.read([A], answers.append)
-    assert (new_admin.call_count, answers) == (2, [{}, {}, {}])
-
-
 def test_what_is_refused_in_part_is_named() -> None:
     setting = Setting()
     answer: Future[Any] = Future()
@@ -148,7 +123,7 @@ def test_closing_it_leaves_the_last_reference_to_a_thread_for_the_client_waits_f
             ended_in.append(threading.current_thread())
             ended.set()
 
-    with mock.patch("consumer_agent.kafka.offset_store.AdminClient", Slow):
+    with mock.patch("consumer_agent.kafka.group_admin.AdminClient", Slow):
         store = KafkaOffsetStore("g", {})
     store.close()
     store.close()
