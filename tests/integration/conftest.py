@@ -88,18 +88,22 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def scenario(shared_cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
     """Open a scenario on the shared cluster."""
-    yield from play(Lab(shared_cluster, folder / "events"), folder)
+    yield from play(Lab(shared_cluster, folder / "events"), folder, is_shared=True)
 
 
-def play(lab: Lab, folder: Path) -> Iterator[Scenario]:
-    """Open the lab of a scenario; at the end, stop every process and move its log beside the events."""
+def play(lab: Lab, folder: Path, *, is_shared: bool = False) -> Iterator[Scenario]:
+    """Open the lab of a scenario; at the end, stop every process and move its log beside the events.
+
+    Of a cluster that `is_shared`, the groups are removed. Coordinators of its own would write into them meanwhile.
+    """
     with lab:
         scenario = Scenario(lab, next(_numbers))
         yield scenario
         scenario.end_applications()
         for program in lab.programs.values():
             program.kill()
-        scenario.clear()
+        if is_shared:
+            scenario.clear()
     for program in lab.programs.values():
         shutil.copy(program.log, folder)
 

@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.integration.away_coordinator import TIMED_OUT, asking
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
@@ -245,15 +246,18 @@ def test_the_broker_restarts(shared_cluster: LocalCluster, gateway: GatewayProce
     wait_until(lambda: own_all(readers), "the partitions are not shared")
     produce(gateway.bootstrap, topic, values(0, 300))
     wait_until(lambda: len(read(readers)) >= 300, "not all records came")
-    shared_cluster.broker.stop()
-    try:
-        with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:  # members can go on
-            client.sendall(request("ApiVersions", 3, {}))
-            assert answer("ApiVersions", 3, client)["error_code"] == 0
-            client.sendall(request("FindCoordinator", 3, {"key": "any"}))
-            assert answer("FindCoordinator", 3, client)["port"] == gateway.port
-    finally:
-        shared_cluster.broker.start()  # the next tests need it
+    with asking(shared_cluster.bootstrap) as go_on:
+        shared_cluster.broker.stop()
+        try:
+            with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:  # members can go on
+                client.sendall(request("ApiVersions", 3, {}))
+                assert answer("ApiVersions", 3, client)["error_code"] == 0
+                client.sendall(request("FindCoordinator", 3, {"key": "any"}))
+                assert answer("FindCoordinator", 3, client)["port"] == gateway.port
+            assert go_on() == TIMED_OUT
+        finally:
+            shared_cluster.broker.start()  # the next tests need it
+        assert go_on() == "answered"  # librdkafka would abort the process as soon as it is connected again
     produce(gateway.bootstrap, topic, values(300, 300))
     wait_until(lambda: len(read(readers)) >= 600, "not all records came")
     for reader in readers:

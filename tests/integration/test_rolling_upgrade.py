@@ -201,7 +201,7 @@ def fleet(shared_cluster: LocalCluster, folder: Path) -> Iterator[Fleet]:
     """Open a fleet whose programs are not started yet."""
     (folder / "gateway-events").mkdir()
     lab = FleetLab(shared_cluster, folder / "events", SESSION_MS)
-    for scenario in play(lab, folder):
+    for scenario in play(lab, folder, is_shared=True):
         yield Fleet(scenario, lab, folder / "gateway-events")
 
 
