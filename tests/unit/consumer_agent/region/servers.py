@@ -5,8 +5,9 @@ Each call changes the server at once, so an interrupt of the caller comes before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
@@ -172,14 +173,16 @@ class Kafka:
         """Whether a transaction is open."""
         return any(producer.is_open for producer in self.current.values())
 
-    def patched(self) -> Any:
-        """Return a context manager."""
-        return mock.patch.multiple(
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Put these clients in the place of confluent-kafka's."""
+        clients = mock.patch.multiple(
             "consumer_agent.region.kafka_sink",
             Producer=lambda settings: Producer(self, settings["transactional.id"]),
-            AdminClient=lambda _settings: self,
             KafkaConsumer=lambda _settings: mock.Mock(),
         )
+        with clients, mock.patch("consumer_agent.kafka.group_admin.AdminClient", return_value=self):
+            yield
 
     def list_consumer_group_offsets(self, asked: Sequence[Any], **_: object) -> Mapping[str, Future[Any]]:
         group, wanted = asked[0].group_id, asked[0].topic_partitions
