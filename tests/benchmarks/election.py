@@ -147,7 +147,7 @@ class BareReader:
             self._go_on(Reading(stages))
         while self._awaited:
             event = self._events.get()
-            for one in event.replies if isinstance(event, calls.RepliedAll) else (event,):
+            for one in event.each() if isinstance(event, calls.RepliedAll) else (event,):
                 if isinstance(one, Replied):
                     self._replied(*one)
 

@@ -37,7 +37,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import Compute, Computed, Emit, Event, Now, Request, Tick
+from zkrebalancer.rebalance.effects import Compute, Computed, Emit, Event, Now, Request, RequestEach, Tick
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.rebalance.planning import answer
 from zkrebalancer.rebalance.states import GroupState
@@ -178,8 +178,9 @@ class Lab:
         effects = self.machine.step(event, Now(self.now_us, self.now_us // 1_000))
         self.steps[phase].append(time.thread_time() - began)
         for effect in effects:
-            if isinstance(effect, Request):
-                self.zk.send(self.session, effect.call_id, effect.call)
+            if isinstance(effect, Request | RequestEach):
+                for one in effect.each():
+                    self.zk.send(self.session, *one)
             elif isinstance(effect, Compute):
                 self._compute(effect)
             elif isinstance(effect, Emit) and effect.kind == "rebalance_planned":

@@ -36,7 +36,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import STATIC, Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import Compute, Computed, Event, Now, Request, Tick
+from zkrebalancer.rebalance.effects import Compute, Computed, Event, Now, Request, RequestEach, Tick
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
 from zkrebalancer.rebalance.planning import answer
@@ -267,8 +267,9 @@ class ManyLab:
         if 1_000 * seconds > min(LIMIT_MS, self._longest_whole.ms):
             self._note_long(1_000 * seconds, method, before)
         for effect in effects:
-            if isinstance(effect, Request):
-                self.zk.send(self.session, effect.call_id, effect.call)
+            if isinstance(effect, Request | RequestEach):
+                for one in effect.each():
+                    self.zk.send(self.session, *one)
             elif isinstance(effect, Compute):
                 self._computing.append(effect)
 

@@ -29,6 +29,7 @@ from zkrebalancer.rebalance.effects import (
     Now,
     ReadLoads,
     Request,
+    RequestEach,
     ShutDown,
     Stopped,
     Tick,
@@ -106,8 +107,9 @@ class CoordinatorHost(Host):
     def _perform(self, effect: Effect) -> None:
         if self.schedule.tells:
             self.tell(f"-> {_short(effect)}")
-        if isinstance(effect, Request):
-            self.connection.request(effect.call_id, effect.call)
+        if isinstance(effect, Request | RequestEach):
+            for one in effect.each():
+                self.connection.request(*one)
         elif isinstance(effect, Compute):
             for machine in self.machines:
                 assert_kept_as_made_anew(machine.groups, effect)
@@ -164,7 +166,7 @@ def _short(what: Event | Effect) -> str:
     if isinstance(what, Replied):
         return f"{what.call_id}: {what.reply}"
     if isinstance(what, RepliedAll):
-        return " AND ".join(map(_short, what.replies))
+        return " AND ".join(map(_short, what.each()))
     if isinstance(what, Compute):
         return f"Compute {what.group} {what.ticket}"
     return str(what)

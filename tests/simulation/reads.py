@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from random import Random
 from typing import Any
 
 from tests.simulation.host import Host
 from tests.support.zk_model import Session, ZkModel
-from zkrebalancer.protocol.calls import ListChildren, Refusal, Refused, Replied, RepliedAll, Reply, Watched
+from zkrebalancer.protocol.calls import (
+    ListChildren,
+    Refusal,
+    Refused,
+    Replied,
+    RepliedAll,
+    RepliedInRow,
+    Reply,
+    Watched,
+)
 from zkrebalancer.runtime.zk import MAX_REPLIES
 from zkrebalancer.runtime.zk_reads import MAX_READS, MAX_REQUESTS, MIN_READS, Read, Watch
 
@@ -169,7 +179,7 @@ class ReadsTogether:
             yield from replies
             return
         for begin in range(0, len(replies), self._limits.replies):
-            yield RepliedAll(tuple(replies[begin : begin + self._limits.replies]))
+            yield RepliedAll(tuple(_in_rows(replies[begin : begin + self._limits.replies])))
 
     def lost(self, call_ids: Sequence[int]) -> list[Replied | RepliedAll | Watched]:
         """Return the events by which calls in flight fail: reads that wait first, then the others in any order."""
@@ -183,6 +193,13 @@ class ReadsTogether:
         self._being_set.clear()
         self._held.clear()
         return [event for some in (first, *others) for event in some]
+
+
+def _in_rows(replies: Sequence[Replied]) -> Iterator[RepliedInRow]:
+    """Yield replies to calls with consecutive ids together."""
+    for _, row in groupby(enumerate(replies), lambda placed: placed[1].call_id - placed[0]):
+        of_row = [one for _place, one in row]
+        yield RepliedInRow(of_row[0].call_id, [one.reply for one in of_row])
 
 
 def _lost(call_id: int) -> Replied:

@@ -15,7 +15,19 @@ from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import Compute, Computed, Effect, Emit, Event, Now, Request, Stopped, Tick, Warn
+from zkrebalancer.rebalance.effects import (
+    Compute,
+    Computed,
+    Effect,
+    Emit,
+    Event,
+    Now,
+    Request,
+    RequestEach,
+    Stopped,
+    Tick,
+    Warn,
+)
 from zkrebalancer.rebalance.election import ElectionState, Identity
 from zkrebalancer.rebalance.planning import answer
 from zkrebalancer.runtime.zk import BlockingZk
@@ -87,8 +99,9 @@ class ShardWorld:
             assert not one.quarantine.failures, self.warnings
 
     def _perform(self, process: ShardProcess, effect: Effect) -> None:
-        if isinstance(effect, Request):
-            self.zk.send(process.session, effect.call_id, effect.call)
+        if isinstance(effect, Request | RequestEach):
+            for one in effect.each():
+                self.zk.send(process.session, *one)
         elif isinstance(effect, Compute):
             process.computing.append(effect)
         elif isinstance(effect, Emit):

@@ -27,6 +27,7 @@ from zkrebalancer.rebalance.effects import (
     Now,
     ReadLoads,
     Request,
+    RequestEach,
     Stopped,
     Tick,
     Warn,
@@ -98,8 +99,9 @@ class World:
         if process.machine.quarantine.failures and not self.has_bugs:
             raise AssertionError(next(effect.text for effect in effects if isinstance(effect, Warn)))
         for effect in effects:
-            if isinstance(effect, Request):
-                self.zk.send(process.session, effect.call_id, effect.call)
+            if isinstance(effect, Request | RequestEach):
+                for one in effect.each():
+                    self.zk.send(process.session, *one)
             elif isinstance(effect, Compute):
                 assert_kept_as_made_anew(process.machine.groups, effect)
                 process.computing.append(effect)

@@ -91,9 +91,8 @@ class Monitor:
         elif isinstance(event, Replied):
             self._note_reply(event)
         elif isinstance(event, calls.RepliedAll):
-            for one in event.replies:
-                if one.call_id < 0:
-                    self._note_reply(one)
+            for one in event.each() if event.replies[0][0] < 0 else ():
+                self._note_reply(one)
         elif isinstance(event, calls.Connected):
             self.is_connected = True
             self.observed.sessions += event.session_id != self._session_id

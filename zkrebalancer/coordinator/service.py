@@ -35,6 +35,7 @@ from zkrebalancer.rebalance.effects import (
     Now,
     ReadLoads,
     Request,
+    RequestEach,
     ShutDown,
     Stopped,
     Tick,
@@ -184,14 +185,9 @@ class CoordinatorService:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Request):
-            if not isinstance(effect.call, Multi):
-                self._zk.request(effect.call_id, effect.call)
-                return
-            self._event_log.flush()  # a decision is recorded before it has an effect
-            self._zk.request(effect.call_id, effect.call)
-            if self._failpoint.is_sent_with(effect.call):
-                gevent.sleep(0)  # lets the client write the request to the socket
-                self._failpoint.passed(self._failpoint.kind)
+            self._request(effect)
+        elif isinstance(effect, RequestEach):
+            self._zk.request_each(*effect)
         elif isinstance(effect, Compute):
             self._planner.compute(effect)
         elif isinstance(effect, ReadLoads):
@@ -206,6 +202,16 @@ class CoordinatorService:
             _log.warning("%s", effect.text)
         elif isinstance(effect, Stopped):
             self._stopped = True
+
+    def _request(self, effect: Request) -> None:
+        if not isinstance(effect.call, Multi):
+            self._zk.request(*effect)
+            return
+        self._event_log.flush()  # a decision is recorded before it has an effect
+        self._zk.request(*effect)
+        if self._failpoint.is_sent_with(effect.call):
+            gevent.sleep(0)  # lets the client write the request to the socket
+            self._failpoint.passed(self._failpoint.kind)
 
     def _write_down(self, effect: Emit) -> None:
         fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -70,6 +71,19 @@ class ListChildren:
 
     path: str
     watch: bool = False
+
+
+class ReadEach(NamedTuple):
+    """Reads of nodes with these names below one node: as a `Get` or `ListChildren` for each, in order."""
+
+    kind: type[Get | ListChildren]
+    above: str
+    names: Sequence[str]
+    watch: bool = False
+
+    def read(self, place: int) -> Get | ListChildren:
+        """Return one of the reads."""
+        return self.kind(f"{self.above}/{self.names[place]}", self.watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +158,14 @@ class Stat(NamedTuple):
     created_ms: int = 0  # by ZooKeeper's clock, since the epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """Reply to `Get`."""
 
     content: bytes
     stat: Stat
 
 
-@dataclass(frozen=True, slots=True)
-class Children:
+class Children(NamedTuple):
     """Reply to `ListChildren`: names, sorted."""
 
     names: tuple[str, ...]
@@ -222,12 +234,49 @@ class Replied(NamedTuple):
     call_id: int
     reply: Reply
 
+    @property
+    def ids(self) -> tuple[int]:
+        """The ids of the calls, as of a row of one."""
+        return (self.call_id,)
+
+    def part(self, _begin: int, _end: int) -> Replied:
+        """Return some of the replies: the only one."""
+        return self
+
+    def each(self) -> Iterator[Replied]:
+        """Yield each reply alone."""
+        yield self
+
+
+class RepliedInRow(NamedTuple):
+    """The replies to the calls `first_id`, `first_id` + 1, and so on."""
+
+    first_id: int
+    replies: Sequence[Reply]
+
+    @property
+    def ids(self) -> range:
+        """The ids of the calls."""
+        return range(self.first_id, self.first_id + len(self.replies))
+
+    def part(self, begin: int, end: int) -> RepliedInRow:
+        """Return some of the replies."""
+        return RepliedInRow(self.first_id + begin, self.replies[begin:end])
+
+    def each(self) -> Iterator[Replied]:
+        """Yield each reply alone."""
+        return map(Replied, self.ids, self.replies)
+
 
 @dataclass(frozen=True, slots=True)
 class RepliedAll:
     """Replies that arrived together, in order."""
 
-    replies: tuple[Replied, ...]
+    replies: tuple[Replied | RepliedInRow, ...]
+
+    def each(self) -> Iterator[Replied]:
+        """Yield each reply alone."""
+        return chain.from_iterable(one.each() for one in self.replies)
 
 
 ZooKeeperEvent = Connected | Suspended | Lost | Watched | Replied

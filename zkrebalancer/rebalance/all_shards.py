@@ -6,7 +6,7 @@ whether this host should lead its shard. With one shard there is one machine, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from zkrebalancer.protocol import calls, paths, shards
 from zkrebalancer.protocol.calls import (
@@ -38,6 +38,7 @@ from zkrebalancer.rebalance.effects import (
     Now,
     Numbers,
     Request,
+    RequestEach,
     Retire,
     ShutDown,
     Stand,
@@ -137,22 +138,30 @@ class AllShards:
             for effect in effects:
                 if isinstance(effect, Request):
                     self._callers[effect.call_id] = machine
+                elif isinstance(effect, RequestEach):
+                    self._callers.update(dict.fromkeys(effect.ids, machine))
                 elif isinstance(effect, Stopped):
                     self._stop_next(machine)
                     continue
-                self._own.do(effect)
+                self.scheduler.effects.append(effect)
 
     def _replied(self, event: calls.Replied | calls.RepliedAll) -> None:
         """Give each machine its replies as one event; after a new number, there are other machines."""
-        replies = event.replies if isinstance(event, calls.RepliedAll) else (event,)
-        for one in [one for one in replies if one.call_id not in self._callers]:
-            self.scheduler.answer(one.call_id, one.reply)
-        of_machines: dict[Coordinator, list[calls.Replied]] = {}
+        found = event.replies if isinstance(event, calls.RepliedAll) else (event,)
+        replies = [one for row in found for one in self._of_one_caller(row)]
+        for one in [one for one in replies if one[0] not in self._callers]:
+            self.scheduler.answer_all(one)
+        of_machines: dict[Coordinator, list[calls.Replied | calls.RepliedInRow]] = {}
         for one in replies:
-            if (machine := self._callers.pop(one.call_id, None)) is not None:
+            (machine,) = {self._callers.pop(call_id, None) for call_id in one.ids}
+            if machine is not None:
                 of_machines.setdefault(machine, []).append(one)
         for machine, own in of_machines.items():
             self._feed(calls.RepliedAll(tuple(own)), [machine])
+
+    def _of_one_caller(self, row: calls.Replied | calls.RepliedInRow) -> Iterable[calls.Replied | calls.RepliedInRow]:
+        """Return a row of replies as it is if one machine has made all of its calls, else each reply alone."""
+        return (row,) if len({self._callers.get(call_id) for call_id in row.ids}) == 1 else row.each()
 
     def _watched(self, event: Watched) -> None:
         path = event.path

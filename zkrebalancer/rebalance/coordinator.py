@@ -155,7 +155,7 @@ class Coordinator:
         """Handle each reply as its own part of the step: what one raises concerns only its group."""
         for one in event.replies if isinstance(event, calls.RepliedAll) else (event,):
             self.quarantine.event = one
-            self.scheduler.answer(one.call_id, one.reply)
+            self.scheduler.answer_all(one)
 
     def _answered(self, event: Computed | LoadsRead) -> None:
         """Handle an answer for a group, which may be gone by now."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkrebalancer.assignment.columns import Columns, Offsets
 from zkrebalancer.assignment.model import Problem, Racks
 from zkrebalancer.assignment.transition import Transition
-from zkrebalancer.protocol.calls import Call, RepliedAll, ZooKeeperEvent
+from zkrebalancer.protocol.calls import Call, ReadEach, RepliedAll, ZooKeeperEvent
 
 EventField = str | int | list[str]
 
@@ -98,6 +98,27 @@ class Request(NamedTuple):
     call_id: int
     call: Call
 
+    def each(self) -> Iterator[Request]:
+        """Yield the request itself, as of several."""
+        yield self
+
+
+class RequestEach(NamedTuple):
+    """Make reads; each has an id of its own, and is answered as if it had been requested alone."""
+
+    first_id: int
+    reads: ReadEach
+
+    @property
+    def ids(self) -> range:
+        """The ids of the calls, in order."""
+        return range(self.first_id, self.first_id + len(self.reads.names))
+
+    def each(self) -> Iterator[Request]:
+        """Yield the same as one request after the other."""
+        for place, call_id in enumerate(self.ids):
+            yield Request(call_id, self.reads.read(place))
+
 
 @dataclass(frozen=True, slots=True)
 class Compute:
@@ -149,4 +170,4 @@ class Stopped:
     """The coordinator has resigned; the process may end."""
 
 
-Effect = Request | Compute | ReadLoads | Emit | Warn | Stopped
+Effect = Request | RequestEach | Compute | ReadLoads | Emit | Warn | Stopped

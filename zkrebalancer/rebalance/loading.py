@@ -5,10 +5,10 @@ If a group was deleted in use and created again, it is read once the leases of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Reply
+from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, ReadEach, Reply
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader, Stage, expected_refusals
 from zkrebalancer.rebalance.reads import Reads
@@ -123,7 +123,7 @@ class Loading:
             if reads.size > room:
                 reads, later = reads.split(room)
                 self._reads.append(later)
-            self._scheduler.ask_each(reads, self._read, expected_refusals(reads.first_path))
+            self._make(reads)
             room -= reads.size
             self._missing_replies += reads.size
         if self._reads:
@@ -131,8 +131,25 @@ class Loading:
         elif not self._missing_replies:
             self._next_stage()
 
+    def _make(self, reads: Reads) -> None:
+        expected = expected_refusals(reads.first_path)
+        if reads.names is None:
+            call = reads.kind(reads.path, reads.watch)
+            self._scheduler.ask(call, self._read, reads.handle, expected=expected)
+        else:
+            each = ReadEach(reads.kind, reads.path, reads.names, reads.watch)
+            self._scheduler.ask_each(each, (self._read_some, self._read, reads.handle), expected)
+
     def _read(self, reply: Reply, handle: Callable[..., None], *name: str) -> None:
         handle(*name, reply)
-        self._missing_replies -= 1
+        self._handled(1)
+
+    def _read_some(self, replies: Sequence[Reply], handle: Callable[[str, Reply], None], names: Sequence[str]) -> None:
+        for name, reply in zip(names, replies, strict=True):
+            handle(name, reply)
+        self._handled(len(replies))
+
+    def _handled(self, count: int) -> None:
+        self._missing_replies -= count
         if not self._missing_replies and not self._scheduler.has_timer("loading"):
             self._next_stage()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zkrebalancer.protocol.calls import Get, ListChildren, Reply
 
@@ -31,19 +31,6 @@ class Reads(NamedTuple):
         """The path of the first node; there has to be one."""
         return self.path if self.names is None else f"{self.path}/{self.names[0]}"
 
-    def calls(self) -> list[Get | ListChildren]:
-        """Return the calls, in order."""
-        kind, watch = self.kind, self.watch
-        if self.names is None:
-            return [kind(self.path, watch)]
-        above = self.path + "/"
-        return [kind(above + name, watch) for name in self.names]
-
-    def arguments(self) -> list[tuple[Any, ...]]:
-        """Return what a handler of all replies needs: for each call, `handle` and the name."""
-        handle = self.handle
-        return [(handle,)] if self.names is None else [(handle, name) for name in self.names]
-
     def split(self, count: int) -> tuple[Reads, Reads]:
         """Return the first reads, and the others."""
         names = self.names or ()
@@ -51,5 +38,8 @@ class Reads(NamedTuple):
 
     def each(self) -> Iterator[tuple[Get | ListChildren, Callable[[Reply], None]]]:
         """Yield each call, and the handler of its reply."""
-        for call, (handle, *name) in zip(self.calls(), self.arguments(), strict=True):
-            yield call, partial(handle, *name)
+        if self.names is None:
+            yield self.kind(self.path, self.watch), self.handle
+            return
+        for name in self.names:
+            yield self.kind(f"{self.path}/{name}", self.watch), partial(self.handle, name)

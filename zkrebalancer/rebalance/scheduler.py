@@ -10,24 +10,36 @@ what is awaited is plain data: (method, arguments). Four rules hold for all part
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from zkrebalancer.protocol.calls import Call, Check, Done, Get, ListChildren, Multi, Operation, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Call,
+    Check,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    ReadEach,
+    Refusal,
+    Refused,
+    Replied,
+    RepliedInRow,
+    Reply,
+)
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.protocol.shards import WHOLE, Shard
-from zkrebalancer.rebalance.awaited import Awaited, Handler
-from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Numbers, Request, Warn
-from zkrebalancer.rebalance.reads import Reads
+from zkrebalancer.rebalance.awaited import Awaited, AwaitedEach, Handler
+from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Numbers, Request, RequestEach, Warn
 from zkrebalancer.rebalance.refusals import Refusable, Refusals
+from zkrebalancer.rebalance.timers import Timers, discard
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
-Entry = TypeVar("Entry", bound=Hashable)
 Noted = TypeVar("Noted")
 
 RACES = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION, Refusal.NOT_EMPTY})
@@ -36,7 +48,6 @@ ANY = frozenset(Refusal)
 FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
 MAX_PAUSE_US = 30_000_000
 MAX_WORK_PER_STEP = 1_000  # units of about 2 us; the rest is done in later steps, so that other events have their turn
-MAX_ENDED_TIMERS = 50  # to clear away at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +58,21 @@ class Waiting:
     generation: int
 
 
-class Scheduler:
+class Scheduler(Timers):
     """Collects effects, and keeps awaited replies and timers. One per coordinator."""
 
     def __init__(
         self, limit: RequestLimit = DEFAULT_LIMIT, shard: Shard = WHOLE, numbers: Numbers | None = None
     ) -> None:
         """Start with nothing awaited. `limit`: of transactions; `shard`: whose leader's writes are fenced."""
+        super().__init__()
         self._shard = shard
         self._numbers = numbers or Numbers()
         self.limit = limit
         self.now = Now(0, 0)
         self.effects: list[Effect] = []
-        self.awaited: dict[int, Awaited] = {}
-        self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
-        self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self.awaited: dict[int, Awaited | AwaitedEach] = {}
+        self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits
         self.refusals = Refusals()
         self.complaints = Complaints()
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
@@ -71,10 +82,6 @@ class Scheduler:
         self.last_id = 0
         self.fence = Check(shard.epoch, -1)
         self._step_down: Callable[[str], None] = _nothing_to_step_down_from
-        self.due: dict[tuple[str, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
-        self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []  # may be early, or for timers that have ended
-        self._in_heap: dict[tuple[str, Hashable], int] = {}  # timer -> when the heap comes to it
-        self._heap_order = 0
         self.work = 0  # of this step
         self.note_waiting: Callable[[str], None] = lambda _owner: None  # a call of this owner is repeated later
         self.contain: Callable[[str, Exception, str], None] | None = None  # (group, what its step has raised, the step)
@@ -101,23 +108,62 @@ class Scheduler:
         self._calls_of[awaited.owner].add(call_id)
         self.effects.append(Request(call_id, awaited.call))
 
-    def request_each(self, owner: str, reads: Reads, handle: Handler, expected: frozenset[Refusal]) -> None:
-        """Make reads of one owner, at least one: as `request` makes each, without a call of Python for each."""
-        made, first = reads.calls(), self._numbers.call_id + 1
-        ids = range(first, first + len(made))
-        awaited = self.awaited
-        for call_id, call, arguments in zip(ids, made, reads.arguments(), strict=True):
-            awaited[call_id] = Awaited(owner, call, handle, arguments, expected)
-        self.effects += map(Request, ids, made)
-        self._numbers.call_id = ids[-1]
-        self._calls_of[owner].update(ids)
+    def request_each(
+        self,
+        owner: str,
+        reads: ReadEach,
+        handlers: tuple[Handler, Handler, Handler],
+        expected: frozenset[Refusal],
+    ) -> None:
+        """Make reads of one owner, at least one: as `request` makes each, without a call of Python for each.
+
+        `handlers`: as `AwaitedEach` has them.
+        """
+        request = RequestEach(self._numbers.call_id + 1, reads)
+        self._numbers.call_id += len(reads.names)
+        self.awaited.update(
+            dict.fromkeys(request.ids, AwaitedEach(owner, request.first_id, reads, *handlers, expected))
+        )
+        self._calls_of[owner].update(request.ids)
+        self.effects.append(request)
+
+    def answer_all(self, row: Replied | RepliedInRow) -> None:
+        """Handle replies to calls with consecutive ids: in one go those of reads that were asked for together."""
+        if isinstance(row, Replied):
+            self.answer(*row)
+            return
+        at_id, end_id = row.first_id, row.ids.stop
+        while at_id < end_id:
+            awaited = self.awaited.get(at_id)
+            next_id = min(end_id, awaited.end_id) if isinstance(awaited, AwaitedEach) else at_id + 1
+            replies = row.replies[at_id - row.first_id : next_id - row.first_id]
+            ids = range(at_id, next_id)
+            if not isinstance(awaited, AwaitedEach) or self.refusals.known or Refused in map(type, replies):
+                for call_id, reply in zip(ids, replies, strict=True):
+                    self.answer(call_id, reply)
+            else:
+                self._answer_some(awaited, ids, replies)
+            at_id = next_id
+
+    def _answer_some(self, awaited: AwaitedEach, ids: range, replies: Sequence[Reply]) -> None:
+        for call_id in ids:
+            del self.awaited[call_id]
+        asked = self._calls_of[awaited.owner]
+        asked.difference_update(ids)
+        if not asked:
+            del self._calls_of[awaited.owner]
+        begin = ids.start - awaited.first_id
+        names = awaited.reads.names[begin : begin + len(ids)]
+        self.run(awaited.owner, awaited.handle, replies, awaited.of_one, names)
 
     def answer(self, call_id: int, reply: Reply) -> None:
         """Handle a reply; one that is no longer awaited is dropped."""
         awaited = self.awaited.pop(call_id, None)
         if awaited is None:
             return
-        _discard(self._calls_of, awaited.owner, call_id)
+        if isinstance(awaited, AwaitedEach):
+            awaited = awaited.alone(call_id)
+        discard(self._calls_of, awaited.owner, call_id)
         if isinstance(reply, Refused):
             if not self._is_to_be_handled(awaited, reply):
                 return
@@ -194,52 +240,6 @@ class Scheduler:
             self.wake(owner, name, *due[owner, name])
         return rubbish
 
-    # Timers ---------------------------------------------------------------------------------------------------------
-
-    def wake(self, owner: str, name: Hashable, at_us: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
-        """Call `handler(*arguments)` at `at_us`; a second call with the same name moves the timer."""
-        key = (owner, name)
-        self.due[key] = (at_us, handler, arguments)
-        self._timers_of[owner].add(name)
-        if at_us < self._in_heap.get(key, at_us + 1):
-            self._push(key, at_us)
-
-    def _push(self, key: tuple[str, Hashable], at_us: int) -> None:
-        """Push a timer on the heap; a timer that is moved to a later time is pushed again when its entry is due."""
-        self._in_heap[key] = at_us
-        self._heap_order += 1
-        heapq.heappush(self._heap, (at_us, self._heap_order, key))
-
-    def cancel_wake(self, owner: str, name: Hashable) -> None:
-        """Drop a timer, if there is one."""
-        if self.due.pop((owner, name), None) is not None:
-            _discard(self._timers_of, owner, name)
-
-    def next_deadline_us(self) -> int | None:
-        """Return when `run_next_due` has work next, which may be only to clear away ended timers."""
-        for _ in range(MAX_ENDED_TIMERS):
-            if not self._heap:
-                return None
-            at_us, _order, key = self._heap[0]
-            if self._in_heap.get(key) == at_us and key in self.due and self.due[key][0] == at_us:
-                return at_us
-            self._pop()
-        return self._heap[0][0] if self._heap else None
-
-    def _pop(self) -> tuple[str, Hashable] | None:
-        """Remove the heap's first entry; return its timer, None if that has ended or was moved."""
-        at_us, _order, key = heapq.heappop(self._heap)
-        if self._in_heap.get(key) != at_us:
-            return None
-        del self._in_heap[key]
-        if key not in self.due:
-            return None
-        due_us = self.due[key][0]
-        if due_us > at_us:
-            self._push(key, due_us)
-            return None
-        return key
-
     def run_next_due(self) -> None:
         """Run the first due timer; the others run in later steps."""
         at_us = self.next_deadline_us()
@@ -248,7 +248,7 @@ class Scheduler:
         key = self._pop()
         if key is not None:
             _at_us, handle, arguments = self.due.pop(key)
-            _discard(self._timers_of, *key)
+            discard(self._timers_of, *key)
             self.run(key[0], handle, *arguments)
 
     def run(self, owner: str, step: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
@@ -306,9 +306,11 @@ class PartScheduler:
         awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)
         self._scheduler.request(awaited)
 
-    def ask_each(self, reads: Reads, handle: Handler, expected: frozenset[Refusal]) -> None:
-        """Make reads, in order: as `ask` makes each; `handle(reply, reads.handle, name)` gets the replies."""
-        self._scheduler.request_each(self._owner, reads, handle, expected)
+    def ask_each(
+        self, reads: ReadEach, handlers: tuple[Handler, Handler, Handler], expected: frozenset[Refusal]
+    ) -> None:
+        """Make reads, in order, as `ask` makes each; see `Scheduler.request_each`."""
+        self._scheduler.request_each(self._owner, reads, handlers, expected)
 
     def write(
         self,
@@ -420,13 +422,6 @@ class PartScheduler:
     def warn(self, text: str) -> None:
         """Write one log line."""
         self.do(Warn(text if self._group is None else f"group {self._group}: {text}"))
-
-
-def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> None:
-    entries = index[owner]
-    entries.discard(entry)
-    if not entries:
-        del index[owner]
 
 
 def pause_us(tries: int) -> int:

@@ -44,7 +44,7 @@ from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
 from zkrebalancer.runtime.zk_login import Login
-from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch
+from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch, portions
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
 
@@ -192,6 +192,14 @@ class ZkClient:
             self._reads.send()
             self._request_alone(call_id, call)
 
+    def request_each(self, first_id: int, reads: calls.ReadEach) -> None:
+        """Make reads, as `request` makes each, with the ids `first_id`, `first_id` + 1, and so on."""
+        if self._usable and self._reads_together:
+            self._reads.add_each(first_id, reads)
+            return
+        for place in range(len(reads.names)):
+            self.request(first_id + place, reads.read(place))
+
     def _request_alone(self, call_id: int, call: Call | RightsCall) -> None:
         if not self._usable:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
@@ -268,15 +276,13 @@ class ZkClient:
     def _reply(self, call_id: int, reply: Reply) -> None:
         self._on_event(calls.Replied(call_id, reply))
 
-    def _reply_all(self, replies: Sequence[calls.Replied]) -> None:
-        count = self._reads.fitting(MAX_REPLIES, MAX_REPLY_BYTES)
-        for begin in range(0, len(replies), count):
-            some = replies[begin : begin + count]
-            if self._on_replies is not None:
-                self._on_replies(RepliedAll(tuple(some)))
-            else:
-                for one in some:
-                    self._on_event(one)
+    def _reply_all(self, replies: Sequence[calls.Replied | calls.RepliedInRow]) -> None:
+        if self._on_replies is None:
+            for one in RepliedAll(tuple(replies)).each():
+                self._on_event(one)
+            return
+        for some in portions(replies, self._reads.fitting(MAX_REPLIES, MAX_REPLY_BYTES)):
+            self._on_replies(RepliedAll(tuple(some)))
 
     def _session_changed(self, state: str) -> None:
         self._usable = False

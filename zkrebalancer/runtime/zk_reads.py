@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,19 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, UnimplementedError, ZookeeperError
 from kazoo.protocol.states import Callback
 
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Replied, Reply, Stat
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Get,
+    ListChildren,
+    ReadEach,
+    Refusal,
+    Refused,
+    Replied,
+    RepliedInRow,
+    Reply,
+    Stat,
+)
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.zk_answers import refusal_of
 from zkrebalancer.runtime.zk_wire import INT, server_path, string
@@ -35,9 +47,11 @@ UNTIL_NOW = (1 << 63) - 1  # an id above those of all transactions: only later c
 
 _LONG = struct.Struct("!q")
 _HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
-_STAT = struct.Struct("!qqqqiiiqiiq")
+# Ids of the transactions that created and changed it, two times, three versions, the session, and three more fields.
+_STAT = struct.Struct("!qqq8xi8xq16x")  # what is skipped is not used
 
 NO_NODE = Refused(Refusal.NO_NODE)
+LOST = Refused(Refusal.CONNECTION_LOST)
 NO_CHILDREN = Children(())
 NO_WATCH = b"\0"  # in a read
 
@@ -46,13 +60,35 @@ Watch = tuple[str, bool]  # path, and whether of its children
 
 
 class Asked(NamedTuple):
-    """A read that is to be made."""
+    """Reads of one kind that are to be made, with the ids `first_id`, `first_id` + 1, and so on."""
 
-    call_id: int
-    read: Read
-    path: str  # that the server knows
-    encoded: bytes  # the same, as a request has it
-    watch: Watch | None  # that it sets
+    first_id: int
+    kind: type[Read]
+    paths: Sequence[str]
+    server_paths: Sequence[str]  # the same, as the server knows them
+    encoded: Sequence[bytes]  # the same, as a request has them
+    has_watches: bool
+
+    @property
+    def ids(self) -> range:
+        """The ids of the calls."""
+        return range(self.first_id, self.first_id + len(self.paths))
+
+    @property
+    def watches(self) -> list[Watch]:
+        """The watches that they set, if they set any."""
+        is_list = self.kind is ListChildren
+        return [(path, is_list) for path in self.paths]
+
+    def part(self, begin: int, end: int | None) -> Asked:
+        """Return some of them."""
+        paths, server_paths, encoded = self.paths[begin:end], self.server_paths[begin:end], self.encoded[begin:end]
+        return Asked(self.first_id + begin, self.kind, paths, server_paths, encoded, self.has_watches)
+
+    def each(self) -> Iterator[tuple[int, Read]]:
+        """Yield the id of each, and the read."""
+        for call_id, path in zip(self.ids, self.paths, strict=True):
+            yield call_id, self.kind(path, self.has_watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +114,13 @@ class SetWatches:
 class MultiRead:
     """A request in kazoo's form: read nodes; the answer has one reply for each, in order."""
 
-    reads: Sequence[tuple[int, bytes]]  # GET or LIST, and the path as a request has it
+    reads: Sequence[tuple[int, Sequence[bytes]]]  # GET or LIST, and paths as a request has them
     type = 22
 
     def serialize(self) -> bytes:
         """Return the request's body."""
         headers = {kind: _HEADER.pack(kind, 0, -1) for kind in (GET, LIST)}
-        parts = [headers[kind] + path + NO_WATCH for kind, path in self.reads]
+        parts = [headers[kind] + (NO_WATCH + headers[kind]).join(some) + NO_WATCH for kind, some in self.reads]
         return b"".join(parts) + _HEADER.pack(-1, 1, -1)
 
     @classmethod
@@ -100,8 +136,7 @@ class MultiRead:
                 return replies, largest
             if kind == GET:
                 content, offset = _bytes(answer, offset)
-                # The ids of the transactions that created and changed it, two times, three versions, the session.
-                czxid, mzxid, created_ms, _, version, _, _, owner, _, _, _ = stat_of(answer, offset)
+                czxid, mzxid, created_ms, version, owner = stat_of(answer, offset)
                 offset += stat_bytes
                 replies.append(Content(content, Stat(version, czxid, mzxid, owner, created_ms)))
             elif kind == LIST:
@@ -127,7 +162,7 @@ class BulkReads:
         kazoo: KazooClient,
         limit: RequestLimit,
         callbacks: tuple[Callable[..., None], Callable[..., None]],
-        answer: Callable[[Sequence[Replied]], None],
+        answer: Callable[[Sequence[Replied | RepliedInRow]], None],
         read_alone: Callable[[int, Read], None],
         report: Callable[[Watch], None],
     ) -> None:
@@ -150,7 +185,7 @@ class BulkReads:
 
     def __len__(self) -> int:
         """Return how many reads wait."""
-        return len(self._waiting)
+        return sum(len(asked.paths) for asked in self._waiting)
 
     def fitting(self, most: int, max_bytes: int) -> int:
         """Return how many replies fit if all are as large as the largest ones of the last answers, at least one."""
@@ -158,13 +193,23 @@ class BulkReads:
 
     def add(self, call_id: int, read: Read) -> None:
         """Make a read together with others, or alone."""
+        self._add(call_id, type(read), [read.path], [server_path(self._kazoo, read.path)], has_watches=read.watch)
+
+    def add_each(self, first_id: int, reads: ReadEach) -> None:
+        """Make reads together with others, or alone; their ids begin with `first_id`."""
+        server_above = server_path(self._kazoo, reads.above)
+        paths = [f"{reads.above}/{name}" for name in reads.names]
+        on_server = paths if server_above == reads.above else [f"{server_above}/{name}" for name in reads.names]
+        self._add(first_id, reads.kind, paths, on_server, has_watches=reads.watch)
+
+    def _add(
+        self, first_id: int, kind: type[Read], paths: list[str], server_paths: list[str], *, has_watches: bool
+    ) -> None:
+        encoded = [string(path) for path in server_paths]
+        self._waiting.append(Asked(first_id, kind, paths, server_paths, encoded, has_watches))
         if self._is_unknown:
-            self._read_alone(call_id, read)
-            return
-        path = server_path(self._kazoo, read.path)
-        watch = (read.path, isinstance(read, ListChildren)) if read.watch else None
-        self._waiting.append(Asked(call_id, read, path, string(path), watch))
-        if not self._is_planned:
+            self.send()
+        elif not self._is_planned:
             self._is_planned = True
             gevent.get_hub().loop.run_callback(self._planned)
 
@@ -174,15 +219,16 @@ class BulkReads:
 
     def send(self) -> None:
         """Send what waits, up to MAX_REQUESTS requests at once."""
-        if self._is_unknown or (len(self._waiting) < MIN_READS and not self._under_way):
+        if self._is_unknown or (not self._under_way and len(self) < MIN_READS):
             while self._waiting:
-                self._read_alone(*self._waiting.popleft()[:2])
+                for one in self._waiting.popleft().each():
+                    self._read_alone(*one)
         while self._waiting and self._under_way < MAX_REQUESTS:
             self._send_some()
 
     def fail(self) -> None:
         """Answer what waits: the connection is lost."""
-        lost = [Replied(asked.call_id, Refused(Refusal.CONNECTION_LOST)) for asked in self._waiting]
+        lost = [RepliedInRow(asked.first_id, [LOST] * len(asked.paths)) for asked in self._waiting]
         self._waiting.clear()
         self._answer(lost)
 
@@ -194,38 +240,42 @@ class BulkReads:
         return False
 
     def _take(self) -> list[Asked]:
-        """Return as many reads as one request may have."""
-        most = self.fitting(MAX_READS, MAX_ANSWER_BYTES)
+        """Return as many reads as one request may have, at least one."""
         taken: list[Asked] = []
-        waiting, room = self._waiting, self._limit.max_bytes
-        while waiting and len(taken) < most:
-            room -= len(waiting[0].encoded) + READ_BYTES - INT.size
-            if room < 0 and taken:
+        waiting, most, room = self._waiting, self.fitting(MAX_READS, MAX_ANSWER_BYTES), self._limit.max_bytes
+        while waiting and most:
+            count, size = _fitting(waiting[0].encoded, most, room)
+            if not (count or taken):
+                count = 1
+            if count < len(waiting[0].paths):
+                if count:
+                    taken.append(waiting[0].part(0, count))
+                    waiting[0] = waiting[0].part(count, None)
                 break
             taken.append(waiting.popleft())
+            most, room = most - count, room - size
         return taken
 
     def _send_some(self) -> None:
         many = self._take()
         self._under_way += 1
-        lists: tuple[list[Asked], list[Asked]] = ([], [])
-        for asked in many:
-            if asked.watch is not None:
-                lists[asked.watch[1]].append(asked)
-        watches = [asked.watch for some in lists for asked in some if asked.watch is not None]
+        watching = [asked for asked in many if asked.has_watches]
+        watches = [watch for asked in watching for watch in asked.watches]
         self._being_set.update(watches)
         if watches:
-            self._register(lists)
-            setting = SetWatches(*([asked.encoded for asked in some] for some in lists))
-            self._kazoo._call(setting, _WatchesSet(lambda: self._register(lists)))  # noqa: SLF001
+            self._register(watching)
+            setting = SetWatches(*(_all_encoded(watching, kind) for kind in (Get, ListChildren)))
+            self._kazoo._call(setting, _WatchesSet(lambda: self._register(watching)))  # noqa: SLF001
         answer = _Answer(self._kazoo.handler, lambda *found: self._answered(many, watches, *found))
-        reads = [(LIST if isinstance(asked.read, ListChildren) else GET, asked.encoded) for asked in many]
+        reads = [(GET if asked.kind is Get else LIST, asked.encoded) for asked in many]
         self._kazoo._call(MultiRead(reads), answer)  # noqa: SLF001  # kazoo has no public way, here, above and below
 
-    def _register(self, lists: tuple[list[Asked], list[Asked]]) -> None:
-        for watchers, callback, some in zip(self._watchers(), self._callbacks, lists, strict=True):
-            for asked in some:
-                watchers[asked.path].add(callback)
+    def _register(self, many: list[Asked]) -> None:
+        of_kind = dict(zip((Get, ListChildren), zip(self._watchers(), self._callbacks, strict=True), strict=True))
+        for asked in many:
+            watchers, callback = of_kind[asked.kind]
+            for path in asked.server_paths:
+                watchers[path].add(callback)
 
     def _watchers(self) -> tuple[dict[str, set[Any]], dict[str, set[Any]]]:
         """Return kazoo's callbacks by path, of content and of children; it has new dictionaries on each connection."""
@@ -241,33 +291,49 @@ class BulkReads:
         if isinstance(found, UnimplementedError) or (isinstance(found, Exception) and not _is_known(found)):
             self._is_unknown = True
             for asked in many:
-                self._held.discard((asked.read.path, isinstance(asked.read, ListChildren)))
-                self._read_alone(asked.call_id, asked.read)
+                self._held.difference_update(asked.watches)
+                for one in asked.each():
+                    self._read_alone(*one)
         elif isinstance(found, Exception):
             refused = Refused(refusal_of(found))
-            self._deliver(many, [refused] * len(many))
+            self._deliver(many, [refused] * sum(len(asked.paths) for asked in many))
         else:
             replies, largest = found
             self._node_bytes = max(SHRINK * self._node_bytes, largest)
             self._deliver(many, replies)
         self.send()
 
-    def _deliver(self, many: list[Asked], replies: Sequence[Reply]) -> None:
-        found: list[Replied] = []
-        for asked, reply in zip(many, replies, strict=True):
-            found.append(Replied(asked.call_id, reply))
-            watch = asked.watch
-            if watch is None or not (self._held or isinstance(reply, Refused)) or watch in self._being_set:
+    def _deliver(self, many: list[Asked], replies: list[Reply]) -> None:
+        found: list[Replied | RepliedInRow] = []
+        begin = 0
+        for asked in many:
+            some = replies[begin : begin + len(asked.paths)]
+            begin += len(some)
+            if asked.has_watches and (self._held or Refused in map(type, some)):
+                found = self._deliver_watched(asked, some, found)
+            elif found and found[-1].ids[-1] + 1 == asked.first_id and isinstance(found[-1], RepliedInRow):
+                found[-1] = RepliedInRow(found[-1].first_id, [*found[-1].replies, *some])
+            else:
+                found.append(RepliedInRow(asked.first_id, some))
+        self._answer(found)
+
+    def _deliver_watched(
+        self, asked: Asked, replies: list[Reply], found: list[Replied | RepliedInRow]
+    ) -> list[Replied | RepliedInRow]:
+        """Report events that have waited for the replies; return what is not delivered yet."""
+        for call_id, watch, path, reply in zip(asked.ids, asked.watches, asked.server_paths, replies, strict=True):
+            found.append(Replied(call_id, reply))
+            if watch in self._being_set:
                 continue
             is_held = watch in self._held
             self._held.discard(watch)
             if reply == NO_NODE:
-                self._forget(asked.path, is_list=watch[1])
+                self._forget(path, is_list=watch[1])
             elif is_held and not isinstance(reply, Refused):
                 self._answer(found)
                 found = []
                 self._report(watch)
-        self._answer(found)
+        return found
 
     def _forget(self, path: str, *, is_list: bool) -> None:
         """Forget the callback for a missing node: otherwise the next report that it is missing would call it."""
@@ -305,6 +371,37 @@ class _Answer:
 
     def set_exception(self, error: Exception) -> None:
         self.set(error)
+
+
+def portions(replies: Sequence[Replied | RepliedInRow], most: int) -> Iterator[tuple[Replied | RepliedInRow, ...]]:
+    """Yield the replies in portions of at most `most`."""
+    portion: list[Replied | RepliedInRow] = []
+    room = most
+    for row in replies:
+        begin, count = 0, len(row.ids)
+        while begin < count:
+            taken = min(room, count - begin)
+            portion.append(row if taken == count else row.part(begin, begin + taken))
+            begin, room = begin + taken, room - taken
+            if not room:
+                yield tuple(portion)
+                portion, room = [], most
+    if portion:
+        yield tuple(portion)
+
+
+def _fitting(encoded: Sequence[bytes], most: int, room: int) -> tuple[int, int]:
+    """Return how many of these paths, in order, fit into `room` bytes of a request, and how many bytes they take."""
+    count = min(most, len(encoded))
+    size = sum(map(len, encoded[:count])) + count * (READ_BYTES - INT.size)
+    while count and size > room:
+        count -= 1
+        size -= len(encoded[count]) + READ_BYTES - INT.size
+    return count, size
+
+
+def _all_encoded(many: list[Asked], kind: type[Read]) -> list[bytes]:
+    return [path for asked in many if asked.kind is kind for path in asked.encoded]
 
 
 def _is_known(error: Exception) -> bool:

@@ -26,7 +26,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import coordinator, loading
 from zkrebalancer.rebalance.deletions import Deletions
-from zkrebalancer.rebalance.effects import Now, Request
+from zkrebalancer.rebalance.effects import Now, Request, RequestEach
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader
@@ -69,11 +69,10 @@ def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.Mon
     """Replies come before the next slice is asked for. In `Loading._maybe_go_on`, do not wait for it."""
     scheduler, asked = reading_in_slices(monkeypatch), list[str]()
     for now_us in range(1, 20):
-        for effect in scheduler.take_effects():
-            assert isinstance(effect, Request)
-            assert isinstance(effect.call, Get | ListChildren)
-            asked.append(effect.call.path)
-            scheduler.answer(effect.call_id, Refused(Refusal.NO_NODE))
+        for request in requests(scheduler):
+            assert isinstance(request.call, Get | ListChildren)
+            asked.append(request.call.path)
+            scheduler.answer(request.call_id, Refused(Refusal.NO_NODE))
         scheduler.now = Now(now_us, 0)
         scheduler.run_next_due()
     group = paths.group(GROUP)
@@ -100,7 +99,8 @@ def test_a_stage_is_over_when_all_its_slices_are_answered(monkeypatch: pytest.Mo
 
 
 def requests(scheduler: Scheduler) -> list[Request]:
-    return [effect for effect in scheduler.take_effects() if isinstance(effect, Request)]
+    effects = scheduler.take_effects()
+    return [one for effect in effects if isinstance(effect, Request | RequestEach) for one in effect.each()]
 
 
 @pytest.mark.parametrize(("content", "is_recorded"), [(b"3", True), (b"4", False), (b"junk", True)])

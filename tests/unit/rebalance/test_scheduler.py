@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -10,20 +11,33 @@ from hypothesis import strategies as st
 
 from tests.support.watched import Watched
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Check, Done, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import (
+    Check,
+    Done,
+    Get,
+    Multi,
+    ReadEach,
+    Refusal,
+    Refused,
+    Replied,
+    RepliedInRow,
+    Reply,
+    SetContent,
+)
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import refusals
-from zkrebalancer.rebalance.effects import Now, Request, Warn
-from zkrebalancer.rebalance.reads import Reads
+from zkrebalancer.rebalance.effects import Now, Request, RequestEach, Warn
 from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, MAX_PAUSE_US, RACES, Scheduler
 
 OWNERS = st.sampled_from(["a", "b", "c"])
+ROW = 5
 NAMES = st.integers(0, 3)
 STEPS = st.one_of(
     st.tuples(st.just("ask"), OWNERS, st.just(0)),
     st.tuples(st.just("ask each"), OWNERS, st.integers(1, 3)),
     st.tuples(st.just("answer"), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("lose"), st.just(""), st.integers(1, 30)),
+    st.tuples(st.sampled_from(["answer a row", "refuse one of a row"]), st.just(""), st.integers(1, 30)),
     st.tuples(st.just("wake"), OWNERS, NAMES),
     st.tuples(st.just("cancel"), OWNERS, NAMES),
     st.tuples(st.just("forget"), OWNERS, st.just(0)),
@@ -38,10 +52,11 @@ class Books:
         self.calls: dict[int, str] = {}
         self.timers: dict[tuple[Hashable, Hashable], int] = {}
         self.called: list[object] = []
+        self.answered: set[int] = set()
 
 
 @given(st.lists(STEPS, max_size=60))
-def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, int]]) -> None:
+def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, int]]) -> None:  # noqa: C901  # a table
     scheduler, books = Scheduler(), Books()
     for now_us, (kind, owner, number) in enumerate(steps, 1):
         scheduler.now = Now(now_us, 0)
@@ -50,17 +65,15 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
             scheduler.part(owner).ask(Get("/"), _note, books, len(books.calls))
             books.calls[scheduler._numbers.call_id] = owner
         elif kind == "ask each":
-            first = scheduler._numbers.call_id + 1
-            reads = Reads(Get, "/above", books.called.append, [str(n) for n in range(number)])
-            scheduler.part(owner).ask_each(reads, _pass_on, RACES)
-            asked = [effect.call_id for effect in scheduler.take_effects() if isinstance(effect, Request)]
-            assert asked[len(asked) - number :] == [*range(first, first + number)]
-            books.calls.update(dict.fromkeys(range(first, first + number), owner))
+            _ask_each(scheduler, books, owner, number)
         elif kind in {"answer", "lose"}:
             reply: Reply = Done() if kind == "answer" else Refused(Refusal.CONNECTION_LOST)
-            scheduler.answer(number, reply)
+            scheduler.answer_all(Replied(number, reply))
             if books.calls.pop(number, None) is not None and kind == "answer":
                 expected = [reply]
+            books.answered.add(number)
+        elif kind in {"answer a row", "refuse one of a row"}:
+            expected = _answer_row(scheduler, books, number, is_one_refused=kind == "refuse one of a row")
         elif kind == "wake":
             scheduler.part(owner).wake(number, now_us + 5, _ring, books, (owner, number))
             books.timers[owner, number] = now_us + 5
@@ -87,8 +100,37 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         assert all(scheduler._timers_of.values())
 
 
+def _ask_each(scheduler: Scheduler, books: Books, owner: str, count: int) -> None:
+    first = scheduler._numbers.call_id + 1
+    ids = range(first, first + count)
+    reads = ReadEach(Get, "/above", [*map(str, ids)])
+    scheduler.part(owner).ask_each(reads, (_note_all, _pass_on, books.called.append), RACES)
+    asked = scheduler.take_effects()[-1]
+    assert isinstance(asked, RequestEach)
+    assert [*asked.each()] == [Request(call_id, Get(f"/above/{call_id}")) for call_id in ids]
+    books.calls.update(dict.fromkeys(ids, owner))
+
+
+def _answer_row(scheduler: Scheduler, books: Books, first: int, *, is_one_refused: bool) -> list[object]:
+    """Answer calls with consecutive ids, up to the first one that was answered before; return what is noted."""
+    ids = [*takewhile(lambda call_id: call_id not in books.answered, range(first, first + ROW))]
+    replies: list[Reply] = [Done((str(call_id),)) for call_id in ids]
+    if is_one_refused:
+        replies[1:2] = [Refused(Refusal.NO_NODE)] * len(replies[1:2])
+    scheduler.answer_all(RepliedInRow(first, replies))
+    books.answered.update(ids)
+    return [reply for n, reply in zip(ids, replies, strict=True) if books.calls.pop(n, None) is not None]
+
+
 def _note(reply: Reply, books: Books, _number: int) -> None:
     books.called.append(reply)
+
+
+def _note_all(replies: Sequence[Reply], note: Callable[[Reply], None], names: Sequence[str]) -> None:
+    """Note the replies; each names the call, as its node's name does."""
+    assert [reply.results for reply in replies if isinstance(reply, Done)] == [(name,) for name in names]
+    for reply in replies:
+        note(reply)
 
 
 def _pass_on(reply: Reply, handle: Callable[[Reply], None], _name: str) -> None:

@@ -21,10 +21,11 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete, Get, Multi
 from zkrebalancer.protocol.registration import STATIC, Registration
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance import listing, planning, rubbish, scheduler
+from zkrebalancer.rebalance import listing, planning, rubbish, scheduler, timers
 from zkrebalancer.rebalance.effects import Now
-from zkrebalancer.rebalance.scheduler import MAX_ENDED_TIMERS, Scheduler
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.timers import MAX_ENDED_TIMERS
 from zkrebalancer.rebalance.turns import Turns
 
 FEW, MANY = 40, 160
@@ -70,7 +71,7 @@ def test_four_times_as_many_groups_make_no_step_longer(lines: Lines, monkeypatch
     monkeypatch.setattr(scheduler, "MAX_WORK_PER_STEP", TINY_WORK)
     monkeypatch.setattr(listing, "NAMES_PER_SLICE", TINY_SLICE)
     monkeypatch.setattr(rubbish, "ENTRIES_PER_SLICE", TINY_SLICE)
-    monkeypatch.setattr(scheduler, "MAX_ENDED_TIMERS", 2)
+    monkeypatch.setattr(timers, "MAX_ENDED_TIMERS", 2)
     few, many = ({phase.name: phase for phase in many_groups.measure(count, FEW, lines.clock)} for count in (FEW, MANY))
     assert few.keys() == many.keys()
     assert _longer(few, many) == {}
