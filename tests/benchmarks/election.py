@@ -18,7 +18,6 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 import gevent
@@ -32,7 +31,18 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import reserve_ports
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.protocol import calls, cluster_nodes, ownership, paths, registration
-from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Get, ListChildren, Multi, Replied, Reply
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    ReadEach,
+    Replied,
+    Reply,
+)
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import STATIC, Registration
 from zkrebalancer.runtime.zk import BlockingZk, ZkClient
@@ -43,8 +53,8 @@ DEADLINE_S = 600.0
 LOOK_S = 1.0
 MAX_READING = 200  # groups at the same time, as a coordinator does
 READER = "reader"
-Read = Get | ListChildren
-Stages = Generator[list[Read], list[Reply], None]
+Reads = Get | ListChildren | ReadEach
+Stages = Generator[list[Reads], list[Reply], None]
 
 
 # Groups at rest -------------------------------------------------------------------------------------------------------
@@ -82,7 +92,7 @@ def _nodes_of_group(cast: Cast, number: int) -> Iterator[Create]:
 def read_topics() -> Stages:
     """Yield the reads of all topics."""
     (listed,) = yield [ListChildren(paths.BROKER_TOPICS, watch=True)]
-    yield [Get(paths.topic(name), watch=True) for name in _names(listed)]
+    yield [ReadEach(Get, paths.BROKER_TOPICS, _names(listed), watch=True)]
 
 
 def read_group(group: str) -> Stages:
@@ -90,14 +100,14 @@ def read_group(group: str) -> Stages:
     top = paths.group(group)
     yield [ListChildren(top, watch=True)]
     lists = [ListChildren(path(group)) for path in (paths.channel, paths.offsets, paths.static, paths.incarnations)]
-    last: list[Read] = [Get(paths.given(group)), ListChildren(paths.given(group))]
+    last: list[Reads] = [Get(paths.given(group)), ListChildren(paths.given(group))]
     found = yield [Get(top, watch=True), Get(paths.generation(group)), *lists, *last]
-    channels: list[Read] = [ListChildren(paths.channel(group, name)) for name in _names(found[2])]
-    yield [*channels, *(Get(paths.given(group, name)) for name in _names(found[-1]))]
+    channels = ReadEach(ListChildren, paths.channel(group), _names(found[2]))
+    yield [channels, ReadEach(Get, paths.given(group), _names(found[-1]))]
     (names,) = yield [ListChildren(paths.owners(group))]
     yield [ListChildren(paths.ids(group), watch=True)]
     for path in (paths.ids, paths.owners):
-        yield [Get(path(group, name), watch=True) for name in _names(names)]
+        yield [ReadEach(Get, path(group), _names(names), watch=True)]
     yield [ListChildren(paths.evicted(group))]
 
 
@@ -127,7 +137,6 @@ class BareReader:
         while not isinstance(self._events.get(), calls.Connected):
             pass
         self._awaited: dict[int, tuple[Reading, int]] = {}
-        self._ids = count()
         self._waiting: Iterator[str] = iter(())
 
     def read(self) -> None:
@@ -163,17 +172,22 @@ class BareReader:
     def _go_on(self, reading: Reading) -> None:
         try:
             reads = reading.stages.send(reading.replies) if reading.replies else next(reading.stages)
-            while not reads:
-                reads = reading.stages.send([])
         except StopIteration:
             if (group := next(self._waiting, None)) is not None:
                 self._go_on(Reading(read_group(group)))
             return
-        reading.replies, reading.missing = [calls.Done()] * len(reads), len(reads)
-        self.nodes += len(reads)
-        for place, (call_id, read) in enumerate(zip(self._ids, reads, strict=False)):
-            self._awaited[call_id] = reading, place
-            self._zk.request(call_id, read)
+        first_id = self.nodes
+        for one in reads:
+            if isinstance(one, ReadEach):
+                self._zk.request_each(self.nodes, one)
+                self.nodes += len(one.names)
+            else:
+                self._zk.request(self.nodes, one)
+                self.nodes += 1
+        reading.missing = self.nodes - first_id
+        reading.replies = [calls.Done()] * reading.missing
+        for place in range(reading.missing):
+            self._awaited[first_id + place] = reading, place
 
 
 def _listing(groups: list[str]) -> Stages:
