@@ -26,6 +26,7 @@ from rich.table import Table
 
 from tests.benchmarks import many_groups
 from tests.benchmarks.acknowledging import acknowledge, write
+from tests.support.requests import requests
 from tests.support.zk_model import ZkModel
 from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import pack
@@ -179,7 +180,7 @@ class Lab:
         self.steps[phase].append(time.thread_time() - began)
         for effect in effects:
             if isinstance(effect, Request | RequestEach):
-                for one in effect.each():
+                for one in requests(effect):
                     self.zk.send(self.session, *one)
             elif isinstance(effect, Compute):
                 self._compute(effect)

@@ -28,6 +28,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from rich.table import Table
 
 from tests.benchmarks.acknowledging import acknowledge, write
+from tests.support.requests import requests
 from tests.support.zk_model import ZkModel
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.protocol import calls, ownership, paths, registration, settings
@@ -268,7 +269,7 @@ class ManyLab:
             self._note_long(1_000 * seconds, method, before)
         for effect in effects:
             if isinstance(effect, Request | RequestEach):
-                for one in effect.each():
+                for one in requests(effect):
                     self.zk.send(self.session, *one)
             elif isinstance(effect, Compute):
                 self._computing.append(effect)

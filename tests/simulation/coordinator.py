@@ -13,6 +13,7 @@ from tests.simulation.host import Host
 from tests.simulation.network import Connection
 from tests.simulation.schedule import Schedule
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
+from tests.support.requests import requests
 from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
 from zkrebalancer.protocol.calls import Replied, RepliedAll
@@ -108,7 +109,7 @@ class CoordinatorHost(Host):
         if self.schedule.tells:
             self.tell(f"-> {_short(effect)}")
         if isinstance(effect, Request | RequestEach):
-            for one in effect.each():
+            for one in requests(effect):
                 self.connection.request(*one)
         elif isinstance(effect, Compute):
             for machine in self.machines:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
+from tests.support.requests import requests
 from tests.support.secured_model import COORDINATOR, require_allowed
 from tests.support.zk_model import Session, ZkModel
 from zkrebalancer.assignment import STRATEGIES
@@ -100,7 +101,7 @@ class ShardWorld:
 
     def _perform(self, process: ShardProcess, effect: Effect) -> None:
         if isinstance(effect, Request | RequestEach):
-            for one in effect.each():
+            for one in requests(effect):
                 self.zk.send(process.session, *one)
         elif isinstance(effect, Compute):
             process.computing.append(effect)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
+from tests.support.requests import requests
 from tests.support.zk_model import Session, ZkModel
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
@@ -100,7 +101,7 @@ class World:
             raise AssertionError(next(effect.text for effect in effects if isinstance(effect, Warn)))
         for effect in effects:
             if isinstance(effect, Request | RequestEach):
-                for one in effect.each():
+                for one in requests(effect):
                     self.zk.send(process.session, *one)
             elif isinstance(effect, Compute):
                 assert_kept_as_made_anew(process.machine.groups, effect)

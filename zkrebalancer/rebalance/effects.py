@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,10 +98,6 @@ class Request(NamedTuple):
     call_id: int
     call: Call
 
-    def each(self) -> Iterator[Request]:
-        """Yield the request itself, as of several."""
-        yield self
-
 
 class RequestEach(NamedTuple):
     """Make reads; each has an id of its own, and is answered as if it had been requested alone."""
@@ -113,11 +109,6 @@ class RequestEach(NamedTuple):
     def ids(self) -> range:
         """The ids of the calls, in order."""
         return range(self.first_id, self.first_id + len(self.reads.names))
-
-    def each(self) -> Iterator[Request]:
-        """Yield the same as one request after the other."""
-        for place, call_id in enumerate(self.ids):
-            yield Request(call_id, self.reads.read(place))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.groups import world_with
+from tests.support.requests import requests
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Done, Multi
@@ -15,7 +16,7 @@ from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import listing, loading, scheduler
 from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS, Departures, lease_wait_us
-from zkrebalancer.rebalance.effects import Event, Request, RequestEach
+from zkrebalancer.rebalance.effects import Event, Request
 from zkrebalancer.rebalance.view import GroupView, Member
 
 MANY = 120
@@ -41,8 +42,7 @@ def requests_per_step(world: World) -> list[list[str]]:
 
     def noting(event: Event, now: object) -> list[object]:
         effects = step(event, now)  # type: ignore[arg-type]
-        requests = [effect for effect in effects if isinstance(effect, Request | RequestEach)]
-        calls = [one.call for request in requests for one in request.each()]
+        calls = [one.call for effect in effects for one in requests(effect)]
         steps.append([call.operations[-1].path if isinstance(call, Multi) else call.path for call in calls])
         return list(effects)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.groups import answer_one, events, world_with
+from tests.support.requests import requests
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import cluster_nodes, command, obstacles, ownership, paths
@@ -26,7 +27,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import coordinator, loading
 from zkrebalancer.rebalance.deletions import Deletions
-from zkrebalancer.rebalance.effects import Now, Request, RequestEach
+from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader
@@ -60,7 +61,7 @@ def reading_in_slices(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> Schedu
         scheduler.forget(GROUP)
         scheduler.take_effects()
         reading.begin()
-        (listing,) = requests(scheduler)
+        (listing,) = requested(scheduler)
         scheduler.answer(listing.call_id, Children((*paths.GROUP_CHILDREN, "generation", "given", "incarnations")))
     return scheduler
 
@@ -69,7 +70,7 @@ def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.Mon
     """Replies come before the next slice is asked for. In `Loading._maybe_go_on`, do not wait for it."""
     scheduler, asked = reading_in_slices(monkeypatch), list[str]()
     for now_us in range(1, 20):
-        for request in requests(scheduler):
+        for request in requested(scheduler):
             assert isinstance(request.call, Get | ListChildren)
             asked.append(request.call.path)
             scheduler.answer(request.call_id, Refused(Refusal.NO_NODE))
@@ -90,17 +91,16 @@ def test_a_stage_is_over_when_all_its_slices_are_answered(monkeypatch: pytest.Mo
     while (at_us := scheduler.next_deadline_us()) is not None:
         scheduler.now = Now(at_us, 0)
         scheduler.run_next_due()
-    stage = requests(scheduler)
+    stage = requested(scheduler)
     assert len(stage) > 2
     for request in stage:
-        assert requests(scheduler) == []
+        assert requested(scheduler) == []
         scheduler.answer(request.call_id, Refused(Refusal.NO_NODE))
-    assert requests(scheduler)
+    assert requested(scheduler)
 
 
-def requests(scheduler: Scheduler) -> list[Request]:
-    effects = scheduler.take_effects()
-    return [one for effect in effects if isinstance(effect, Request | RequestEach) for one in effect.each()]
+def requested(scheduler: Scheduler) -> list[Request]:
+    return [one for effect in scheduler.take_effects() for one in requests(effect)]
 
 
 @pytest.mark.parametrize(("content", "is_recorded"), [(b"3", True), (b"4", False), (b"junk", True)])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.requests import requests
 from tests.support.watched import Watched
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
@@ -107,7 +108,7 @@ def _ask_each(scheduler: Scheduler, books: Books, owner: str, count: int) -> Non
     scheduler.part(owner).ask_each(reads, (_note_all, _pass_on, books.called.append), RACES)
     asked = scheduler.take_effects()[-1]
     assert isinstance(asked, RequestEach)
-    assert [*asked.each()] == [Request(call_id, Get(f"/above/{call_id}")) for call_id in ids]
+    assert [*requests(asked)] == [Request(call_id, Get(f"/above/{call_id}")) for call_id in ids]
     books.calls.update(dict.fromkeys(ids, owner))
 
 
