@@ -61,15 +61,16 @@ SHARD_MUTATIONS = (
         (
             Edit(
                 "AllShards._replied",
-                "for one in [one for one in replies if one.call_id not in self._callers]:"
-                " self.scheduler.answer(one.call_id, one.reply)"
-                " of_machines: dict[Coordinator, list[calls.Replied]] = {}"
-                " for one in replies: if (machine := self._callers.pop(one.call_id, None)) is not None:",
+                "for one in [one for one in replies if one[0] not in self._callers]:"
+                " self.scheduler.answer_all(one)"
+                " of_machines: dict[Coordinator, list[calls.Replied | calls.RepliedInRow]] = {}"
+                " for one in replies: (machine,) = {self._callers.pop(call_id, None) for call_id in one.ids}"
+                " if machine is not None:",
                 """of_machines = {}
-    callers = [self._callers.pop(one.call_id, None) for one in replies]
+    callers = [{self._callers.pop(call_id, None) for call_id in one.ids}.pop() for one in replies]
     for one, machine in zip(replies, callers):
         if machine is None:
-            self.scheduler.answer(one.call_id, one.reply)
+            self.scheduler.answer_all(one)
         else:""",
             ),
         ),

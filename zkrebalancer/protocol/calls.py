@@ -140,6 +140,8 @@ class Refusal(Enum):
     CONNECTION_LOST = "connection lost"  # writes may have been applied
     SESSION_EXPIRED = "session expired"  # writes may have been applied; ephemeral nodes are gone
 
+    __hash__ = object.__hash__  # as equal as the members are; that of Enum is a call of Python
+
 
 ABSENT = frozenset({Refusal.NO_NODE})  # what most reads expect
 CHANGED = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION})  # another client was faster

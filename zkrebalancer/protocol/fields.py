@@ -102,7 +102,7 @@ def optional_text(what: str, document: Mapping[str, Any], key: str) -> str | Non
 def mapping(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the object under `key`."""
     value = document.get(key)
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, dict) or not {*map(type, value)} <= {str}:
         raise NodeContentError(f"{what}: {key} must be an object, not {value!r:.80}")
     return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from zkrebalancer.protocol.registration import MAX_SESSION_TIMEOUT_MS, MAX_STATI
 
 VERSION = 1
 SPARE_BYTES = 32_768  # in a record of what a consumer owns, for all but partitions: 2 ms of decoding
+_BEGIN_OF_GIVEN = b'{"version":1,"partitions":'
 PARTITION_BYTES = paths.MAX_TOPIC_LENGTH + 64  # at most: a topic and thread of its own, two numbers, punctuation
 
 
@@ -69,19 +70,41 @@ def encode_owners(record: OwnersRecord) -> bytes:
     )
 
 
-def decode_owners(content: bytes, bound: Bound | None = None, given: Sized | None = None) -> OwnersRecord:
+def decode_owners(
+    content: bytes,
+    bound: Bound | None = None,
+    given: Mapping[TopicPartition, int] | None = None,
+    end_if_as_given: bytes | None = None,
+) -> OwnersRecord:
     """Decode an ownership record, with at most the partitions that `bound` allows; raises NodeContentError.
 
-    `given`: what its consumer was given, if that is known; it limits how long the record can be.
+    `given`: what its consumer was given, if that is known; it limits how long the record can be. `end_if_as_given`: see
+    there; such a record names the same partitions as `given`, which are not decoded again.
     """
     max_bytes = fields.MAX_NODE_BYTES if given is None else max_owners_bytes(len(given))
     document = fields.read_document("owners", content, max_bytes)
     fields.require_version("owners", document, VERSION)
+    # Without a backslash, the quote at the begin of that end opens a string: the last key of the whole document.
+    is_as_given = end_if_as_given is not None and content.endswith(end_if_as_given) and b"\\" not in content
+    if is_as_given and given is not None:
+        partitions = given
+    else:
+        partitions = fields.threads_from_ranges("owners", document.get("threads"), bound)
     return OwnersRecord(
-        generation=fields.integer("owners", document, "generation"),
-        command_id=fields.optional_text("owners", document, "command_id"),
-        partitions=fields.threads_from_ranges("owners", document.get("threads"), bound),
+        fields.integer("owners", document, "generation"),
+        fields.optional_text("owners", document, "command_id"),
+        partitions,
     )
+
+
+def end_if_as_given(given: bytes) -> bytes | None:
+    """Return how the record of a consumer ends that owns, in thread 0, exactly what this record says it was given.
+
+    None: unknown, because the record is not written as `encode_given` writes it.
+    """
+    if not given.startswith(_BEGIN_OF_GIVEN):
+        return None
+    return b'"threads":{"0":' + given[len(_BEGIN_OF_GIVEN) :] + b"}"
 
 
 def max_owners_bytes(given: int) -> int:
@@ -102,9 +125,14 @@ def encode_given(partitions: AbstractSet[TopicPartition], *, is_coarse: bool = F
 
 def decode_given(content: bytes, bound: Bound | None = None) -> frozenset[TopicPartition]:
     """Decode the record of what the coordinator gave a consumer; raises NodeContentError."""
+    return frozenset(given_in_threads(content, bound))
+
+
+def given_in_threads(content: bytes, bound: Bound | None = None) -> dict[TopicPartition, int]:
+    """Return the same as partition -> consumer thread: always 0, as the record names none."""
     document = fields.read_document("given", content)
     fields.require_version("given", document, VERSION)
-    return frozenset(fields.topics_from_ranges("given", document.get("partitions"), bound))
+    return dict.fromkeys(fields.topics_from_ranges("given", document.get("partitions"), bound), 0)
 
 
 def encode_eviction(record: EvictionRecord) -> bytes:

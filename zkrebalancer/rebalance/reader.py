@@ -68,6 +68,7 @@ class GroupReader:
         self._is_generation_known = True
         self._seen_generation = 0  # the highest in members' nodes
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
+        self._ends_if_as_given: dict[str, bytes | None] = {}  # of the records of what they own
         self.grounds = Grounds()
         self._refused: dict[str, set[str]] = {}  # consumer -> paths of its nodes that may not be read
         self._bounds: list[Bound] = []  # of the nodes that a tool has read
@@ -231,7 +232,8 @@ class GroupReader:
             self.grounds.note(paths.given(self._group, consumer), reply)
         if isinstance(reply, Content):
             try:
-                self._given[consumer] = dict.fromkeys(ownership.decode_given(reply.content, self._bound()), 0)
+                self._given[consumer] = ownership.given_in_threads(reply.content, self._bound())
+                self._ends_if_as_given[consumer] = ownership.end_if_as_given(reply.content)
             except NodeContentError as error:
                 self._given[consumer] = None
                 self.problems.add("given", f"{consumer}: {error}; what it claims is believed")
@@ -305,7 +307,8 @@ class GroupReader:
         if isinstance(reply, Content):
             member = self.view.members[consumer]
             member.given = self._given_to(consumer)
-            self._note("owners", member.read_owners(reply, self._bound()))
+            end_if_as_given = self._ends_if_as_given.get(consumer)
+            self._note("owners", member.read_owners(reply, self._bound(), end_if_as_given))
             if member.owners is not None:
                 self._note_generation(member.owners.generation, reply.stat)
             self._adopt_commands(member)

@@ -17,6 +17,8 @@ class GroupState(Enum):
     MOVING = "moving"  # commands are pending; idle when all are acknowledged, queued if something changed
     BACKING_OFF = "backing-off"  # a rebalance failed; queued when the delay is over
 
+    __hash__ = object.__hash__  # as equal as the members are; that of Enum is a call of Python
+
 
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN, GroupState.UNAPPROVED})  # nothing is planned or carried out
 
@@ -51,6 +53,8 @@ class MemberState(Enum):
     BROKEN = "broken"  # its record is gone, claims what was never given, or has no session behind it; evicting
     EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
     GONE = "gone"  # its session is over, or it was evicted; a consumer that returns is another member
+
+    __hash__ = object.__hash__  # as equal as the members are; that of Enum is a call of Python
 
 
 MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {

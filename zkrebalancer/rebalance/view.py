@@ -79,18 +79,21 @@ class Member:
             return f"consumer {self.consumer} gets nothing: {error}"
         return None
 
-    def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
-        """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given."""
+    def read_owners(self, reply: Content, bound: Bound | None, end_if_as_given: bytes | None = None) -> str | None:
+        """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given.
+
+        `end_if_as_given`: see `ownership.decode_owners`.
+        """
         self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
         try:
-            record = ownership.decode_owners(reply.content, bound, self.given)
+            record = ownership.decode_owners(reply.content, bound, self.given, end_if_as_given)
         except NodeContentError as error:
             self.owners = None
             holds = "anything" if self.given is None else "all that it was given"
             return f"{self.consumer} may hold {holds} until it is evicted: {error}"
-        given = self.given
-        false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())
-        self.false_claims = false_claims or NONE
+        given, owned = self.given, record.partitions
+        is_believed = given is None or given is owned
+        self.false_claims = NONE if is_believed else frozenset(owned.keys() - (given or {}).keys()) or NONE
         if self.false_claims:
             record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
         self.owners = record
@@ -173,9 +176,9 @@ class Member:
         """Return partition -> consumer thread of what is owned or being started."""
         known = self.owners.partitions if self.owners else {}
         owned = known if self.is_readable else self.given or known
-        starts = [p.command.partitions for p in self.pending if isinstance(p.command, StartFetcher)]
-        if not starts:
+        if not self.pending:
             return owned  # not a copy, because most members never need one
+        starts = [p.command.partitions for p in self.pending if isinstance(p.command, StartFetcher)]
         held = dict(owned)
         for partitions in starts:
             held.update(partitions)
@@ -208,7 +211,7 @@ class Member:
 
         These are all topics: its subscription may have changed, and does not show what it still holds.
         """
-        return () if self.is_readable or self.given is not None else (ALL_TOPICS,)
+        return () if self.given is not None or self.is_readable else (ALL_TOPICS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +289,7 @@ class GroupView:
         held = member.held() if member else {}
         blocks = member.blocked_topics() if member else ()
         if member is not None and not blocks:
-            if member.given is None or held.keys() != member.given.keys():
+            if member.given is not held and (member.given is None or held.keys() != member.given.keys()):
                 self.unrecorded[consumer] = None
             member.given = held
         if record is not None:
@@ -301,11 +304,11 @@ class GroupView:
     def _reindex(self, consumer: str, held: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         before = self._held.get(consumer, {})
         alone = (consumer,)  # one tuple for all partitions
-        for topic, partition in held.keys() - before.keys():
+        for topic, partition in held.keys() - before.keys() if before else held:
             holders = self._holders.setdefault(topic, {})
             holders[partition] = (*holders[partition], consumer) if partition in holders else alone
         released = set()
-        for topic, partition in before.keys() - held.keys():
+        for topic, partition in before.keys() - held.keys() if before else ():
             holders = self._holders[topic]
             rest = tuple(other for other in holders[partition] if other != consumer)
             if rest:

@@ -93,3 +93,34 @@ def test_names_of_a_topic_are_kept_together(now: str, before: str, merged: str) 
 def test_a_freeze_that_ends(until_ms: int, *, thaws: bool) -> None:
     assert GroupSettings(frozen=True, frozen_until_ms=until_ms).thaws is thaws
     assert not GroupSettings(frozen_until_ms=until_ms).thaws
+
+
+@given(shapes.OWNERS_RECORDS, st.booleans())
+def test_owners_beside_what_was_given(record: OwnersRecord, is_same: bool) -> None:
+    """What is not decoded again is what it would be. In `end_if_as_given`, leave out the thread."""
+    given_ = dict.fromkeys(record.partitions if is_same else [*record.partitions][1:], 0)
+    end = ownership.end_if_as_given(ownership.encode_given(given_.keys()))
+    found = ownership.decode_owners(ownership.encode_owners(record), None, given_, end)
+    assert found == record
+    assert (found.partitions is given_) is (bool(given_) and record.partitions == given_)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"x\\"threads":{"0":{"t":[[1,1]]}}}',
+        '"x":{"threads":{"0":{"t":[[1,1]]}}}}',
+        '"x":{},"threads":{"1":{"t":[[1,1]]}}}',
+        '"x":{},"threads":{"0":{"t":[[1,1],[3,3]]}}}',
+    ],
+)
+def test_only_a_record_that_ends_as_what_was_given_is_taken_for_it(rest: str) -> None:
+    """In `decode_owners`, look for no backslash."""
+    content = b'{"version":1,"generation":1,"command_id":null,"threads":{"0":{"u":[[0,0]]}},' + rest.encode()
+    end = ownership.end_if_as_given(b'{"version":1,"partitions":{"t":[[1,1]]}}')
+    given_ = {("t", 1): 0}
+    assert ownership.decode_owners(content, None, given_, end) == ownership.decode_owners(content)
+
+
+def test_a_record_of_what_was_given_that_is_written_otherwise_says_nothing_of_how_others_end() -> None:
+    assert ownership.end_if_as_given(b'{"partitions":{},"version":1}') is None

@@ -17,10 +17,12 @@ from zkrebalancer.protocol.calls import (
     Connected,
     Content,
     Get,
+    ReadEach,
     Refusal,
     Refused,
     Replied,
     RepliedAll,
+    RepliedInRow,
     Stat,
     Watched,
     ZooKeeperEvent,
@@ -296,3 +298,36 @@ def test_fewer_large_nodes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> 
             client.read()
             assert client.replies() == ALL_READ
         assert server.kinds == [SET_WATCHES, MULTI_READ] * (1 + MIN_READS)
+
+
+def test_nodes_below_one_are_read_as_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `BulkReads._take`, forget what does not fit into a request; in `Asked.part`, keep the first id."""
+    monkeypatch.setattr(zk_reads, "MAX_READS", MIN_READS)
+    counts = iter([MIN_READS, 2])
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        if kind == SET_WATCHES:
+            return [answer(number), changed("/a/n1")]
+        return [answer(number, contents(next(counts)))]
+
+    with connected(answers) as (server, client):
+        names = [f"n{number}" for number in range(MIN_READS + 2)]
+        client.zk.request_each(7, ReadEach(Get, "/a", names, watch=True))
+        found = client.replies(MIN_READS + 3)
+        assert found.pop(2) == Watched("/a/n1", children=False)
+        assert found == [Replied(7 + number, CONTENT) for number in range(MIN_READS + 2)]
+        assert server.kinds == [SET_WATCHES, MULTI_READ] * 2
+
+
+def test_replies_to_calls_with_consecutive_ids_come_in_one_row() -> None:
+    """In `BulkReads._deliver`, join any two rows."""
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        return [answer(number, contents(7) if kind == MULTI_READ else b"")]
+
+    with connected(answers) as (_server, client):
+        client.zk.request_each(1, ReadEach(Get, "/a", ["x", "y"]))
+        client.zk.request_each(3, ReadEach(Get, "/b", ["x", "y"]))
+        client.zk.request_each(9, ReadEach(Get, "/c", ["x", "y", "z"]))
+        event = client.events.get(timeout=WITHIN_S)
+        assert event == RepliedAll((RepliedInRow(1, [CONTENT] * 4), RepliedInRow(9, [CONTENT] * 3)))
