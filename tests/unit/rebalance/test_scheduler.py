@@ -101,6 +101,21 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         assert all(scheduler._timers_of.values())
 
 
+@pytest.mark.parametrize("is_one_refused", [False, True])
+def test_a_row_of_replies_may_be_of_several_owners(*, is_one_refused: bool) -> None:
+    """In `Scheduler.answer_all`, look for the first one's owner only; in `_answer_some`, leave what it awaits."""
+    scheduler, books = Scheduler(), Books()
+    _ask_each(scheduler, books, "a", 2)
+    scheduler.part("b").ask(Get("/"), _note, books, 0)
+    books.calls[3] = "b"
+    _ask_each(scheduler, books, "b", 3)
+    assert books.called == []
+    expected = _answer_row(scheduler, books, 1, is_one_refused=is_one_refused)
+    assert (books.called, len(expected)) == (expected, ROW)
+    assert scheduler.awaited.keys() == {6}
+    assert scheduler._calls_of == {"b": {6}}
+
+
 def _ask_each(scheduler: Scheduler, books: Books, owner: str, count: int) -> None:
     first = scheduler._numbers.call_id + 1
     ids = range(first, first + count)
