@@ -47,6 +47,7 @@ UNTIL_NOW = (1 << 63) - 1  # an id above those of all transactions: only later c
 
 _LONG = struct.Struct("!q")
 _HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
+_NODE = struct.Struct("!i5xi")  # the kind in a header, and what follows: the length of content or list, or an error
 # Ids of the transactions that created and changed it, two times, three versions, the session, and three more fields.
 _STAT = struct.Struct("!qqq8xi8xq16x")  # what is skipped is not used
 
@@ -123,30 +124,30 @@ class MultiRead:
         parts = [headers[kind] + (NO_WATCH + headers[kind]).join(some) + NO_WATCH for kind, some in self.reads]
         return b"".join(parts) + _HEADER.pack(-1, 1, -1)
 
-    @classmethod
-    def deserialize(cls, answer: bytes, offset: int) -> tuple[list[Reply], int]:
-        """Return the replies, and the size of the largest."""
+    def deserialize(self, answer: bytes, offset: int) -> tuple[list[Reply], int]:
+        """Return the replies, and the size of the largest; raises struct.error or ValueError for another answer."""
         replies: list[Reply] = []
-        largest = 0
-        header_of, stat_of, header_bytes, stat_bytes = _HEADER.unpack_from, _STAT.unpack_from, _HEADER.size, _STAT.size
-        while True:
-            kind, is_last, _error = header_of(answer, offset)
-            begin = offset = offset + header_bytes
-            if is_last:
-                return replies, largest
+        largest, end = 0, len(answer) - _HEADER.size  # where the header after the last node begins
+        node_of, stat_of, node_bytes, stat_bytes = _NODE.unpack_from, _STAT.unpack_from, _NODE.size, _STAT.size
+        while offset < end:
+            begin = offset
+            kind, length = node_of(answer, begin)
+            offset += node_bytes
             if kind == GET:
-                content, offset = _bytes(answer, offset)
-                czxid, mzxid, created_ms, version, owner = stat_of(answer, offset)
-                offset += stat_bytes
-                replies.append(Content(content, Stat(version, czxid, mzxid, owner, created_ms)))
+                content_end = offset + length if length > 0 else offset  # a node may have been made without any
+                czxid, mzxid, created_ms, version, owner = stat_of(answer, content_end)
+                replies.append(Content(answer[offset:content_end], Stat(version, czxid, mzxid, owner, created_ms)))
+                offset = content_end + stat_bytes
             elif kind == LIST:
-                names, offset = _names(answer, offset)
+                names, offset = _names(answer, offset, length)
                 replies.append(Children(names) if names else NO_CHILDREN)
             else:
-                (code,) = INT.unpack_from(answer, offset)
-                offset += INT.size
-                replies.append(Refused(refusal_of(EXCEPTIONS[code]()) if code in EXCEPTIONS else Refusal.NOT_ALLOWED))
+                replies.append(_refused(length))
             largest = max(largest, offset - begin)
+        _HEADER.unpack_from(answer, offset)
+        if len(replies) != sum(len(some) for _kind, some in self.reads):
+            raise ValueError(f"an answer to a read of many nodes has {len(replies)}")
+        return replies, largest
 
 
 class BulkReads:
@@ -409,19 +410,16 @@ def _is_known(error: Exception) -> bool:
     return isinstance(error, ZookeeperError | RuntimeError)
 
 
-def _bytes(answer: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes there, none for a node that was made without any, and where the next field begins."""
-    (length,) = INT.unpack_from(answer, offset)
-    begin = offset + INT.size
-    end = begin + max(length, 0)
-    return answer[begin:end], end
+def _refused(code: int) -> Refused:
+    return Refused(refusal_of(EXCEPTIONS[code]()) if code in EXCEPTIONS else Refusal.NOT_ALLOWED)
 
 
-def _names(answer: bytes, offset: int) -> tuple[tuple[str, ...], int]:
-    (count,) = INT.unpack_from(answer, offset)
-    offset += INT.size
+def _names(answer: bytes, offset: int, count: int) -> tuple[tuple[str, ...], int]:
+    """Return so many names, sorted, and where the next field begins."""
     names = []
     for _ in range(count):
-        name, offset = _bytes(answer, offset)
-        names.append(name.decode())
+        (length,) = INT.unpack_from(answer, offset)
+        begin = offset + INT.size
+        offset = begin + length
+        names.append(answer[begin:offset].decode())
     return tuple(sorted(names)), offset

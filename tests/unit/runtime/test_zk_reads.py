@@ -202,14 +202,18 @@ def test_a_missing_node_is_not_reported() -> None:
         assert client.replies() == [Replied(number, refused) for number in range(MIN_READS)]
 
 
-@pytest.mark.parametrize("error", [UNIMPLEMENTED, 0], ids=["unimplemented", "another answer"])
-def test_a_server_that_does_not_know_the_request_is_asked_for_one_node_after_the_other(error: int) -> None:
-    """In `BulkReads._answered`, refuse the reads."""
+@pytest.mark.parametrize(
+    ("error", "body"),
+    [(UNIMPLEMENTED, b""), (0, b""), (0, contents(MIN_READS - 1))],
+    ids=["unimplemented", "another answer", "too short an answer"],
+)
+def test_a_server_that_does_not_know_the_request_is_asked_for_one_node_after_the_other(error: int, body: bytes) -> None:
+    """In `BulkReads._answered`, refuse the reads; in `MultiRead.deserialize`, do not count the replies."""
 
     def answers(kind: int, number: int) -> list[bytes]:
         if kind == GET:
             return [answer(number, struct.pack(">i1s", 1, b"x") + STAT)]
-        return [answer(number, error=error if kind == MULTI_READ else 0)]
+        return [answer(number, body, error) if kind == MULTI_READ else answer(number)]
 
     with connected(answers) as (server, client):
         for _ in range(2):
@@ -246,7 +250,7 @@ def test_reads_that_wait_are_lost_with_the_connection(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("MAX_REPLIES", MIN_READS - 1), ("MAX_REPLY_BYTES", (MIN_READS - 2) * (4 + 1 + len(STAT)))]
+    ("limit", "value"), [("MAX_REPLIES", MIN_READS - 1), ("MAX_REPLY_BYTES", (MIN_READS - 2) * (13 + 1 + len(STAT)))]
 )
 def test_an_event_has_so_many_replies(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     """In `ZkClient._reply_all`, make one event, or look at the number only."""
