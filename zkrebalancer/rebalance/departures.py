@@ -76,7 +76,8 @@ class Departures:
                 yield WORK_OF_ONE
         for member in list(self._view.members.values()):
             if self._view.members.get(member.consumer) is member:
-                self.evict_broken(member)
+                if member.state is not MemberState.READY:  # nearly all are
+                    self.evict_broken(member)
                 yield WORK_OF_ONE
         for consumer in sorted(self._view.recorded - self._view.members.keys() - set(dead)):
             self.sweep(consumer)

@@ -46,7 +46,8 @@ class Membership:
         for member in self._view.members.values():
             if member.is_registration_refused:
                 self.read_registration(member.consumer)
-            self._read_refused(member)
+            if member.refused:
+                self._read_refused(member)
 
     def _read_refused(self, member: Member) -> None:
         """Read the consumer's nodes that could not be read yet; answered commands are gone."""
