@@ -57,7 +57,7 @@ def openmetrics(now_s: int) -> str:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """Start a server that has seen a healthy fleet; yield its address, and when it saw the fleet last."""
     folder = tmp_path_factory.mktemp("prometheus")
-    found = find_prometheus(folder)
+    found = find_prometheus()
     if found is None:
         pytest.skip("Prometheus is not installed, and Debian's cannot be downloaded")
     now_s = int(time.time()) - 60
