@@ -49,9 +49,9 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_a_failure_is_made_shorter_and_told() -> None:
-    forgetful = next(mutation for mutation in MUTATIONS if mutation.name == "eviction records are not read")
-    with edited(forgetful.edits):
-        failures = (run(make_plan(seed))[1] for seed in range(forgetful.seeds))
+    hasty = next(mutation for mutation in MUTATIONS if mutation.name == "a start does not wait for the stop")
+    with edited(hasty.edits):
+        failures = (run(make_plan(seed))[1] for seed in range(hasty.seeds))
         failure = next(failure for failure in failures if failure is not None)
         shorter = shrink(failure)
     assert shorter.name == failure.name == "two holders"
