@@ -55,10 +55,7 @@ class ConsumerBase:
         self._frontend.subscribe(wanted, both)
         self._subscribed = wanted, callbacks
 
-    @staticmethod
-    def _who() -> object:
-        """Return what uses the consumer now: a greenlet, of which each thread has at least one."""
-        return threads.current_greenlet()
+    _who = staticmethod(threads.current_greenlet)  # what uses the consumer now
 
     # ---- what to read
 

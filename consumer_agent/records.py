@@ -98,7 +98,7 @@ class Batch(Sequence[Record]):
     def __init__(self, runs: Sequence[Run] = ()) -> None:
         """Wrap the result of `RecordBuffer.take`: a non-empty run for each partition."""
         self._runs = runs
-        self._length = sum(len(run.messages) for run in runs)
+        self._length = sum(len(run.messages) for run in runs) if runs else 0
 
     @property
     def runs(self) -> Sequence[Run]:

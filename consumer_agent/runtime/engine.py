@@ -30,6 +30,7 @@ from consumer_agent.membership.state_machine import MachineSettings, StateMachin
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from consumer_agent.runtime.threads import get_ident
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.registration import Registration
@@ -121,7 +122,7 @@ class Engine:
     @property
     def is_own_thread(self) -> bool:
         """Whether one of these threads asks: the garbage collector and a log's handlers run in any thread."""
-        return self.machine_thread.is_current or self.fetcher.current.thread.is_current
+        return get_ident() in {self.machine_thread.thread.ident, self.fetcher.current.thread.ident}
 
     def drop(self, how: str = "was dropped without close()") -> None:
         """Warn that the callbacks of a consumer are not called; let the machine thread leave the group and end.

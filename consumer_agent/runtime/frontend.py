@@ -247,13 +247,13 @@ class Frontend(Usage):
 
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, if no records are retained. No lock may be held."""
-        buffer = self.shared.buffer
-        if self._fetcher is None or not max_records or buffer.record_count:
+        fetcher = self._fetcher
+        if fetcher is None or not max_records or self.shared.buffer.record_count:
             return
         wanted = max(max_records, self.config.max_poll_records)
         if NO_LIMIT in {max_records, self.config.max_poll_records}:
             wanted = MANY_RECORDS
-        self._fetcher.current.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
+        fetcher.current.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
     def draw_for_threads(self) -> Collection[TopicPartition]:
         """Fetch what Kafka's client has ready, in a consumer thread; return the partitions of these records."""

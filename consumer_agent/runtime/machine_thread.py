@@ -82,7 +82,7 @@ class MachineThread:
         self._leave_until_ms: int | None = None  # known after giving up
         self.dropped = ""  # why to leave alone: nothing refers to the consumer, or it was closed in a thread of its own
         self._wake_lock = Condition(new_reentrant_lock())  # for signals' handlers
-        self._thread = Thread(self._run, "consumer-agent-machine")
+        self.thread = Thread(self._run, "consumer-agent-machine")
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class MachineThread:
 
         """
         try:
-            self._thread.start()
+            self.thread.start()
             self._wait_for_begin()
         except BaseException:  # also a signal's exception
             self._running = False  # in case it begins to work later
@@ -111,11 +111,6 @@ class MachineThread:
                     raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
                 self._wake_lock.wait(left_s)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether this thread asks."""
-        return self._thread.is_current
-
     def send(self, event: Event) -> None:
         """Send the state machine an event, from any thread; events after its end are dropped."""
         if len(self._events) >= MAX_EVENTS:
@@ -127,7 +122,7 @@ class MachineThread:
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
-        self._thread.join(timeout_s)
+        self.thread.join(timeout_s)
 
     # ---- the machine's own thread
 

@@ -81,7 +81,7 @@ class RecordBuffer:
         self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
         self._again: set[TopicPartition] = set()  # nothing of these is put until Kafka's client fetches them again
         self._ready: deque[TopicPartition] = deque()  # partitions with records, in the order of taking
-        self._record_count = self._byte_count = 0  # of what may be taken
+        self.record_count = self._byte_count = 0  # of what may be taken
         self._aside_count = self._aside_bytes = 0  # of paused partitions
 
     # ---- fetching
@@ -91,9 +91,9 @@ class RecordBuffer:
         """How many records may be put now; 0 while no more should be fetched."""
         if self._byte_count >= self._settings.max_bytes:
             return 0
-        lacks = self._record_count < self._settings.limit
+        lacks = self.record_count < self._settings.limit
         wanted = self._some_lack(self._share()) if self.has_shares else lacks
-        return max(0, self._settings.max_records - self._record_count) if wanted else 0
+        return max(0, self._settings.max_records - self.record_count) if wanted else 0
 
     @property
     def has_shares(self) -> bool:
@@ -109,7 +109,7 @@ class RecordBuffer:
         settings, share = self._settings, self._share()
         if not self.has_shares:
             return frozenset()
-        is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
+        is_crowded = 2 * self.record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
         is_extreme = is_crowded and self._some_lack(share)
         for held in self._partitions.values():
             held.held_back = held.wanted and held.count >= share and (held.held_back or is_extreme)
@@ -161,14 +161,9 @@ class RecordBuffer:
     # ---- taking
 
     @property
-    def record_count(self) -> int:
-        """How many records may be taken."""
-        return self._record_count
-
-    @property
     def retained_count(self) -> int:
         """How many records are retained, those of paused partitions included."""
-        return self._record_count + self._aside_count
+        return self.record_count + self._aside_count
 
     def take(
         self,
@@ -188,7 +183,7 @@ class RecordBuffer:
             self._ready.extend(others)
             return runs
         try:
-            self._take(runs, self._record_count if max_records is None else max_records)
+            self._take(runs, self.record_count if max_records is None else max_records)
         except BaseException:  # as in `put`
             self.begin_again(runs)
             raise
@@ -216,7 +211,7 @@ class RecordBuffer:
             if held is not None and held.generation == run.generation:
                 held.returned = min(held.returned, run.messages[0].offset())
         self._ready.clear()
-        self._record_count = self._byte_count = self._aside_count = self._aside_bytes = 0
+        self.record_count = self._byte_count = self._aside_count = self._aside_bytes = 0
         for held in self._partitions.values():
             held.clear()
             held.next_offset = held.returned
@@ -438,5 +433,5 @@ class RecordBuffer:
         held.clear()
 
     def _count(self, records: int, size_bytes: int) -> None:
-        self._record_count += records
+        self.record_count += records
         self._byte_count += size_bytes

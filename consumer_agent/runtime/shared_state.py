@@ -260,7 +260,7 @@ class SharedState:
         which it has run already, in a stop that was pending when the consumer left.
         """
         try:
-            while self.has_notice:
+            while self._notices and self.has_notice:
                 notice = self.in_hand = self._notices[0]
                 self._notices.popleft()
                 self._announce(notice)

@@ -46,6 +46,8 @@ class Turn(NamedTuple):
     """Let other tasks run if polls have kept the thread busy."""
 
 
+TURN = Turn()
+
 Step = Callback | Wait | Block | Turn
 T = TypeVar("T")
 Steps = Generator[Step, None, T]
@@ -60,9 +62,10 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
     deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
         frontend.begin_poll(is_look=limit == 0)
-        yield from _start(frontend)
+        if frontend.machine_thread is None:
+            yield from _start(frontend)
         changed = frontend.shared.changed
-        yield Turn()
+        yield TURN
         frontend.draw(limit)
         while True:
             with changed.lock:
@@ -70,18 +73,19 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
             is_over = frontend.is_closed or time.monotonic() >= deadline_s
             if isinstance(found, Notice):
                 yield from run_notice(frontend, found)
+            elif not (found or is_over):
+                yield Wait(changes, deadline_s)
+                if changed.changes == changes and time.monotonic() >= deadline_s:
+                    return found  # nothing has come, or it would have been notified; the fetcher has waited for records
             elif found and frontend.decoder:
                 frontend.shared.go()  # a deserializer may hang as the application may
                 batch = (yield from decoded(frontend, found.runs)).batch
                 frontend.shared.come()
                 if batch or is_over:
                     return batch
-            elif found or is_over:
-                return found
             else:
-                yield Wait(changes, deadline_s)
-            if changed.changes != changes or time.monotonic() < deadline_s:
-                frontend.draw(limit)  # not at the end of a poll in which nothing has come: the fetcher has waited
+                return found
+            frontend.draw(limit)
     finally:
         frontend.end_poll()
 
@@ -119,8 +123,6 @@ def decoded(frontend: Frontend, runs: Sequence[Run]) -> Steps[Decoded]:
 
 def _start(frontend: Frontend) -> Steps[None]:
     """Start the consumer's threads with its first poll."""
-    if frontend.machine_thread is not None:
-        return
     if frontend.starts_slowly:
         yield Block(frontend.start)
     else:

@@ -40,7 +40,7 @@ def _original(name: str) -> Any:  # noqa: ANN401  # of any type
 new_lock: Callable[[], threading.Lock] = _original("allocate_lock")
 new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
-_get_ident: Callable[[], int] = _original("get_ident")
+get_ident: Callable[[], int] = _original("get_ident")
 
 
 def within_signal_handler() -> bool:
@@ -140,13 +140,8 @@ class Thread:
         self._python_thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_patched = _is_patched()  # then the thread above would be a greenlet
         self._ended = Condition(new_lock())
-        self._ident: int | None = None  # while it runs
+        self.ident: int | None = None  # while it runs
         self.is_alive = False
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this thread asks."""
-        return self._ident == _get_ident()
 
     def start(self) -> None:
         """Start the thread."""
@@ -174,12 +169,12 @@ class Thread:
             self._python_thread.join(timeout_s)
 
     def _run(self) -> None:
-        self._ident = _get_ident()
+        self.ident = get_ident()
         try:
             self._target()
         finally:
             with self._ended.lock:
-                self._ident, self.is_alive = None, False
+                self.ident, self.is_alive = None, False
                 self._ended.notify()
 
 
@@ -224,19 +219,19 @@ class _GreenletWaiter:
 
 def current_greenlet() -> object:
     """Return the greenlet that runs; each thread has at least one."""
-    from greenlet import getcurrent  # noqa: PLC0415  # see `_original`
+    import greenlet  # noqa: PLC0415  # see `_original`
 
-    return getcurrent()
+    return greenlet.getcurrent()
 
 
 def _is_patched() -> bool:
-    from gevent import monkey  # noqa: PLC0415  # see `_original`
+    import gevent.monkey  # noqa: PLC0415  # see `_original`
 
-    return monkey.is_module_patched("threading")
+    return gevent.monkey.is_module_patched("threading")
 
 
 def _is_cooperative() -> bool:
     """Whether other greenlets of this thread expect to run while this one waits."""
-    from gevent.hub import Hub, getcurrent  # noqa: PLC0415
+    import gevent.hub  # noqa: PLC0415
 
-    return _is_patched() or isinstance(getcurrent().parent, Hub)
+    return _is_patched() or isinstance(gevent.hub.getcurrent().parent, gevent.hub.Hub)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import weakref
@@ -118,7 +117,7 @@ class Usage:
         """
         self._require_other_thread(method)
         self._require_no_change(method)
-        waits = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_SUSPENDED
+        waits = self.outer is not None and self.outer.gi_suspended  # type: ignore[attr-defined]
         if (self._in_poll or waits) and not self.is_in_own_callback:
             name = "poll" if self._in_poll else "call"
             raise ConsumerStateError(
@@ -127,13 +126,13 @@ class Usage:
 
     def _require_no_running_call(self, method: str) -> None:
         """Raise in a signal's handler that has interrupted another call, which relies on what this would change."""
-        is_running = self.outer is not None and inspect.getgeneratorstate(self.outer) == inspect.GEN_RUNNING
+        is_running = self.outer is not None and self.outer.gi_running  # type: ignore[attr-defined]
         if is_running and not self.in_callback:
             raise ConsumerStateError(f"{method}: a signal's handler has interrupted another call")
 
     def require_process(self, method: str) -> None:
         """Raise in a process that was forked from the consumer's own."""
-        if not self.is_own_process:
+        if os.getpid() != self._process:
             raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
 
     def require_open(self, method: str) -> None:
