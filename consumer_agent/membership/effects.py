@@ -275,9 +275,9 @@ class EffectQueue:
 
     def request(self, call: Call, handle: Callable[..., None], *arguments: object) -> None:
         """Make a call; `handle(reply, *arguments)` handles its answer."""
-        call_id = self.token()
+        self.last_token = call_id = self.last_token + 1
         self.waiting[call_id] = handle, arguments
-        self.add(Request(call_id, call))
+        self.queued.append(Request(call_id, call))
 
     def answer(self, call_id: int, reply: Reply) -> bool:
         """Handle an answer; return whether it was still awaited."""

@@ -110,6 +110,8 @@ class Member:
         )
         self.channel = Channel()
         self._channel_path = paths.channel(settings.group, name)
+        self._renewal = Multi((Check(paths.owners(settings.group, name)),))
+        self._list, self._list_and_watch = (ListChildren(self._channel_path, watch=watch) for watch in (False, True))
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.reading: str | None = None  # the command whose content was requested last
         self.refused: RefusedCommand | None = None
@@ -229,21 +231,19 @@ class Member:
 
     def wake_at_ms(self) -> int | None:
         """When `handle_tick` has something to do."""
-        times = [self.commits.wake_at_ms(), self.lane.wake_at_ms()]
+        times = [self.commits.wake_at_ms(), self.lane.wake_at_ms(), self.refused_lists.retry_at_ms]
         if self.connected and self.renewal_sent_ms is None:
             times.append(self.next_renewal_ms)
         if isinstance(self.work, Start):
             times.append(self.work.wake_at_ms)
-        times.append(self.refused_lists.retry_at_ms)
         if self.departure is None:
             times.append(self.poll_watch.wake_at_ms)
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def _renew(self, now_ms: int) -> None:
         self.renewal_sent_ms = now_ms
         self.next_renewal_ms = now_ms + self.lease_ms // RENEWALS_PER_LEASE
-        check = Multi((Check(paths.owners(self._settings.group, self.name)),))
-        self._effects.request(check, self._renewed, now_ms)
+        self._effects.request(self._renewal, self._renewed, now_ms)
 
     def _renewed(self, reply: Reply, sent_ms: int) -> None:
         if self.renewal_sent_ms == sent_ms:
@@ -252,8 +252,7 @@ class Member:
             self._extend_lease(sent_ms)
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
             self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
-            renewal = Multi((Check(paths.owners(self._settings.group, self.name)),))
-            self.unclear = refused_text(renewal, reply)
+            self.unclear = refused_text(self._renewal, reply)
 
     def _extend_lease(self, from_ms: int) -> None:
         if self.has_given_up:
@@ -282,7 +281,7 @@ class Member:
             self.list_again = True
             return
         self.listing, self.list_again = True, False
-        listing = ListChildren(self._channel_path, watch=not self.is_watching_below)
+        listing = self._list if self.is_watching_below else self._list_and_watch
         self._effects.request(listing, self._channel_listed)
 
     def _channel_listed(self, reply: Reply) -> None:
@@ -296,7 +295,7 @@ class Member:
             self.ending = Ending.EVICTED
             return
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
-            self.refused_lists.note(ListChildren(self._channel_path), reply)
+            self.refused_lists.note(self._list, reply)
             return
         if self.list_again and self.connected:
             self._list_channel()

@@ -99,14 +99,14 @@ class MachineSettings:
 
 
 class StateMachine:
-    """One consumer. `state` and everything below it is plain data; `story` is for error messages."""
+    """One consumer. `state` and everything below it is plain data."""
 
     def __init__(self, settings: MachineSettings) -> None:
         """Begin in no group."""
         self._settings = settings
         self._effects = EffectQueue()
         self.state = State.OUT
-        self.story: deque[str] = deque(maxlen=STORY_LENGTH)
+        self._story: deque[tuple[int, State, type[Event]]] = deque(maxlen=STORY_LENGTH)  # for error messages
         self.joining: Join | None = None
         self.member: Member | None = None
         self.session_id: int | None = None
@@ -125,7 +125,7 @@ class StateMachine:
             IllegalTransitionError: the table does not allow what the event leads to; the text lists the last events.
 
         """
-        self.story.append(f"{now_ms} {self.state.value}: {type(event).__name__}")
+        self._story.append((now_ms, self.state, type(event)))
         self._effects.now_ms = now_ms
         if self.state is not State.CLOSED:
             self._dispatch(event, now_ms)
@@ -136,7 +136,7 @@ class StateMachine:
     def wake_at_ms(self) -> int | None:
         """Return when the next `Tick` is due, None if there is nothing to wait for."""
         times = [self.give_up_at_ms, self.open_at_ms, self.member.wake_at_ms() if self.member is not None else None]
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
         match event:
@@ -402,6 +402,6 @@ class StateMachine:
 
     def _move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
-            story = "; ".join(self.story)
+            story = "; ".join(f"{at_ms} {state.value}: {event.__name__}" for at_ms, state, event in self._story)
             raise IllegalTransitionError(f"{self.state.value} -> {state.value} is not allowed; story: {story}")
         self.state = state

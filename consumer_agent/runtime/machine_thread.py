@@ -39,6 +39,8 @@ from zkrebalancer.runtime.zk import ZkClient
 
 MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has stopped
 EVENTS_PER_ROUND = 1_000  # between two readings of the clock
+LOOK_INTERVAL_MS = round(LOOK_INTERVAL_S * 1_000)
+LOOK_PAUSE_MS = 1_000  # at least, between two looks after the fetcher
 SESSION_CLOSE_TIMEOUT_S = 1.0
 START_TIMEOUT_S = 10.0
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # no faults
@@ -74,6 +76,7 @@ class MachineThread:
         self._client: ZkClient | None = None
         self._many_origins = MIN_ORIGINS
         self._stepped_ms = 0  # when the last step began
+        self._looked_ms = 0  # when the fetcher was looked after last
         self._closing: list[gevent.Greenlet[..., None]] = []
         self._running = True
         self._is_over = False
@@ -178,19 +181,34 @@ class MachineThread:
             self._wake_lock.notify()
 
     def _round(self) -> None:
+        """Wait until something is to be done, then do it: one wake of an idle agent is one round."""
+        wake_at_ms, now, look_at_ms = self._machine.wake_at_ms, now_ms(), self._looked_ms + LOOK_INTERVAL_MS
+        until_ms = look_at_ms if wake_at_ms is None else min(wake_at_ms, look_at_ms)
+        if not self._events and now < until_ms:
+            self._wait((until_ms - now) / 1_000)
         self._flag.clear()
         for _ in range(min(len(self._events), EVENTS_PER_ROUND)):
             self._step(self._events.popleft())
-        wake_at_ms, now = self._machine.wake_at_ms, now_ms()
+        now = now_ms()
         if wake_at_ms is not None and now >= wake_at_ms:
             self._step(events.Tick())
-        elif not self._events and self._running:
-            wait_s = LOOK_INTERVAL_S if wake_at_ms is None else (wake_at_ms - now) / 1_000
-            self._flag.wait(min(wait_s, LOOK_INTERVAL_S))
-        self._fetcher.look_after()
-        if self._look is not None:
-            self._look.look_after(self._shared.break_down)
-        self._look_after_members()
+        if now - self._looked_ms >= LOOK_PAUSE_MS:
+            self._looked_ms = now
+            self._fetcher.look_after()
+            if self._look is not None:
+                self._look.look_after(self._shared.break_down)
+        if self.dropped or self._shared.breakdown is not None:
+            self._look_after_members()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for the flag; a timer that sets it is cheaper than a timeout, which is an exception."""
+        timer = gevent.get_hub().loop.timer(timeout_s)
+        timer.start(self._flag.set)
+        try:
+            self._flag.wait()
+        finally:
+            timer.stop()
+            timer.close()
 
     def _look_after_members(self) -> None:
         """Leave the group, for others to read its partitions, if the consumer was dropped or cannot recover."""

@@ -15,3 +15,5 @@ class Permissions:
     DELETE: int
     ADMIN: int
     ALL: int
+
+OPEN_ACL_UNSAFE: list[ACL]

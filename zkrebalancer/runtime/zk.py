@@ -24,8 +24,10 @@ import gevent.threadpool  # imported early, as above
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import GetChildren, GetData, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL
 
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, RepliedAll, Reply, RightsCall, ZooKeeperEvent
@@ -47,6 +49,7 @@ from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch, portions
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
+from zkrebalancer.runtime.zk_wire import server_path, transaction
 
 MAX_IN_FLIGHT = 200  # more wait here, and are not sent if the connection breaks meanwhile
 MAX_REPLIES = 50  # in one event, so that others have their turn
@@ -142,6 +145,7 @@ class ZkClient:
         )
         keep_connecting(self._kazoo)
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
+        self._acl_of: Callable[[str], list[ACL] | None] = self._rights.acl if self._rights else lambda _path: None
         self._lasting_watches = LastingWatches(self._kazoo, lambda path: self._report((path, False)))
         self._kazoo.add_listener(self._session_changed)
         self._reads, self._reads_together, self._on_replies = self._together(), reads_together, on_replies
@@ -232,11 +236,13 @@ class ZkClient:
 
     def _call(self, call: Call | RightsCall) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
         if isinstance(call, Multi):
-            return self._commit(call)
+            return self._ask(transaction(self._kazoo, call.operations, self._acl_of))
         if isinstance(call, calls.Get):
-            return self._kazoo.get_async(call.path, watch=self._content_changed if call.watch else None)
+            watch = self._content_changed if call.watch else None
+            return self._ask(GetData(server_path(self._kazoo, call.path), watch))
         if isinstance(call, calls.ListChildren):
-            return self._kazoo.get_children_async(call.path, watch=self._children_changed if call.watch else None)
+            watch = self._children_changed if call.watch else None
+            return self._ask(GetChildren(server_path(self._kazoo, call.path), watch))
         return self._call_other(call)
 
     def _call_other(self, call: calls.WatchBelow | calls.Sync | RightsCall) -> Any:  # noqa: ANN401  # as above
@@ -248,20 +254,11 @@ class ZkClient:
             return self._kazoo.get_acls_async(call.path)
         return self._kazoo.set_acls_async(call.path, to_acl(call.rights), call.version)
 
-    def _commit(self, call: Multi) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
-        transaction = self._kazoo.transaction()
-        for operation in call.operations:
-            if isinstance(operation, calls.Create):
-                acl = None if self._rights is None else self._rights.acl(operation.path)
-                is_ephemeral, is_sequence = operation.ephemeral, operation.sequence
-                transaction.create(operation.path, operation.content, acl, is_ephemeral, is_sequence)
-            elif isinstance(operation, calls.SetContent):
-                transaction.set_data(operation.path, operation.content, operation.version)
-            elif isinstance(operation, calls.Delete):
-                transaction.delete(operation.path, operation.version)
-            else:
-                transaction.check(operation.path, operation.version)
-        return transaction.commit_async()
+    def _ask(self, request: Transaction | GetData | GetChildren) -> Any:  # noqa: ANN401  # as above
+        client: Any = self._kazoo
+        answer = client.handler.async_result()
+        client._call(request, answer)  # noqa: SLF001  # kazoo has no public way without its checks
+        return answer
 
     def _finish(self, call_id: int, reply: Reply) -> None:
         self._in_flight.discard(call_id)

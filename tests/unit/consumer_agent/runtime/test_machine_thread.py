@@ -133,10 +133,10 @@ def test_what_a_round_leaves_over_is_handled_without_a_wait(monkeypatch: pytest.
     cast("mock.Mock", thread._machine).wake_at_ms = None
     thread._events.extend(Replied(number, Done()) for number in range(3))
     waits = []
-    for _ in range(2):
+    for _ in range(3):
         thread._round()
         waits.append((len(thread._events), flag.wait.call_count))
-    assert waits == [(1, 0), (0, 1)]
+    assert waits == [(1, 0), (0, 0), (0, 1)]
 
 
 def test_a_session_that_was_replaced_tells_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
