@@ -363,7 +363,7 @@ class Member:
             departure.commit()
         elif departure is None and self.work is not None and self.work.stage is Stage.READY:
             self.work.begin_ack()
-        elif self._may_commit() and self.commits.is_wanted:
+        elif self.commits.is_wanted and self._may_commit():
             self.commits.begin()
 
     def _may_commit(self) -> bool:

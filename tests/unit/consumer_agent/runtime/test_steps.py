@@ -52,9 +52,11 @@ def test_while_a_callback_runs_only_that_may_commit() -> None:
         consumer.close(0.1)
 
 
-@pytest.mark.parametrize(("woken_at_s", "draws"), [(1.0, 1), (0.7, 2)])
-def test_a_poll_in_which_nothing_comes_does_not_draw_at_its_end(woken_at_s: float, draws: int) -> None:
-    """In `poll`, draw after every wait: an idle application would look twice for records that the fetcher waits for."""
+@pytest.mark.parametrize(("woken_at_s", "notified", "looks"), [(1.0, 0, 1), (0.7, 0, 2), (1.0, 1, 2)])
+def test_a_poll_in_which_nothing_comes_does_not_look_again_at_its_end(
+    woken_at_s: float, notified: int, looks: int
+) -> None:
+    """In `poll`, look after every wait, or not at its end: an idle application would look twice, or too late."""
     frontend = mock.Mock(is_closed=False, decoder=None)
     frontend.shared.changed = mock.Mock(lock=mock.MagicMock(), changes=0)
     frontend.config.max_poll_records = 500
@@ -63,9 +65,10 @@ def test_a_poll_in_which_nothing_comes_does_not_draw_at_its_end(woken_at_s: floa
         polling = steps.poll(frontend, 1.0, None)
         assert isinstance(next(polling), steps.Turn)
         assert isinstance(next(polling), steps.Wait)
+        frontend.shared.changed.changes = notified
         with pytest.raises(StopIteration):
             next(polling)
-    assert frontend.draw.call_count == draws
+    assert frontend.draw.call_count == frontend.next.call_count == looks
 
 
 def test_records_of_a_handler_that_has_not_run_are_not_finished() -> None:
