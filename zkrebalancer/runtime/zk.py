@@ -145,7 +145,6 @@ class ZkClient:
         )
         keep_connecting(self._kazoo)
         self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
-        self._acl_of: Callable[[str], list[ACL] | None] = self._rights.acl if self._rights else lambda _path: None
         self._lasting_watches = LastingWatches(self._kazoo, lambda path: self._report((path, False)))
         self._kazoo.add_listener(self._session_changed)
         self._reads, self._reads_together, self._on_replies = self._together(), reads_together, on_replies
@@ -253,6 +252,9 @@ class ZkClient:
         if isinstance(call, calls.GetRights):
             return self._kazoo.get_acls_async(call.path)
         return self._kazoo.set_acls_async(call.path, to_acl(call.rights), call.version)
+
+    def _acl_of(self, path: str) -> list[ACL] | None:
+        return None if self._rights is None else self._rights.acl(path)
 
     def _ask(self, request: Transaction | GetData | GetChildren) -> Any:  # noqa: ANN401  # as above
         client: Any = self._kazoo
