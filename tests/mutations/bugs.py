@@ -183,8 +183,8 @@ MUTATIONS = (
         (
             Edit(
                 "registered_member.Member._renew",
-                "Multi((Check(paths.owners(self._settings.group, self.name)),))",
-                "Get(paths.owners(self._settings.group, self.name))",
+                "self._renewal, self",
+                "Get(self._renewal.operations[0].path), self",
             ),
             Edit("registered_member.Member._renewed", "isinstance(reply, Done)", "isinstance(reply, Content)"),
         ),
