@@ -17,7 +17,7 @@ from consumer_agent.runtime import machine_thread as machine_threads
 from consumer_agent.runtime.clock import now_ms
 from tests.unit.consumer_agent.membership.driver import LIST_CHANNEL, RENEWAL, Driver
 from tests.unit.consumer_agent.runtime.interrupts import Setting
-from zkrebalancer.protocol.calls import Call, Children, Done, Replied
+from zkrebalancer.protocol.calls import Call, Children, Done, Replied, Reply
 from zkrebalancer.runtime.zk import ZkClient
 
 MAX_POLL_CALLS = 57
@@ -61,6 +61,7 @@ def test_an_empty_poll_makes_few_calls() -> None:
 def test_a_renewal_makes_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `MachineThread._round`, look after the fetcher each time, or in `Member`, build the renewal each time."""
     setting, driver, requested = Setting(), Driver(), list[Call]()
+    replies: list[Reply] = [Done(), Children(())]
     driver.now_ms = now_ms()
     driver.register()
     driver.own({("t", 0): 5})
@@ -76,7 +77,7 @@ def test_a_renewal_makes_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def renew() -> None:
         thread._round()
-        for call_id, reply in zip(list(driver.machine._effects.waiting), (Done(), Children(())), strict=True):
+        for call_id, reply in zip(list(driver.machine._effects.waiting), replies, strict=True):
             thread._events.append(Replied(call_id, reply))
             thread._round()
 
