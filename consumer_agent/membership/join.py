@@ -8,7 +8,7 @@ successor. While `zkrebalancer restore` replaces the tree, a consumer waits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from consumer_agent.errors import FencedInstanceError, RegistrationError
 from consumer_agent.membership.effects import EffectQueue, Warn
@@ -64,7 +64,7 @@ class Join:
         """Start, or restart after the connection broke."""
         self.connected = True
         self.session_id = session_id
-        self.registration = replace(self.registration, session_timeout_ms=session_timeout_ms)
+        self.registration = self.registration._replace(session_timeout_ms=session_timeout_ms)
         self._list_group()
 
     def _list_group(self) -> None:

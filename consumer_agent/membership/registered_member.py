@@ -5,7 +5,7 @@ When `ending` is set, the registration is over and the state machine drops the m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from consumer_agent.membership.command_channel import Channel
@@ -374,8 +374,8 @@ class Member:
     def handle_resubscribed(self, settings: MemberSettings, wanted: Registration) -> None:
         """Register the application's new subscription; the coordinator decides what follows."""
         self._settings, before = settings, self.registration.wanted
-        self.registration.wanted = replace(
-            wanted, timestamp=before.timestamp, session_timeout_ms=before.session_timeout_ms
+        self.registration.wanted = wanted._replace(
+            timestamp=before.timestamp, session_timeout_ms=before.session_timeout_ms
         )
         self.proceed()
 

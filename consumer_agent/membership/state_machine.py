@@ -231,7 +231,7 @@ class StateMachine:
 
     def _begin_joining(self, event: Polled, now_ms: int) -> None:
         self._move(State.CONNECTING)
-        registration = replace(self._settings.registration, timestamp=str(event.timestamp_ms))
+        registration = self._settings.registration._replace(timestamp=str(event.timestamp_ms))
         settings = self._settings
         self.joining = Join(
             self._effects, settings.member.group, event.consumer, registration, settings.zookeeper, self.former

@@ -12,8 +12,8 @@ HOSTILE_MUTATIONS = (
         (
             Edit(
                 "view.Member.read_owners",
-                "frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())",
-                "frozenset()",
+                "given is None or given is owned",
+                "True",
             ),
         ),
         hostile="forge_claim",

@@ -64,7 +64,7 @@ SHARD_MUTATIONS = (
                 "for one in [one for one in replies if one[0] not in self._callers]:"
                 " self.scheduler.answer_all(one)"
                 " of_machines: dict[Coordinator, list[calls.Replied | calls.RepliedInRow]] = {}"
-                " for one in replies: (machine,) = {self._callers.pop(call_id, None) for call_id in one.ids}"
+                " for one in replies: machine = {self._callers.pop(call_id, None) for call_id in one.ids}.pop()"
                 " if machine is not None:",
                 """of_machines = {}
     callers = [{self._callers.pop(call_id, None) for call_id in one.ids}.pop() for one in replies]

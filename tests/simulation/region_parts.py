@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tests.support.world import GROUP, Agent, World
 from tests.support.zk_model import Session
@@ -86,7 +86,7 @@ class SimulatedConsumer:
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from now on."""
         agent = self.agent
-        agent.registration = replace(agent.registration, subscription=dict.fromkeys(topics, 1))
+        agent.registration = agent.registration._replace(subscription=dict.fromkeys(topics, 1))
         if agent.name is not None:
             write = SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration))
             self.world.zk.perform(Multi((write,)), agent.session.session_id)

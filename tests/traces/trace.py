@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Session
@@ -107,7 +107,7 @@ def at_next_write(trace: Trace, fault: str, text: str) -> None:
 def subscribe(trace: Trace, client: str, text: str) -> None:
     """Let a registered agent replace its subscription."""
     agent = trace.agents[client]
-    agent.registration = replace(agent.registration, subscription=json.loads(text))
+    agent.registration = agent.registration._replace(subscription=json.loads(text))
     write(trace, SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration)))
 
 
@@ -118,7 +118,7 @@ def claim(trace: Trace, client: str, topic: str, count: str) -> None:
     record = ownership.decode_owners(trace.zk.nodes[path].content)
     partitions = {**record.partitions, **{(topic, number): 0 for number in range(int(count))}}
     trace.rogues.add(agent.name or "")
-    write(trace, SetContent(path, ownership.encode_owners(replace(record, partitions=partitions))))
+    write(trace, SetContent(path, ownership.encode_owners(record._replace(partitions=partitions))))
 
 
 def forget_given(trace: Trace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.errors import NodeContentError
@@ -17,8 +18,7 @@ _BEGIN_OF_GIVEN = b'{"version":1,"partitions":'
 PARTITION_BYTES = paths.MAX_TOPIC_LENGTH + 64  # at most: a topic and thread of its own, two numbers, punctuation
 
 
-@dataclass(frozen=True, slots=True)
-class OwnersRecord:
+class OwnersRecord(NamedTuple):
     """The partitions (-> consumer thread) that a consumer owns after `command_id`, the last command that it applied."""
 
     generation: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError
@@ -20,8 +20,7 @@ MAX_STOP_TIMEOUT_MS = 3_600_000  # the longest that one member can delay others
 MAX_STATIC_GRACE_MS = 3_600_000  # how long a static member that ended can keep its partitions
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(NamedTuple):
     """One consumer: its subscription (topic, or one regular expression -> consumer threads) and its properties."""
 
     pattern: str

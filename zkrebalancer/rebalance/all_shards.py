@@ -153,7 +153,7 @@ class AllShards:
             self.scheduler.answer_all(one)
         of_machines: dict[Coordinator, list[calls.Replied | calls.RepliedInRow]] = {}
         for one in replies:
-            (machine,) = {self._callers.pop(call_id, None) for call_id in one.ids}
+            machine = {self._callers.pop(call_id, None) for call_id in one.ids}.pop()
             if machine is not None:
                 of_machines.setdefault(machine, []).append(one)
         for machine, own in of_machines.items():

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import KeysView, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
@@ -95,7 +95,7 @@ class Member:
         is_believed = given is None or given is owned
         self.false_claims = NONE if is_believed else frozenset(owned.keys() - (given or {}).keys()) or NONE
         if self.false_claims:
-            record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
+            record = record._replace(partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
         self.owners = record
         return None
 
@@ -214,8 +214,7 @@ class Member:
         return () if self.given is not None or self.is_readable else (ALL_TOPICS,)
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """The partitions that a change of one consumer has freed."""
 
     consumer: str

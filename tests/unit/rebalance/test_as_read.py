@@ -51,7 +51,7 @@ class Case:
         return dict(self.view.held_by("m0"))
 
     def become(self, **changes: object) -> None:
-        self.add("m0", self.owned(), replace(PLAIN, **changes))  # type: ignore[arg-type]
+        self.add("m0", self.owned(), PLAIN._replace(**changes))  # type: ignore[arg-type]
 
     def set(self, **changes: object) -> None:
         self.view.settings = replace(self.view.settings, **changes)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -29,7 +28,7 @@ def test_a_changed_subscription_is_named_with_its_member() -> None:
     world = world_with(GroupSettings(), "a", "b")
     world.set_topic("u", 2)
     world.pass_time(2_000)
-    other = replace(world.agents["b"].registration, subscription={"u": 1})
+    other = world.agents["b"].registration._replace(subscription={"u": 1})
     put(world, paths.ids(GROUP, "b-1"), registration.encode(other))
     world.run()
     assert last_reasons(world) == (Reason("subscription-changed", "b-1"),)
@@ -62,7 +61,7 @@ def test_what_a_member_owns_by_no_command_is_named_with_it() -> None:
     put(
         world,
         paths.owners(GROUP, "a-1"),
-        ownership.encode_owners(replace(record, partitions=dict.fromkeys(kept, 0))),
+        ownership.encode_owners(record._replace(partitions=dict.fromkeys(kept, 0))),
     )
     world.run()
     assert last_reasons(world) == (Reason("ownership-changed", "a-1"),)

@@ -209,7 +209,7 @@ def test_rule_17_a_failover_alone_gives_a_member_nothing_that_it_no_longer_wants
     member = world.add_agent("c", {"t": 1, "u": 1}, instance_id="pod-1", static_grace_ms=GRACE_MS)
     world.pass_time(1_000)
     assert len(world.owned()["c-1"]) == 8
-    wanting_less = registration.encode(replace(member.registration, subscription={"t": 1}))
+    wanting_less = registration.encode(member.registration._replace(subscription={"t": 1}))
     world.zk.perform(Multi((SetContent(paths.ids(GROUP, "c-1"), wanting_less),)))
     world.pass_time(5_000)
     assert len(world.owned()["c-1"]) == 4

@@ -7,7 +7,6 @@ nonsense, delete nodes or the whole group; coordinators that resign; every other
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -106,7 +105,7 @@ class WideChaos(Chaos):
         agent = self._registered()
         if agent is not None:
             changed = {"t": self.random.choice([1, 2]), "u": 1}
-            agent.registration = replace(agent.registration, pattern="static", subscription=changed)
+            agent.registration = agent.registration._replace(pattern="static", subscription=changed)
             self._write(SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration)))
 
     def _change_other_topic(self) -> None:

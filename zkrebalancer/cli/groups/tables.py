@@ -43,7 +43,7 @@ def document(report: GroupReport, lags: Lags | None, levels: Sequence[Level]) ->
         "consumers": [
             {
                 "consumer": member.consumer,
-                "registration": asdict(member.registration) if member.registration else None,
+                "registration": member.registration._asdict() if member.registration else None,
                 "threads": fields.threads_to_ranges(member.owners.partitions) if member.owners else None,
                 "generation": member.owners.generation if member.owners else None,
                 "pending_commands": member.pending_commands,

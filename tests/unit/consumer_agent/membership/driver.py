@@ -79,7 +79,7 @@ class Driver:
     ) -> None:
         member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause, storage, begins_anywhere)
         member = replace(member, in_region=in_region)
-        self.machine = StateMachine(MachineSettings(member, replace(REGISTRATION, instance_id=instance_id)))
+        self.machine = StateMachine(MachineSettings(member, REGISTRATION._replace(instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}
         self.sequence = -1

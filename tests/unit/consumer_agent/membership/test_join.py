@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from consumer_agent.errors import ConsumerError
@@ -59,7 +57,7 @@ from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailabl
 
 LIST_GROUP = ListChildren(paths.group(GROUP))
 ALL_CHILDREN = Children(tuple(sorted(paths.GROUP_CHILDREN)))
-GRANTED = replace(REGISTRATION, timestamp="5", session_timeout_ms=SESSION_TIMEOUT_MS)
+GRANTED = REGISTRATION._replace(timestamp="5", session_timeout_ms=SESSION_TIMEOUT_MS)
 REGISTER = Multi(
     (
         Create(CHANNEL),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from consumer_agent.errors import RegistrationError
@@ -38,13 +36,13 @@ from zkrebalancer.protocol.calls import (
 )
 
 IDS = paths.ids(GROUP, CONSUMER)
-OTHER = replace(REGISTRATION, subscription={"t": 1, "u": 2})
-THIRD = replace(REGISTRATION, pattern="white_list", subscription={"^t": 1})
+OTHER = REGISTRATION._replace(subscription={"t": 1, "u": 2})
+THIRD = REGISTRATION._replace(pattern="white_list", subscription={"^t": 1})
 
 
 def written(registration: registrations.Registration) -> bytes:
     """Return what stands in the node: with what was learned when registering."""
-    return registrations.encode(replace(registration, timestamp="5", session_timeout_ms=SESSION_TIMEOUT_MS))
+    return registrations.encode(registration._replace(timestamp="5", session_timeout_ms=SESSION_TIMEOUT_MS))
 
 
 def write(registration: registrations.Registration, version: int) -> Multi:
