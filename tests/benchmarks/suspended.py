@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,18 @@ from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
 
 POLICIES = ("pause", "continue")
 TOPIC = "suspended"
 PARTITIONS = 12
-REST_S = 3  # before a fault; events of this time are included
+REST_S = 3.0  # before and after a fault; events of this time are included
 Event = dict[str, Any]
 
 
-def start(lab: Lab, links: Links, tail: EventTail, records_per_s: int) -> None:
+def start(lab: Lab, links: Links, tail: EventTail, records_per_s: int, rest_s: float) -> None:
     """Start a coordinator, the producer, and two consumers per policy; the first of these has a breakable link."""
     lab.start_coordinator(1)
     lab.wait_leader()
@@ -52,13 +54,22 @@ def start(lab: Lab, links: Links, tail: EventTail, records_per_s: int) -> None:
         return not waiting
 
     lab.wait_for("records for all", are_served)
-    gevent.sleep(REST_S)
+    gevent.sleep(rest_s)
 
 
 def settle(lab: Lab) -> None:
-    """Wait until the two consumers of each group share all partitions."""
+    """Wait until the two consumers of each group share all partitions, and the lab can see it."""
+    lab.wait_for("ZooKeeper", partial(_answers, lab))
     for policy in POLICIES:
         lab.wait_settled(policy, {TOPIC: PARTITIONS}, f"{policy}-1", f"{policy}-2")
+
+
+def _answers(lab: Lab) -> bool:
+    try:
+        lab.leader()
+    except ZooKeeperUnavailableError:  # the lab has lost its connection, too
+        return False
+    return True
 
 
 def without_zookeeper(lab: Lab, seconds: float) -> None:
@@ -103,6 +114,7 @@ def main() -> None:
     parser.add_argument("--cut-off-s", type=float, default=20.0)
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
     parser.add_argument("--records-per-s", type=int, default=600)
+    parser.add_argument("--rest-s", type=float, default=REST_S)
     options = parser.parse_args()
     results: dict[str, object] = {
         "records_per_s": options.records_per_s,
@@ -115,7 +127,7 @@ def main() -> None:
         Links(cluster) as links,
     ):
         tail = EventTail(lab.events)
-        start(lab, links, tail, options.records_per_s)
+        start(lab, links, tail, options.records_per_s, options.rest_s)
         faults_to_cause: dict[str, Callable[[], None]] = {
             "zookeeper is down": lambda: without_zookeeper(lab, options.gone_s),
             "one consumer is cut off": lambda: cut_off(links, options.cut_off_s),
@@ -124,10 +136,9 @@ def main() -> None:
             began_us = time.monotonic_ns() // 1_000
             cause()
             ended_us = time.monotonic_ns() // 1_000
-            gevent.sleep(5)  # let the lab itself reconnect
             settle(lab)
-            gevent.sleep(REST_S)
-            events = [event for event in tail.read() if event["mono_us"] > began_us - REST_S * 1_000_000]
+            gevent.sleep(options.rest_s)
+            events = [event for event in tail.read() if event["mono_us"] > began_us - options.rest_s * 1_000_000]
             results[name] = [figures(events, policy, began_us, ended_us) for policy in POLICIES]
     print(json.dumps(results, indent=1))
 

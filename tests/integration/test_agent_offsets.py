@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from consumer_agent import CommitFailedError, ConsumerStateError, NoOffsetError
 from consumer_agent.kafka import elsewhere
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from zkrebalancer.experiments.java_programs import OPTIONS
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.protocol import calls, paths
@@ -85,8 +86,8 @@ def described(stage: Stage) -> dict[int, tuple[str, ...]]:
     """Return partition -> offset, log end and lag, as `kafka-consumer-groups.sh --describe` prints them."""
     java = find_java()
     class_path = jars.class_path(jars.OLD_CLIENT, java, jars.JarSource.of(None, None, lambda _line: None))
-    command = [java, "-cp", class_path, "kafka.admin.ConsumerGroupCommand", "--describe", "--group", stage.group]
-    command += ["--bootstrap-server", stage.cluster.bootstrap]
+    command = [java, *OPTIONS, "-cp", class_path, "kafka.admin.ConsumerGroupCommand"]
+    command += ["--describe", "--group", stage.group, "--bootstrap-server", stage.cluster.bootstrap]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(stage.topic)]
     return {int(row[1]): tuple(row[2:5]) for row in rows}

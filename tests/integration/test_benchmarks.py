@@ -136,7 +136,7 @@ def test_region_crash(run_on_servers: Run) -> None:
 
 
 def test_suspended(run_on_servers: Run) -> None:
-    size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000, "--records-per-s", 60)
+    size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000, "--records-per-s", 60, "--rest-s", 1)
     results = json.loads(run_on_servers("suspended", *size))
     for fault in ("zookeeper is down", "one consumer is cut off"):
         assert [each["policy"] for each in results[fault]] == ["pause", "continue"]

@@ -19,6 +19,7 @@ from zkrebalancer.localcluster.server import child_environment
 
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "20", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
+OF_FORKS = [sys.executable, "-m", "tests.support.warm_demo", "demo", *SMALL]
 END_S = WITHIN_S
 # Both signals have one handler, so that a moment with one of them is enough here; the long tests have the others.
 INTERRUPTS = [
@@ -40,8 +41,16 @@ def demo(tmp_path: Path) -> Iterator[WatchedCommand]:
         yield demo
 
 
-def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: WatchedCommand, tmp_path: Path) -> None:
-    events = tmp_path / "events"
+@pytest.fixture
+def demo_of_forks(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched(OF_FORKS, tmp_path, END_S) as demo:
+        yield demo
+
+
+def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(
+    demo_of_forks: WatchedCommand, tmp_path: Path
+) -> None:
+    demo, events = demo_of_forks, tmp_path / "events"
     running = demo.begin("--events", str(events), "--seed", "5")
     output, _ = running.communicate(timeout=3 * WITHIN_S)
     assert running.returncode == 0, demo.told()

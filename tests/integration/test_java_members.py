@@ -86,11 +86,11 @@ def command(shared_cluster: LocalCluster, kind: str) -> list[str]:
     return COMMANDS[kind](lambda _line: None)
 
 
-def test_an_order_that_makes_no_sense_ends_the_process(
-    shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]
-) -> None:
+def test_an_order_that_makes_no_sense_ends_the_process(shared_cluster: LocalCluster, folder: Path) -> None:
+    """All kinds read their orders by the same class."""
+    command = java_consumer_command(lambda _line: None)
     with Lab(shared_cluster, folder / "events") as lab:
-        program = lab.start_members(f"{kind}-c", command, {"--group": f"{kind}-group", "--topic": f"{kind}-topic"})
+        program = lab.start_members("java-c", command, {"--group": "java-c", "--topic": "java-c"})
         lab.wait_events_of(program)
         program.tell("dance m1")
         lab.wait_for("its end", lambda: not program.is_running)

@@ -20,14 +20,14 @@ from zkrebalancer.observe.checker import check
 from zkrebalancer.protocol import paths
 
 MEMBERS, PARTITIONS = 2, 6
-BACKLOG = 20_000
+BACKLOG = 5_000
 
 
 def hasty_steps(cast: Cast) -> list[Step]:
     return [replace(step, at_least_s=2.0) for step in SCENARIOS["backlog"].steps(cast)]
 
 
-HASTY = replace(SCENARIOS["backlog"], steps=hasty_steps, records_s=1_000, backlog=BACKLOG)
+HASTY = replace(SCENARIOS["backlog"], steps=hasty_steps, records_s=300, backlog=BACKLOG)
 
 
 class Played:

@@ -57,11 +57,12 @@ class WatchedCommand:
 
 
 def processes_naming(folder: Path) -> list[psutil.Process]:
-    """Return every process whose command line names the folder."""
+    """Return every process whose command line names the folder, or which began with it as the one for its files."""
     return [
         process
-        for process in psutil.process_iter(["cmdline"])
+        for process in psutil.process_iter(["cmdline", "environ"])
         if any(str(folder) in argument for argument in process.info["cmdline"] or ())
+        or (process.info["environ"] or {}).get("TMPDIR") == str(folder)
     ]
 
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -32,6 +32,8 @@ from zkrebalancer.localcluster.server import Program, child_environment
 
 MAIN = "zkrebalancer.cli.main"
 COMMANDS = (MAIN, "consumer_agent.sidecar.cli", "zkrebalancer.experiments.producer")
+# Loaded when the first one is run.
+ALSO_WARM = tuple(f"zkrebalancer.experiments.{name}" for name in ("members.program", "bulk_producer", "pulse"))
 # What each agent would import when it joins: half of the time that its fork works.
 ALSO_LOADED = ("consumer_agent.runtime.engine",)
 # Subcommands, loaded when the first one is run.
@@ -46,6 +48,11 @@ LOADED_LATE = (
     "shards",
     "topics",
 )
+# One begins as a user's program does, the other patches the standard library before anything is imported.
+COLD = ("consume.py", "greenlets.py")
+EXAMPLES = tuple(
+    path for path in (Path(__file__).parents[2] / "docs" / "examples").glob("*.py") if path.name not in COLD
+)
 READ_AT_IMPORT = {"CONSUMER_AGENT_FAILPOINT": "consumer_agent.runtime.failpoints"}  # variable -> what imports it again
 READ_BY_PYTHON = "PYTHON"  # variables that begin so: only a new interpreter follows them
 MAX_REQUEST_BYTES = 131_072
@@ -57,7 +64,8 @@ STATUS_BYTES = 8
 class WarmPrograms(LocalCluster):
     """A cluster whose Python programs of this project are forks."""
 
-    warm: tuple[str, ...] = COMMANDS  # these modules; others import what the starter has not imported
+    warm: tuple[str, ...] = (*COMMANDS, *ALSO_WARM)  # these modules; others import what the starter has not imported
+    warm_files: tuple[Path, ...] = EXAMPLES
 
     def program(
         self,
@@ -68,10 +76,12 @@ class WarmPrograms(LocalCluster):
         takes_orders: bool = False,
     ) -> Program:
         """Return a program of this cluster; one with a variable for the interpreter is no fork."""
-        is_warm = command[:2] == [sys.executable, "-m"] and command[2] in self.warm
-        if not is_warm or takes_orders or any(one.startswith(READ_BY_PYTHON) for one in environment or ()):
+        is_module = command[:2] == [sys.executable, "-m"] and command[2] in self.warm
+        is_warm = is_module or (command[0] == sys.executable and Path(command[1]) in self.warm_files)
+        if not is_warm or any(one.startswith(READ_BY_PYTHON) for one in environment or ()):
             return super().program(name, command, environment, takes_orders=takes_orders)
-        program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state, environment)
+        log = self.directory / f"{name}.log"
+        program = WarmProgram(name, command, log, self._write_state, environment, takes_orders=takes_orders)
         self._programs.append(program)
         return program
 
@@ -100,7 +110,16 @@ class WarmProgram(Program):
     """A program that the starter starts."""
 
     def _begin(self, log: int) -> subprocess.Popen[bytes]:
-        return cast("subprocess.Popen[bytes]", starter().begin(self._command[2:], log, log, self._environment))
+        arguments = self._command[2:] if self._command[1] == "-m" else self._command[1:]
+        if not self._takes_orders:
+            return cast("subprocess.Popen[bytes]", starter().begin(arguments, log, log, self._environment))
+        orders, mine = os.pipe()
+        try:
+            process = starter().begin(arguments, log, log, self._environment, orders)
+        finally:
+            os.close(orders)
+        process.stdin = open(mine, "wb")  # noqa: PTH123, SIM115  # until the process is forgotten
+        return cast("subprocess.Popen[bytes]", process)
 
 
 class WarmStarter:
@@ -119,20 +138,34 @@ class WarmStarter:
             )
 
     def begin(
-        self, command: Sequence[str], out: int, err: int, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        out: int,
+        err: int,
+        environment: Mapping[str, str] | None = None,
+        orders: int | None = None,
     ) -> WarmProcess:
-        """Run a module with arguments; its output goes to the files `out` and `err`."""
-        return WarmProcess(self.request(command, out, err, environment))
+        """Run a module, or a file, with arguments; its output goes to the files `out` and `err`.
+
+        It reads from `orders`, by default from no file.
+        """
+        return WarmProcess(self.request(command, out, err, environment, orders))
 
     def request(
-        self, command: Sequence[str], out: int, err: int, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        out: int,
+        err: int,
+        environment: Mapping[str, str] | None = None,
+        orders: int | None = None,
     ) -> socket.socket:
         """Begin this; return the socket on which the server answers the pid and then the exit code."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([list(command), {**child_environment(), **(environment or {})}]).encode()
         assert len(request) <= MAX_REQUEST_BYTES
         with theirs:
-            socket.send_fds(self._requests, [request], [theirs.fileno(), out, err])
+            given = [out, err] if orders is None else [out, err, orders]
+            socket.send_fds(self._requests, [request], [theirs.fileno(), *given])
         return mine
 
     def close(self) -> None:
@@ -165,7 +198,7 @@ def ending_starter() -> Iterator[None]:
 class WarmProcess:
     """The part of `subprocess.Popen` that `Program` uses; the server waits for the process and sends its exit code."""
 
-    stdin = None
+    stdin: IO[bytes] | None = None
 
     def __init__(self, answers: socket.socket) -> None:
         answers.settimeout(START_DEADLINE_S)
@@ -241,6 +274,7 @@ class WarmPopen(WarmProcess):
 
 def serve(requests: socket.socket) -> list[str]:
     """Fork for each request; return its command in the child. When the requests end, end what runs, and exit."""
+    loaded: set[str] = set()  # of ALSO_WARM
     running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, socket for its exit code
     poller = select.poll()
     poller.register(requests, select.POLLIN)
@@ -254,32 +288,36 @@ def serve(requests: socket.socket) -> list[str]:
                 with answers, suppress(BrokenPipeError):
                     answers.send(str(os.waitstatus_to_exitcode(status)).encode())
                 continue
-            content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
+            content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
             if not content:
                 for pid, _answers in running.values():  # the process that started this one may have been killed
                     os.kill(pid, signal.SIGKILL)
                 sys.exit(0)
             command, environment = json.loads(content)
-            answers, outputs = socket.socket(fileno=descriptors[0]), descriptors[1:]
-            _load(command)
+            answers, files = socket.socket(fileno=descriptors[0]), descriptors[1:]
+            _load(command, loaded)
             pid = os.fork()
             if pid == 0:
                 for one in (requests, answers, *(waiting for _, waiting in running.values())):
                     one.close()
                 for handle in running:
                     os.close(handle)
-                _become(environment, *outputs)
+                _become(environment, files)
                 return cast("list[str]", command)
-            for output in outputs:
-                os.close(output)
+            for file in files:
+                os.close(file)
             handle = os.pidfd_open(pid)
             running[handle] = (pid, answers)
             poller.register(handle, select.POLLIN)
             answers.send(str(pid).encode())
 
 
-def _load(command: Sequence[str]) -> None:
-    """Import what only this subcommand needs, before the first process that runs it."""
+def _load(command: Sequence[str], loaded: set[str]) -> None:
+    """Import what only this module or subcommand needs, before the first process that runs it."""
+    if command[0] in ALSO_WARM and command[0] not in loaded:
+        importlib.import_module(command[0])
+        loaded.add(command[0])
+        _settle()
     if command[0] == MAIN and len(command) > 1 and command[1] in LOADED_LATE:
         name = f"zkrebalancer.cli.{command[1].replace('-', '_')}"
         if name not in sys.modules:
@@ -289,15 +327,15 @@ def _load(command: Sequence[str]) -> None:
 
 def _settle() -> None:
     """Keep loaded modules in memory that forks share; forget those that a fork imports again as its __main__."""
-    for name in COMMANDS:
+    for name in (*COMMANDS, *ALSO_WARM):
         sys.modules.pop(name, None)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has only one of the threads"
     gc.freeze()
 
 
-def _become(environment: Mapping[str, str], out: int, err: int) -> None:
+def _become(environment: Mapping[str, str], files: Sequence[int]) -> None:
     os.setsid()
-    for given, number in ((out, 1), (err, 2)):
+    for given, number in zip(files, (1, 2, 0), strict=False):  # without the last one, it reads what the starter does
         os.dup2(given, number)
         os.close(given)
     # Those of the starter take what is written for /dev/null, of which each place can be sought: not so a pipe.
@@ -317,7 +355,11 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         command = serve(requests)
     sys.argv = command
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    if command[0].endswith(".py"):
+        sys.path[0] = str(Path(command[0]).parent)
+        runpy.run_path(command[0], run_name="__main__")
+    else:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
