@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import examples
+from tests.support import examples, installing
 from tests.support.compiling import compile_once
 
 if TYPE_CHECKING:
@@ -52,6 +52,21 @@ ORDER = (
     "tests/interruptions",
     "tests",
 )
+
+
+INSTALLING = pytest.StashKey["subprocess.Popen[bytes] | None"]()
+INSTALL_DEADLINE_S = 600.0
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to fetch what the last tests need."""
+    session.stash[INSTALLING] = installing.begin(session.config, (item.path for item in session.items))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave nobody who still installs."""
+    if begun := session.stash.get(INSTALLING, None):
+        begun.wait(INSTALL_DEADLINE_S)
 
 
 def pytest_configure() -> None:
