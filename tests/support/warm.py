@@ -39,8 +39,10 @@ ALSO_LOADED = ("consumer_agent.runtime.engine",)
 # Subcommands, loaded when the first one is run.
 LOADED_LATE = (
     "backup",
+    "cluster",
     "coordinator",
     "events",
+    "experiment",
     "group-coordinator",
     "groups",
     "restore",
