@@ -14,6 +14,8 @@ from tests.support import examples, installing
 from tests.support.compiling import compile_once
 
 if TYPE_CHECKING:
+    import subprocess
+
     from pyspark.sql import SparkSession
 
 examples.register()
@@ -54,7 +56,7 @@ ORDER = (
 )
 
 
-INSTALLING = pytest.StashKey["subprocess.Popen[bytes] | None"]()
+INSTALLING: pytest.StashKey[subprocess.Popen[bytes] | None] = pytest.StashKey()
 INSTALL_DEADLINE_S = 600.0
 
 

@@ -28,7 +28,6 @@ from tests.integration.test_command_lines import require_one_line
 from tests.support import light_spark
 from tests.support.pipeline_run import PLANNED, Made
 from tests.unit.pipeline.frames import Table, differences, stored
-from zkrebalancer.experiments.java_programs import OPTIONS
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
@@ -106,8 +105,8 @@ def send(bootstrap: str, topic: str, folder: Path) -> None:
     """Write the lines of the event files below a folder to a topic, as in the guide."""
     java = find_java()
     jars = class_path(KAFKA_3, java, JarSource.of(None, None, print))
-    producer = [java, *OPTIONS, "-cp", jars, "kafka.tools.ConsoleProducer", "--property", "parse.key=true"]
-    line = SEND + shlex.join([*producer, "--bootstrap-server", bootstrap, "--topic", topic])
+    producer = [java, "-cp", jars, "kafka.tools.ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic]
+    line = SEND + shlex.join([*producer, "--property", "parse.key=true"])
     subprocess.run(["sh", "-c", line], cwd=folder, check=True, timeout=DEADLINE_S)
 
 
