@@ -220,6 +220,8 @@ class BulkReads:
 
     def send(self) -> None:
         """Send what waits, up to MAX_REQUESTS requests at once."""
+        if not self._waiting:
+            return
         if self._is_unknown or (not self._under_way and len(self) < MIN_READS):
             while self._waiting:
                 for one in self._waiting.popleft().each():

@@ -22,7 +22,7 @@ from zkrebalancer.runtime.zk import ZkClient
 
 MAX_POLL_CALLS = 57
 MAX_ROUND_CALLS = 121  # of a renewal and its list, without ZooKeeper's client
-MAX_REQUEST_CALLS = 33  # of ZooKeeper's client, until both requests are with kazoo
+MAX_REQUEST_CALLS = 42  # of ZooKeeper's client, until both requests are with kazoo
 
 
 def calls_of(call: Callable[[], object]) -> Counter[str]:
