@@ -28,7 +28,8 @@ from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 
 DEADLINE_S = WITHIN_S
-CONFIG = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+NOBODY = "127.0.0.1:1"  # which is known at once: to look up a name may take 10 s
+CONFIG = ConsumerConfig(zookeeper=NOBODY, bootstrap=NOBODY, group="g")
 a_thread_may_raise = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
@@ -112,7 +113,7 @@ NO_THREADS = RuntimeError("can't start new thread")
 def test_a_start_that_fails_raises_its_cause_leaves_no_thread_and_may_be_tried_again(
     what: str, failure: Exception, text: str
 ) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer") as client:
         client.return_value.list_topics.return_value = mock.Mock(topics={})
         consumer = Consumer(CONFIG)
@@ -120,7 +121,9 @@ def test_a_start_that_fails_raises_its_cause_leaves_no_thread_and_may_be_tried_a
         with mock.patch(what, side_effect=failure), pytest.raises(ConsumerError, match=text) as raised:
             consumer.poll(DEADLINE_S)
         assert raised.value.__cause__ is not None
-        assert threading.active_count() == before
+        for thread in set(threading.enumerate()) - before:
+            thread.join(DEADLINE_S)  # what limits a request may wait for its limit
+            assert not thread.is_alive()
         client.return_value.close.assert_called_once_with()
         consumer.poll(0.0)
         assert not consumer._frontend.shared.is_closed  # else all commits fail, and `close` does not wait
@@ -236,7 +239,7 @@ def test_event_files_that_cannot_be_opened_are_an_error_and_may_be_tried_again(
     failure: Exception, tmp_path: Path
 ) -> None:
     with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
-        consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", events_directory=tmp_path)
+        consumer = Consumer(zookeeper=NOBODY, bootstrap=NOBODY, group="g", events_directory=tmp_path)
         consumer.subscribe(["orders"])
         patched = mock.patch("consumer_agent.runtime.engine.EventLog", side_effect=failure)
         with patched, pytest.raises(ConfigurationError, match=f"events_directory: .*{failure.args[-1]}"):
@@ -297,7 +300,7 @@ def test_a_consumer_that_is_dropped_closes_its_file_of_events(tmp_path: Path, is
         warnings.catch_warnings(action="ignore"),
         mock.patch("consumer_agent.runtime.engine.EventLog.close", autospec=True, side_effect=EventLog.close) as closed,
     ):
-        consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", events_directory=tmp_path)
+        consumer = Consumer(zookeeper=NOBODY, bootstrap=NOBODY, group="g", events_directory=tmp_path)
         consumer.subscribe(["orders"])
         consumer.poll(0.0)
         machine_thread = consumer._frontend.machine_thread
