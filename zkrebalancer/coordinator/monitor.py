@@ -91,8 +91,10 @@ class Monitor:
         elif isinstance(event, Replied):
             self._note_reply(event)
         elif isinstance(event, calls.RepliedAll):
-            for one in event.each() if event.replies[0][0] < 0 else ():
-                self._note_reply(one)
+            for row in event.replies:
+                if row[0] < 0:  # as are the ids of all calls in it
+                    for one in row.each():
+                        self._note_reply(one)
         elif isinstance(event, calls.Connected):
             self.is_connected = True
             self.observed.sessions += event.session_id != self._session_id

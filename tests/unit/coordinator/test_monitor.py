@@ -21,7 +21,7 @@ from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
 from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.localcluster import mirror_metrics
-from zkrebalancer.protocol.calls import Connected, Suspended
+from zkrebalancer.protocol.calls import Connected, Done, Replied, RepliedAll, RepliedInRow, Reply, Suspended
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.protocol.shards import WHOLE, Number, Shard
 from zkrebalancer.rebalance.coordinator import Coordinator
@@ -217,3 +217,12 @@ def test_others_have_their_turn_while_groups_with_service_levels_are_looked_for(
     levels = ServiceLevels(Monitor(shards, Vitals(6_000, Notifier({}))))
     list(levels.collect())
     assert len(turns) == 9
+
+
+def test_answers_to_calls_for_people_are_found_among_those_to_the_core() -> None:
+    """In `Monitor.handling`, look at the first reply only."""
+    monitor, answered = monitor_of(world_with()), list[Replied]()
+    monitor.answered = answered.append
+    replies: list[Reply] = [Done(("a",)), Done(("b",))]
+    monitor.handling(RepliedAll((RepliedInRow(7, replies), RepliedInRow(-3, replies), Replied(-9, replies[0]))))
+    assert answered == [Replied(-3, replies[0]), Replied(-2, replies[1]), Replied(-9, replies[0])]
