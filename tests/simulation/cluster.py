@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from consumer_agent.membership.offset_books import MARK_PREFIX
 from consumer_agent.runtime.record_buffer import Fairness, Prefetch
 from tests.simulation import shards
 from tests.simulation.agent import AgentHost, AgentSettings
@@ -18,7 +19,7 @@ from tests.simulation.hostile_invariants import CallRates, OffsetInvariants
 from tests.simulation.invariants import OPERATOR, TreeInvariants
 from tests.simulation.kafka import Brokers
 from tests.simulation.operator_invariants import OperatorInvariants
-from tests.simulation.operators import Command, OperatorHost
+from tests.simulation.operators import Command, Disk, OperatorHost
 from tests.simulation.plan import GROUPS, Plan, Scenario
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
@@ -62,6 +63,11 @@ class Cluster:
         self.agents: list[AgentHost] = []
         self.operators: list[OperatorHost] = []
         self.empty_until_us = dict.fromkeys(GROUPS, 0)  # a group's consumers are stopped for a command
+        self.commands_to_come = 0
+        self.unled_until_us = 0  # coordinators are stopped for a command
+        self.is_restoring = False  # an operator puts the tree back
+        self.kept_topics: set[str] = set()  # whose offsets an operator puts back
+        self.disk = Disk()
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
         OperatorInvariants(self.ensemble, self.tree)
@@ -78,6 +84,8 @@ class Cluster:
         self.incarnations = dict.fromkeys(TOPICS, 0)
         self.topic_ids: dict[str, str] = {}  # topic -> the id in its node, "" for none
         self.share_of_ids = self.random.choice((0.0, 0.5, 1.0)) if plan.is_hostile else 1.0
+        if plan.seed % 2 and any(fault.kind == "restore" for fault in plan.faults):
+            self.share_of_ids = 1.0  # without, no restore is possible
         self.lives: dict[str, str] = {}  # name of a topic in a mark -> incarnation
         self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> content before and after
         self.abandoned: dict[str, bytes] = {}  # group -> settings that an aborted operation left
@@ -114,6 +122,8 @@ class Cluster:
         if self.plan.shards > 1:
             host.share()
         host.is_checked, host.hanging, host.broken = self.plan.is_hostile, self.hanging, self.broken
+        if self.schedule.now_us < self.unled_until_us:
+            host.connection.cut_link(self.unled_until_us - self.schedule.now_us)
         self.coordinators.append(host)
 
     def add_agent(self, group: str, instance_id: str | None = None, *, whenever: bool = False) -> None:
@@ -222,6 +232,18 @@ class Cluster:
     def life(self, mark: str) -> str:
         """Return the incarnation of a topic that a mark names, "" if none ever existed."""
         return next((self.lives[name] for name in mark.split() if name in self.lives), "")
+
+    def is_known_by_id(self) -> bool:
+        """Whether every mark names its topic's id; only then is a copied tree recognized."""
+        return all(self.is_known_as(topic, self.topic_ids[topic]) for topic in self.incarnations)
+
+    def is_known_as(self, topic: str, name: str) -> bool:
+        """Whether all marks contain this name of a topic: with neither of its names left, it would be another topic."""
+        nodes = self.ensemble.zk.nodes
+        marks = [nodes[path].content for group in GROUPS if (path := paths.offsets(group, topic)) in nodes]
+        in_kafka = [text for (_group, tp), (_offset, text) in self.brokers.offsets.items() if tp[0] == topic]
+        known = [mark.decode(errors="replace") for mark in marks] + [one.removeprefix(MARK_PREFIX) for one in in_kafka]
+        return all(name in names.split() for names in known)
 
     def delete_topic(self, topic: str) -> None:
         self.brokers.delete_topic(topic)

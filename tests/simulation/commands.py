@@ -43,22 +43,24 @@ FREEZE_MS = 2_000
 PAIRS = ("rebalance_timeout_ms=900", "max_rebalance_retries=2", "strategy=range", "rebalance_debounce_ms=0")
 
 
-def _stop_consumers(cluster: Cluster, draw: Random, group: str) -> None:
+def stop_consumers(cluster: Cluster, draw: Random, group: str, empty_us: int | None = None) -> None:
     """Stop a group's consumers for a while; mostly no other starts meanwhile."""
     now_us = cluster.schedule.now_us
-    cluster.empty_until_us[group] = now_us + draw.randrange(*EMPTY_US)
-    _stop(cluster, group)
-    cluster.schedule.after(PATIENCE_US, _kill, cluster, group)
+    cluster.empty_until_us[group] = now_us + (draw.randrange(*EMPTY_US) if empty_us is None else empty_us)
+    stop(cluster, group)
+    cluster.schedule.after(PATIENCE_US, kill, cluster, group)
     for _ in range(draw.randint(1, 2)):
         cluster.schedule.at(cluster.empty_until_us[group] + draw.randrange(RETURN_US), cluster.add_agent, group)
 
 
-def _stop(cluster: Cluster, group: str) -> None:
+def stop(cluster: Cluster, group: str) -> None:
+    """Ask a group's consumers to end."""
     for agent in cluster.living_agents(group):
         cluster.applications[agent.name].close()
 
 
-def _kill(cluster: Cluster, group: str) -> None:
+def kill(cluster: Cluster, group: str) -> None:
+    """End a group's consumers."""
     for agent in cluster.living_agents(group):
         agent.kill()
 
@@ -75,21 +77,33 @@ def _trying_again(
             with suppress(OffsetsRefusedError, GroupInUseError, GroupChangedError):
                 try_once(zk)
                 return
-            _stop(cluster, group)
+            stop(cluster, group)
             host().sleep(PAUSE_S)
 
     return command
 
 
-def _begin(cluster: Cluster, command: Command) -> OperatorHost:
+def later(cluster: Cluster, delay_us: int, start: Callable[..., None], *arguments: object, **more: object) -> None:
+    """Start a command after a while; the end of the run waits for it."""
+
+    def go_on() -> None:
+        cluster.commands_to_come -= 1
+        start(*arguments, **more)
+
+    cluster.commands_to_come += 1
+    cluster.schedule.after(delay_us, go_on)
+
+
+def begin(cluster: Cluster, command: Command) -> OperatorHost:
+    """Start a command."""
     host = cluster.add_operator(command)
     cluster.schedule.tell("FAULT", f"{host.name} begins")
     return host
 
 
 def _reset_offsets(cluster: Cluster, draw: Random, target: Target) -> None:
-    _stop_consumers(cluster, draw, target.group)
-    cluster.schedule.after(draw.randrange(BEGIN_US), _begin_reset, cluster, draw, target.group)
+    stop_consumers(cluster, draw, target.group)
+    later(cluster, draw.randrange(BEGIN_US), _begin_reset, cluster, draw, target.group)
 
 
 def _begin_reset(cluster: Cluster, draw: Random, group: str) -> None:
@@ -98,7 +112,7 @@ def _begin_reset(cluster: Cluster, draw: Random, group: str) -> None:
         changes = reset_offsets.reset_offsets(zk, group, new_offsets, dry_run=False)
         check_written(host, group, {tp: one.after for tp, one in changes.items() if one.in_zookeeper is not None})
 
-    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, reset))
+    host = begin(cluster, _trying_again(cluster, draw, group, lambda: host, reset))
 
 
 def _earlier(
@@ -112,8 +126,8 @@ def _earlier(
 
 def _import_offsets(cluster: Cluster, draw: Random, target: Target) -> None:
     """Export the offsets of a group without consumers, and import earlier ones of the same partitions."""
-    _stop_consumers(cluster, draw, target.group)
-    cluster.schedule.after(draw.randrange(BEGIN_US), _begin_import, cluster, draw, target.group)
+    stop_consumers(cluster, draw, target.group)
+    later(cluster, draw.randrange(BEGIN_US), _begin_import, cluster, draw, target.group)
 
 
 def _begin_import(cluster: Cluster, draw: Random, group: str) -> None:
@@ -122,13 +136,13 @@ def _begin_import(cluster: Cluster, draw: Random, group: str) -> None:
         changes = move_offsets.import_offsets(zk, group, _earlier(cluster, draw, group, exported), dry_run=False)
         check_written(host, group, {tp: one.after for tp, one in changes.items()})
 
-    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, import_earlier))
+    host = begin(cluster, _trying_again(cluster, draw, group, lambda: host, import_earlier))
 
 
 def _delete_group(cluster: Cluster, draw: Random, target: Target) -> None:
     """Delete a group without consumers, and mostly create it again."""
-    _stop_consumers(cluster, draw, target.group)
-    cluster.schedule.after(draw.randrange(BEGIN_US), _begin_deletion, cluster, draw, target.group)
+    stop_consumers(cluster, draw, target.group)
+    later(cluster, draw.randrange(BEGIN_US), _begin_deletion, cluster, draw, target.group)
 
 
 def _begin_deletion(cluster: Cluster, draw: Random, group: str) -> None:
@@ -138,7 +152,7 @@ def _begin_deletion(cluster: Cluster, draw: Random, group: str) -> None:
             group_lifecycle.create_group(zk, group, settings.decode(cluster.settings(group, SETTINGS[0])))
 
     is_created_again = draw.random() < 0.8
-    host = _begin(cluster, _trying_again(cluster, draw, group, lambda: host, delete))
+    host = begin(cluster, _trying_again(cluster, draw, group, lambda: host, delete))
 
 
 def _operate(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -155,7 +169,7 @@ def _operate(cluster: Cluster, draw: Random, target: Target) -> None:
     if member is not None:
         commands += [_evicting(group, member)] * 4
     for command in draw.sample(commands, 2):  # at the same time
-        _begin(cluster, command)
+        begin(cluster, command)
 
 
 def _altering(group: str, altered: Altered) -> Command:
@@ -202,7 +216,7 @@ def _changes(cluster: Cluster, draw: Random, target: Target) -> list[Altered]:
 
 def _run_change_shards(cluster: Cluster, draw: Random, _target: Target) -> None:
     count = draw.randint(1, shards.MAX_COUNT)
-    _begin(cluster, lambda zk: change_shards.change(zk, count))
+    begin(cluster, lambda zk: change_shards.change(zk, count))
 
 
 COMMANDS: dict[str, Do] = {

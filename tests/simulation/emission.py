@@ -10,6 +10,7 @@ from consumer_agent.records import Record
 from tests.simulation.agent import AgentHost
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.invariants import ROGUE
+from tests.simulation.operators import OperatorHost
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.store import Commit
 from tests.support.zk_model import Change
@@ -80,6 +81,8 @@ class EmissionInvariants:
         for change in offsets:  # before the acks of the same transaction, which end the ownership
             if agent is not None:
                 self._check_commit(agent, self._consumers.get(session_id, ""), change)
+            elif isinstance(host, OperatorHost) and host.may_skip and change.after is not None:
+                self._skip(change.path, _offset(change.after.content))
         for change in changes:
             if "/owners/" in change.path and change.before is None:
                 self._consumers[session_id] = change.path.rpartition("/")[2]
@@ -88,6 +91,13 @@ class EmissionInvariants:
             elif "/owners/" in change.path and change.after is None and agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
                 self.intervals.pop((group, consumer), None)  # it left; if it died, it may emit until its lease ends
+
+    def _skip(self, path: str, offset: int) -> None:
+        """Count records as processed that an operator has said to be."""
+        _, _, _, group, _, topic, number = path.split("/")
+        partition = topic, int(number)
+        key = group, partition, self.stored_life(group, partition)
+        self.finished[key] = max(self.finished.get(key, 0), offset)
 
     def _owners_changed(self, agent: AgentHost | None, change: Change) -> None:
         _, _, _, group, _, consumer = change.path.split("/")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SERVERS = 3
 FOLLOW_DELAY_US = 3_000
+FIRST_ZXID = 1 << 32  # as of the first transaction of a real ensemble: far above every generation
 
 Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
 
@@ -32,6 +33,7 @@ class Ensemble:
         self.schedule = schedule
         self.random = Random(f"{seed}/ensemble")
         self.zk = ZkModel()
+        self.zk.zxid = FIRST_ZXID
         self.zk.has_lasting_watches = seed % 4 != 3
         self.read_limits = draw_limits(seed)
         self.zk.observe = self._committed

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from random import Random
 
-from consumer_agent.membership.offset_books import MARK_PREFIX
 from tests.simulation import shards
+from tests.simulation.backups import BACKUPS
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.commands import COMMANDS
 from tests.simulation.invariants import ROGUE
@@ -235,24 +235,13 @@ def _garble_offset(cluster: Cluster, draw: Random, target: Target) -> None:
 
 def _give_topic_id(cluster: Cluster, draw: Random, target: Target) -> None:
     """Add a topic's id, as a new Kafka version does, or remove it, as an old tool does."""
-    node = cluster.ensemble.zk.nodes.get(paths.topic(target.topic))
-    if node is not None and _is_known_as(cluster, target.topic, f"czxid-{node.created_zxid}"):
+    nodes = cluster.ensemble.zk.nodes
+    node = nodes.get(paths.topic(target.topic))
+    if cluster.is_restoring or paths.RESTORE in nodes:
+        return  # the file knows the topic by its present id
+    if node is not None and cluster.is_known_as(target.topic, f"czxid-{node.created_zxid}"):
         cluster.rename_topic(target.topic, has_id=not cluster.topic_ids[target.topic] or draw.random() < 0.3)
         cluster.schedule.tell("FAULT", f"{target.topic} has the id {cluster.topic_ids[target.topic]!r}")
-
-
-def _is_known_by_id(cluster: Cluster) -> bool:
-    """Whether every mark names its topic's id; only then is a copy recognized."""
-    return all(_is_known_as(cluster, topic, cluster.topic_ids[topic]) for topic in cluster.incarnations)
-
-
-def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
-    """Whether all marks contain this name of a topic: with neither of its names left, it would be another topic."""
-    nodes = cluster.ensemble.zk.nodes
-    marks = [nodes[path].content for group in GROUPS if (path := paths.offsets(group, topic)) in nodes]
-    in_kafka = [text for (_group, tp), (_offset, text) in cluster.brokers.offsets.items() if tp[0] == topic]
-    known = [mark.decode(errors="replace") for mark in marks] + [text.removeprefix(MARK_PREFIX) for text in in_kafka]
-    return all(name in names.split() for names in known)
 
 
 def _copy_tree(cluster: Cluster, draw: Random, _target: Target) -> None:
@@ -265,7 +254,7 @@ def _copy_tree(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 def _copied(cluster: Cluster, with_ephemerals: bool) -> None:
     """Use the copy; `with_ephemerals`: the tool copied ephemeral nodes too, as persistent ones."""
-    if _is_known_by_id(cluster):
+    if cluster.is_known_by_id():
         zk = cluster.ensemble.zk
         nodes = [(path, node) for path, node in sorted(zk.nodes.items()) if path.startswith(paths.GROUPS)]
         ephemeral = [Create(path, node.content) for path, node in nodes if node.ephemeral_owner]
@@ -278,7 +267,7 @@ def _copied(cluster: Cluster, with_ephemerals: bool) -> None:
 
 
 def _recreate_topics(cluster: Cluster, draw: Random, _target: Target) -> None:
-    if _is_known_by_id(cluster) and paths.BROKER_TOPICS in cluster.ensemble.zk.nodes:
+    if cluster.is_known_by_id() and paths.BROKER_TOPICS in cluster.ensemble.zk.nodes:
         _delete_all(cluster, paths.BROKER_TOPICS)
         cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write_topics)
 
@@ -415,7 +404,7 @@ def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
         cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
 
 
-OTHERS = STRANGE | COMMANDS
+OTHERS = STRANGE | COMMANDS | BACKUPS
 HOSTILE: dict[str, Do] = OTHERS | {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS.keys() - OTHERS.keys()}
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.simulation.agent import AgentHost
+from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.ensemble import Ensemble
+from tests.simulation.host import Host
 from tests.simulation.invariants import TreeInvariants
 from tests.simulation.operators import OperatorHost
 from tests.simulation.promises import BrokenPromiseError
@@ -25,6 +28,7 @@ class OperatorInvariants:
     def committed(self, session_id: int, _operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         host = self._ensemble.hosts.get(session_id)
         if not isinstance(host, OperatorHost):
+            self._check_barrier(host, changes)
             return
         for change in changes:
             group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""]
@@ -37,8 +41,21 @@ class OperatorInvariants:
             if change.after is not None:
                 host.versions[change.path], host.written[change.path] = change.after.version, change.after.content
 
+    def _check_barrier(self, host: Host | None, changes: tuple[Change, ...]) -> None:
+        """Check that no coordinator leads, and no agent stores offsets, while a restore is not complete."""
+        if paths.RESTORE not in self._ensemble.zk.nodes:
+            return
+        for change in changes:
+            is_of_agent = isinstance(host, AgentHost) and "/offsets/" in change.path
+            if change.path.startswith(f"{paths.GROUPS}/") and (isinstance(host, CoordinatorHost) or is_of_agent):
+                raise BrokenPromiseError("restore", f"{host and host.name} wrote {change.path} in a part of a tree")
+
     def _check_offset(self, host: OperatorHost, group: str, partition: TopicPartition) -> None:
-        if holders := self._tree.holders.get((group, partition)):
+        holders = self._tree.holders.get((group, partition), set())
+        if host.is_restoring:  # an evicted consumer stores nothing, and its lease is waited for before the next start
+            known = self._tree.consumers
+            holders = {name for name in holders if partition not in known[group, name].evicted}
+        if holders:
             raise BrokenPromiseError("reset", f"{host.name} wrote the offset of {partition}, which {holders} may read")
 
     def _check_settings(self, host: OperatorHost, change: Change) -> None:

@@ -6,8 +6,9 @@ killed, interrupted or suspended, lose its connection or be refused, at any of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,8 @@ from tests.simulation.host import Host
 from tests.simulation.network import LONG_SLOW_US, VERY_SLOW_US, Connection
 from tests.simulation.refusing import Refusing
 from tests.simulation.schedule import Schedule
-from zkrebalancer.operations import audit, group_lifecycle, starts_pause
+from zkrebalancer.operations import audit, backup, group_lifecycle, starts_pause
+from zkrebalancer.operations.backup_file import Node
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Call,
@@ -62,6 +64,8 @@ class OperatorHost(Host):
         self.ensemble = ensemble
         self.versions: dict[str, int] = {}  # path -> version that it has read or written last
         self.written: dict[str, bytes] = {}  # path -> content that it has written last
+        self.is_restoring = False  # it puts the whole tree back
+        self.may_skip = False  # its operator has said that records before the offsets that it writes are done
         self.connection = Connection(ensemble, self, SESSION_MS, self._handle, reads_together=False)
         self._command = command
         self._greenlet = _Run(self)
@@ -221,6 +225,23 @@ class OperatorZk:
         return replies
 
 
+class Disk:
+    """Replaces `backup_file`: a file appears when it is complete."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, list[Node]] = {}
+
+    def write(self, file: Path, nodes: Iterable[Node], _now_ms: int) -> int:
+        self.files[file] = [*nodes]
+        return len(self.files[file])
+
+    def check(self, file: Path, _is_left_out: Callable[[str], bool]) -> int:
+        return len(self.files[file])
+
+    def read(self, file: Path) -> Iterator[Node]:
+        return iter(self.files[file])
+
+
 def _host() -> OperatorHost:
     current = getcurrent()
     assert isinstance(current, _Run)
@@ -232,7 +253,7 @@ def _name() -> Any:
 
 
 @contextmanager
-def in_virtual_time(seed: int) -> Iterator[None]:
+def in_virtual_time(seed: int, disk: Disk) -> Iterator[None]:
     """Let operations sleep and read clocks in virtual time, and make few writes at once in some runs."""
     draw = Random(f"{seed}/operators")
     patches: list[tuple[Any, str, object]] = [
@@ -241,6 +262,10 @@ def in_virtual_time(seed: int) -> Iterator[None]:
         (starts_pause, "uuid4", _name),
         (starts_pause, "MAX_WRITES_PER_TRANSACTION", draw.choice((1, 2, 500))),
         (group_lifecycle, "MAX_NODES_AT_ONCE", draw.choice((3, 5_000))),
+        (backup, "backup_file", disk),
+        (backup, "secrets", SimpleNamespace(token_hex=lambda _bytes: _name().hex)),
+        (backup, "MAX_READS", draw.choice((3, 200))),
+        (backup, "MAX_WRITES", draw.choice((2, 200))),
         (audit, "clock", SimpleNamespace(epoch_ms=lambda: _host().wall_ms())),
     ]
     with ExitStack() as stack:

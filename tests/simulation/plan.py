@@ -93,6 +93,9 @@ HOSTILE_WEIGHTS = {
     "delete_group": 4,
     "import_offsets": 4,
     "operate": 8,
+    "back_up": 3,
+    "restore": 4,
+    "restore_offsets": 4,
     "starve_agent": 3,
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tests.simulation import shards
 from tests.simulation.agent import AgentHost
+from tests.simulation.backups import unfinished
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.faults import resume, suspend
 from tests.simulation.hostile import repair
@@ -45,6 +46,7 @@ def calm_down(cluster: Cluster) -> None:
         resume(process)
     cluster.run_until_no_problem(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     cluster.run_until_no_problem(lambda: next(_running(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_no_problem(lambda: next(unfinished(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for group in GROUPS:  # a deletion may have been the last command to end
         cluster.write(Create(paths.group(group), cluster.settings(group, SETTINGS[0])))
     for application in cluster.applications.values():
@@ -84,6 +86,8 @@ def _stuck(cluster: Cluster) -> Iterator[str]:
 
 def _running(cluster: Cluster) -> Iterator[str]:
     """Yield commands of operators that have not ended."""
+    if cluster.commands_to_come:
+        yield f"{cluster.commands_to_come} commands have not begun"
     for host in cluster.living_operators():
         yield f"{host.name} still runs"
 

@@ -70,7 +70,7 @@ def run(
     prepare(cluster)
     failure = None
     try:
-        with limits.set_to(dict(plan.limits)), operators.in_virtual_time(plan.seed):
+        with limits.set_to(dict(plan.limits)), operators.in_virtual_time(plan.seed, cluster.disk):
             _perform(cluster)
     except BrokenPromiseError as error:
         failure = Failure(plan, error.name, str(error), cluster.schedule.now_us, cluster.schedule.story)

@@ -42,6 +42,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     SetContent,
+    Sync,
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
@@ -93,6 +94,7 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
         ZooKeeperRefusedError: a node may not be read: a backup without it would be useless.
 
     """
+    zk.perform(Sync(paths.CONSUMERS), ABSENT)  # the server may lag: offsets would be of before the backup
     if not exists(zk, paths.CONSUMERS):
         raise NothingToKeepError(f"there is no {paths.CONSUMERS} here; --zookeeper needs the chroot that Kafka uses")
     if exists(zk, paths.RESTORE):

@@ -138,8 +138,9 @@ class Departures:
 
     def _swept(self, reply: Reply, consumer: str, tries: int, deletes: list[Delete], is_last: bool) -> None:
         given = paths.given(self._view.group, consumer)
-        if reply == Refused(Refusal.NO_NODE, len(deletes) - 1) and deletes[-1].path == given:
-            self._view.recorded.discard(consumer)  # gone with its group, or deleted by hand
+        at = len(deletes) - 1
+        if reply in {Refused(Refusal.NO_NODE, at), Refused(Refusal.NOT_EMPTY, at)} and deletes[at].path == given:
+            self._view.recorded.discard(consumer)  # gone with its group, or deleted by hand; or a foreign node is below
         if isinstance(reply, Refused) and tries == 0:
             self._scheduler.warn(f"the nodes that {consumer} left behind could not be removed")
         elif isinstance(reply, Refused) or not is_last:

@@ -20,7 +20,7 @@ from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations.backup import GENERATION_STEP, NothingToKeepError, RestoreLostError, RestoreRefusedError
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent, Sync
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Initial, Merge, Order, Request, Round, Settings
 
@@ -301,6 +301,20 @@ def test_a_tree_into_which_somebody_may_write_is_not_replaced(tmp_path: Path, pa
         restored(world, file, overwrite=True)
     assert str(refused.value) == why
     assert world.zk.nodes.keys() == before
+
+
+def test_a_backup_is_not_of_a_server_that_lags(tmp_path: Path) -> None:
+    """In `back_up`, do not sync first."""
+    world = world_with(partitions=PARTITIONS)
+    perform, calls = world.zk.perform, list[Call]()
+
+    def noted(call: Call, session_id: int = 0) -> Reply:
+        calls.append(call)
+        return perform(call, session_id)
+
+    world.zk.perform = noted  # type: ignore[method-assign]
+    operation.back_up(client(world), tmp_path / "backup", 1, nothing)
+    assert calls[0] == Sync(paths.CONSUMERS)
 
 
 def test_a_counter_that_cannot_be_read_is_replaced_by_that_of_the_backup(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from tests.support.groups import require_eviction_despite
+from tests.support.groups import require_eviction_despite, world_with
 from tests.support.world import GROUP, SESSION_MS, Agent, World
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, Refusal, Refused, Reply, SetContent
@@ -14,6 +14,7 @@ from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import batch, facts, moving
 from zkrebalancer.rebalance.batch import GivenRecords
 from zkrebalancer.rebalance.effects import Now, Request
@@ -416,3 +417,14 @@ def test_records_are_written_after_a_group_is_read_again_while_one_was_written()
         assert len(scheduler.take_effects()) == 1
         scheduler.forget("g")
         records.reset()
+
+
+def test_a_foreign_node_below_the_record_of_a_dead_consumer_does_not_keep_its_channel() -> None:
+    """In `Departures._swept`, try again with the record: it cannot be deleted, and nothing else is."""
+    world = world_with(GroupSettings(), "a")
+    agent = world.agents["a"]
+    world.zk.perform(Multi((Create(f"{paths.given(GROUP, agent.name)}/stranger"),)))
+    world.kill_agent(agent)
+    world.pass_time(30_000)
+    assert paths.channel(GROUP, agent.name) not in world.zk.nodes
+    assert f"{paths.given(GROUP, agent.name)}/stranger" in world.zk.nodes
