@@ -11,6 +11,16 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.documents import UNKNOWN
 
 
+def missed(consumer: Consumer, held: Mapping[TopicPartition, int]) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Return partitions that are held in these generations and were given up or assigned anew, and those to hold."""
+    shared = consumer._frontend.shared  # noqa: SLF001  # both are parts of one API
+    with shared.lock:
+        generations = shared.buffer.generations()
+        known = {tp: generation for tp, generation in generations.items() if shared.is_known(tp)}
+    gone = sorted(tp for tp, generation in held.items() if known.get(tp) != generation)
+    return gone, sorted(tp for tp, generation in known.items() if held.get(tp) != generation)
+
+
 class CentralSource:
     """Reads a consumer's batches."""
 
@@ -18,7 +28,7 @@ class CentralSource:
         """Start without partitions; `hooks` are called within the consumer's polls."""
         self._consumer = consumer
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
-        self._held: set[TopicPartition] = set()
+        self._held: dict[TopicPartition, int] = {}  # with their generations
         self._identities: dict[str, str] = {}  # of topics
         self._batch = Batch()
         self.has_lost = self.was_revoked = False
@@ -27,18 +37,30 @@ class CentralSource:
         self.hooks = {Tell.ASSIGNED: self._assigned, Tell.REVOKE: self._revoked, Tell.LOST: self._lost}
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self._held.update(partitions)
-        origins = self._frontend.shared.origins
+        origins, generations = self._frontend.shared.origins, self._consumer.generation()
         self._identities.update({tp[0]: origins[tp].identity for tp in partitions if tp in origins})
         self.rebalances += 1
+        self._held |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
-        self._held.difference_update(partitions)
+        self._forget(partitions)
         self.rebalances += 1
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
-        self._held.difference_update(partitions)
         self.has_lost = True
+        self._forget(partitions)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._held.pop(partition, None)
+
+    def catch_up(self) -> None:
+        """Do what a signal's exception has cut off: a callback that has begun is not called again."""
+        gone, new = missed(self._consumer, self._held)
+        if gone:  # revoked or lost: to reset is right for both
+            self._lost(gone)
+        if new:
+            self._assigned(new)
 
     @property
     def consumer(self) -> str | None:
@@ -76,6 +98,10 @@ class CentralSource:
     def poll_nothing(self, timeout_s: float) -> None:
         """Run callbacks."""
         self._consumer.poll(timeout_s, max_records=0)
+
+    def give_back(self) -> None:
+        """Return the last batch again."""
+        self.seek(self.first_offsets(self._batch))
 
     def first_offsets(self, batch: Batch) -> dict[TopicPartition, int]:
         """Return the first offset of each partition in a batch."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import confluent_kafka
@@ -75,8 +76,8 @@ class ClassicSource:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue from these offsets; queued records are dropped. After another assignment, that has to be placed."""
         wanted = dict(positions)
-        self._batch = []
         self._require_done(lambda: self._assign_at(wanted) if self._known == self.rebalances else None)
+        self._batch = []
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Begin with all assigned partitions: at these offsets, or where the group is; not after another assignment."""
@@ -99,7 +100,9 @@ class ClassicSource:
                 self._changed.wait(left_s)
             self._known = self.rebalances
             count = min(len(self._queue), self._max_poll_records)
-            self._batch = [self._queue.popleft() for _ in range(count)]
+            self._batch = list(islice(self._queue, count))
+            for _ in range(count):
+                self._queue.popleft()
         self._raise_failure()
         return self._batch
 
@@ -110,6 +113,14 @@ class ClassicSource:
             self._flows = False
             self._changed.wait(timeout_s)
         self._raise_failure()
+
+    def catch_up(self) -> None:
+        """Do nothing: no signal's exception interrupts the event thread, which runs the callbacks."""
+
+    def give_back(self) -> None:
+        """Return the last batch again."""
+        if self._batch:
+            self.seek(self.first_offsets(self._batch))
 
     def first_offsets(self, batch: list[Message]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition in a batch."""
@@ -137,15 +148,14 @@ class ClassicSource:
         if is_clean:
             self.finish()
         self._is_running = False
-        if self._is_started:
-            self._thread.join(END_TIMEOUT_S)
-        else:
+        self._thread.join(END_TIMEOUT_S)
+        if not self._thread.has_begun:  # it closes the client
             self._client.close()
 
     def _start(self) -> None:
         if not self._is_started:
-            self._is_started = True
             self._thread.start()
+            self._is_started = True
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -155,17 +165,22 @@ class ClassicSource:
         """Let the event thread do something between two polls; return whether it has done it within a time limit."""
         if not self._is_started:
             return True
-        done: list[bool] = []
+        done, cancelled = list[bool](), list[bool]()
 
         def run() -> None:
-            task()
-            done.append(True)
+            if not cancelled:
+                task()
+                done.append(True)
 
         deadline_s = time.monotonic() + TASK_TIMEOUT_S
-        with self._changed.lock:
-            self._tasks.append(run)
-            while not done and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
-                self._changed.wait(left_s)
+        try:
+            with self._changed.lock:
+                self._tasks.append(run)
+                while not done and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
+                    self._changed.wait(left_s)
+        except BaseException:  # a signal's: done later, it would move what the application has read by then
+            cancelled.append(True)
+            raise
         self._raise_failure()
         return bool(done)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch
+from consumer_agent.region.central_source import missed
 from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint, Handlers
 from consumer_agent.runtime.clock import now_ms
@@ -33,6 +34,7 @@ class PartitionStates:
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
         self._processed: dict[TopicPartition, int] = {}  # next offsets, of partitions that the application knows
         self._stored: dict[TopicPartition, int | None] = {}  # next offsets of the copies that are valid
+        self._restored: dict[TopicPartition, int] = {}  # generations of the partitions whose state was restored
         self._batch = Batch()
         self._is_given = True  # the application got the batch
         self._due_s = time.monotonic() + every_s
@@ -46,9 +48,13 @@ class PartitionStates:
 
     def batches(self) -> Iterator[Batch]:
         """Return batches, until the consumer is closed, or stopped."""
+        is_first = True
         while not self._frontend.is_closed and not self._is_stopped:
             self._is_torn = True
             self._processed_batch()
+            if is_first:
+                self._catch_up()
+                is_first = False
             if time.monotonic() >= self._due_s:
                 self._store_and_commit(list(self._processed))
             self._is_given = False
@@ -73,6 +79,7 @@ class PartitionStates:
     def checkpoint(self, timeout_s: float) -> bytes:
         """Store the states of all partitions, commit, and return their offsets."""
         self._processed_batch()
+        self._catch_up()
         self._store_and_commit(list(self._processed), timeout_s)
         self._is_torn = False
         return documents.encode_merge(Merge(1, self._processed))
@@ -86,6 +93,7 @@ class PartitionStates:
 
         """
         self._processed_batch()
+        self._catch_up()
         held = set(self._processed)
         if data is None:
             begins: Mapping[TopicPartition, int] = self._consumer.beginning_offsets(held, timeout_s=timeout_s)
@@ -104,10 +112,8 @@ class PartitionStates:
 
     def close(self, *, is_clean: bool) -> None:
         """Leave the group; if clean, and not within a batch, what was processed is stored first."""
-        if self._is_closed:
-            return
-        self._is_closed, is_clean = True, is_clean and not self._is_torn
-        self._may_store = is_clean
+        is_clean = is_clean and not self._is_torn and not self._is_closed
+        self._is_closed, self._may_store = True, is_clean
         if is_clean:
             self._processed_batch()
         self._consumer.close()
@@ -117,12 +123,24 @@ class PartitionStates:
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         """Restore the states of new partitions as of their committed offsets."""
         self.figures.rebalances += 1
+        self._restore_new(partitions)
+
+    def _catch_up(self) -> None:
+        """Do what a signal's exception has cut off: a callback that has begun is not called again."""
+        gone, new = missed(self._consumer, self._restored)
+        if gone:
+            self._forget(gone)
+        if new:
+            self._restore_new(new)
+
+    def _restore_new(self, partitions: list[TopicPartition]) -> None:
         begun_ms = now_ms()
-        positions = self._consumer.position()
+        generations, positions = self._consumer.generation(), self._consumer.position()
         committed = self._consumer.committed(partitions)
         self._stored.update(committed)
         self._processed.update({tp: positions[tp] for tp in partitions if tp in positions})
         self._handlers.reset(Checkpoint(offsets=committed))
+        self._restored |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
         self.figures.resets.note(now_ms() - begun_ms)
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
@@ -137,6 +155,7 @@ class PartitionStates:
         for partition in partitions:
             self._processed.pop(partition, None)
             self._stored.pop(partition, None)
+            self._restored.pop(partition, None)
 
     # ---- what both consist of
 

@@ -46,6 +46,12 @@ class BatchSource(Source, Protocol):
     def poll_nothing(self, timeout_s: float) -> None:
         """Run callbacks and show that the application is alive, and return no records."""
 
+    def catch_up(self) -> None:
+        """Do what callbacks have left undone that a signal's exception has cut off."""
+
+    def give_back(self) -> None:
+        """Return the records of the last `poll` again."""
+
     def first_offsets(self, batch: Any) -> dict[TopicPartition, int]:  # noqa: ANN401
         """Return the offset of each partition's first record in a batch."""
 
@@ -87,15 +93,21 @@ class Rounds:
         self._has_flowed = False  # the consumer may have joined its group
         self._is_started = self._is_closed = self._is_stopped = False
         self._is_torn = False  # a batch is in hand, or is being read: it may be processed in part, or not at all
+        self._is_given = True  # the application got the last batch
 
     # ---- the application's calls
 
     def batches(self) -> Iterator[Any]:
         """Return batches, until closed or stopped."""
+        is_first = True
         while not self._is_closed and not self._is_stopped:
             self._is_torn = True
+            if is_first:
+                self._source.catch_up()
+                is_first = False
             batch = self._next()
             if batch is not None:  # no call in between: a signal's handler may raise
+                self._is_given = True
                 yield batch
             self._is_torn = False
 
@@ -108,13 +120,16 @@ class Rounds:
         if not self._may_flow() or (self._source.arrived and not self._place()):
             self._idle()
             return None
+        self._is_given = False
         batch = self._source.poll(BRAKE_S)
-        try:
-            may_be_returned = self._begin_records(batch)
-        except BaseException:  # such as Ctrl-C
-            self._source.seek(self._source.first_offsets(batch))
-            raise
-        return batch if may_be_returned else None
+        return batch if self._begin_records(batch) else None
+
+    def _finish(self) -> None:
+        """Note that the last batch is processed; if the application did not get it, return it again."""
+        if not self._is_given:
+            self._source.give_back()
+            self._is_given = True
+        self._source.finish()
 
     def _begin_records(self, batch: Any) -> bool:  # noqa: ANN401
         """Note where a batch begins; return whether it may be returned. Otherwise it is fetched again."""
@@ -128,7 +143,7 @@ class Rounds:
         return False
 
     def _may_flow(self) -> bool:
-        self._source.finish()
+        self._finish()
         self._note_source()
         self._follow()
         return self._phase is Phase.FLOW and self._session.is_fresh
@@ -169,10 +184,11 @@ class Rounds:
 
         """
         self._require_open()
+        self._source.catch_up()
         asked, before = False, self._session.order
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            self._source.finish()
+            self._finish()
             self._follow()
             order = self._session.order
             if self._phase is Phase.FLOW and not asked:
@@ -196,10 +212,11 @@ class Rounds:
         self._require_open()
         if data is not None:
             self._check(data)
+        self._source.catch_up()
         asked, deadline_s = False, time.monotonic() + timeout_s
         done = self.member.done
         while time.monotonic() < deadline_s:
-            self._source.finish()
+            self._finish()
             self._follow()
             if self._phase is Phase.FLOW and not asked:
                 done = self.member.done
@@ -242,10 +259,9 @@ class Rounds:
         """Leave: if clean, with a last checkpoint, so that the others need not reset.
 
         After the iteration was left within a batch, there is no last checkpoint: the state may reflect half of it.
+        After an interrupt, closing again does the rest, without a last checkpoint.
         """
-        if self._is_closed:
-            return
-        self._is_closed, is_clean = True, is_clean and not self._is_torn
+        self._is_closed, is_clean = True, is_clean and not self._is_torn and not self._is_closed
         try:
             if self._is_started and is_clean and self._has_flowed:
                 self._leave()
@@ -256,8 +272,7 @@ class Rounds:
             try:
                 self._source.close(is_clean=is_clean)
             finally:
-                if self._is_started:
-                    self._session.close()
+                self._session.close()
 
     def _leave(self) -> None:
         """Make the last checkpoint; the region knows then that this member goes."""
@@ -268,7 +283,7 @@ class Rounds:
             self._idle()
 
     def _has_left(self) -> bool:
-        self._source.finish()
+        self._finish()
         self._follow()
         return self._phase is Phase.LEFT
 

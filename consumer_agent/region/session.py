@@ -96,7 +96,7 @@ class RegionSession:
     # ---- the application's thread
 
     def start(self) -> None:
-        """Start the thread; raises RuntimeError if the operating system starts no more."""
+        """Start the thread; raises RuntimeError if the operating system starts no more. It may be called again."""
         self._thread.start()
 
     @property
@@ -125,7 +125,7 @@ class RegionSession:
         return [reply or LOST for reply in task.replies]
 
     def close(self) -> None:
-        """End the session and the thread."""
+        """End the session and the thread, if it was started. After an interrupt, call it again."""
         with self.changed.lock:
             self._is_running = False
             self._wake()

@@ -137,15 +137,21 @@ class Thread:
     def __init__(self, target: Callable[[], None], name: str) -> None:
         """Prepare; nothing runs before `start`."""
         self._target = target
-        self._python_thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._new_thread = partial(threading.Thread, target=self._run, name=name, daemon=True)
+        self._python_thread = self._new_thread()
         self._is_patched = _is_patched()  # then the thread above would be a greenlet
         self._ended = Condition(new_lock())
         self.ident: int | None = None  # while it runs
-        self.is_alive = False
+        self.is_alive = self.has_begun = False
+        self._is_in_doubt = False  # whether an interrupt has come before or after the thread was started
 
     def start(self) -> None:
-        """Start the thread."""
-        self.is_alive, handled = True, sys.exc_info()[1]
+        """Start the thread. After an interrupt, call it again: it runs once; or `join`, then it begins no more."""
+        if self.has_begun:
+            return
+        if self._is_in_doubt:
+            self._python_thread = self._new_thread()
+        self.is_alive, self._is_in_doubt, handled = True, True, sys.exc_info()[1]
         try:
             if self._is_patched:
                 _start_new_thread(self._run, ())
@@ -154,14 +160,17 @@ class Thread:
         except RuntimeError as error:
             interrupt = error.__context__
             if interrupt is None or interrupt is handled:
-                self.is_alive = False
+                self.is_alive = self._is_in_doubt = False
                 raise
             raise interrupt from None  # a signal's: Python waits for the thread with a lock that it then releases twice
+        self._is_in_doubt = False
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has ended, but no longer than this."""
         deadline_s = time.monotonic() + timeout_s
         with self._ended.lock:
+            if self._is_in_doubt and not self.has_begun:
+                self.is_alive = False
             while self.is_alive and time.monotonic() < deadline_s:
                 self._ended.wait(deadline_s - time.monotonic())
             is_at_its_end = not self.is_alive
@@ -169,7 +178,10 @@ class Thread:
             self._python_thread.join(timeout_s)
 
     def _run(self) -> None:
-        self.ident = get_ident()
+        with self._ended.lock:
+            if self.has_begun or not self.is_alive:  # started twice, or joined before
+                return
+            self.ident, self.has_begun = get_ident(), True
         try:
             self._target()
         finally:

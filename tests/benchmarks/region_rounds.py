@@ -69,7 +69,7 @@ class FixedSource:
     def finish(self) -> None:
         """Have nothing to finish."""
 
-    drained = finish
+    drained = catch_up = give_back = finish
 
     def close(self, *, is_clean: bool) -> None:
         """Have nothing to close."""

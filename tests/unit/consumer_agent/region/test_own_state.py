@@ -75,7 +75,8 @@ def test_figures_have_the_last_and_the_longest_duration() -> None:
 def test_a_commit_without_an_outcome_ends_no_iteration_and_is_repeated(error: Exception) -> None:
     """ZooKeeper is away, for example. The former copies stay until a commit has said which one is valid."""
     consumer, handlers = mock.Mock(), mock.Mock()
-    consumer._frontend.is_closed = False
+    consumer._frontend = mock.MagicMock(is_closed=False)
+    consumer._frontend.shared.buffer.generations.return_value = {}
     states = PartitionStates(consumer, 3_600.0, handlers)
     batch = mock.MagicMock()
     batch.by_partition.return_value = {("orders", 0): [mock.Mock(offset=6)]}
@@ -99,7 +100,9 @@ class PlayedStates:
 
     def __init__(self) -> None:
         self.consumer, self.handlers = mock.Mock(), mock.Mock()
-        self.consumer._frontend.is_closed = False
+        self.consumer._frontend = mock.MagicMock(is_closed=False)
+        self.consumer.generation.return_value = {ORDERS: 1}
+        self.consumer._frontend.shared.buffer.generations.return_value = {ORDERS: 1}
         self.consumer.committed.return_value = {ORDERS: 5}
         self.consumer.position.return_value = {ORDERS: 5}
         batch = mock.MagicMock()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from psycopg.pq import TransactionStatus
@@ -14,8 +16,11 @@ from consumer_agent.region import ConsistentRegion, KafkaSink
 from consumer_agent.region.postgres_sink import PostgresSink
 from consumer_agent.runtime.notices import Tell
 from tests.unit.consumer_agent.region.servers import Connection, Kafka, Postgres
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, Signal, interrupted_at_each_point
+from zkrebalancer.protocol.calls import Call, Done, Reply
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.region.roles import Phase
+from zkrebalancer.region.states import RegionState
 
 STRIDES = [pytest.param(1, marks=pytest.mark.long), 31]
 
@@ -27,10 +32,13 @@ class RegionSetting(Setting):
         super().__init__()
         self.shared.origins[PARTITION] = Origin("id", 0)
         self.shared.tell(Tell.ASSIGNED, [PARTITION])
-        self.consumer.poll(0.0, max_records=0)
         self.waits = 0
         self.shared.changed.wait_for_change = self._wait  # type: ignore[method-assign, assignment]
         self.make_database()
+        if self.is_announced:
+            self.consumer.poll(0.0, max_records=0)
+
+    is_announced = True
 
     def make_database(self) -> None:
         self.database = sqlite3.connect(":memory:")
@@ -126,6 +134,10 @@ class KafkaSetting(RegionSetting):
         with self.kafka.patched():
             super().one_batch()
 
+    def all_batches(self) -> None:
+        with self.kafka.patched():
+            super().all_batches()
+
     def sink(self) -> Any:
         return self.kafka_sink
 
@@ -145,10 +157,8 @@ class KafkaSetting(RegionSetting):
 
 
 OF_EACH_SINK = pytest.mark.parametrize("kind", [RegionSetting, PostgresSetting, KafkaSetting])
-IGNORES_DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a deallocation
 
 
-@IGNORES_DROPPED
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("again_after", [0, 3, 20])
@@ -188,15 +198,18 @@ def test_no_result_is_lost_or_doubled_by_an_interrupt(
 class StateSetting(RegionSetting):
     """A region whose application keeps a state for each partition."""
 
+    recovery = "partition"
+
     def made(self, **settings: Any) -> Consumer:
         self.stored: dict[TopicPartition, int | None] = {}
+        self.restored: list[object] = []
         consumer = Consumer(**settings)
         self.region = ConsistentRegion(
             consumer,
             name="r",
-            recovery="partition",
+            recovery=self.recovery,
             on_checkpoint=lambda checkpoint: self.stored.update(checkpoint.offsets or {}),
-            on_reset=lambda _checkpoint: None,
+            on_reset=self.restored.append,
         )
         return consumer
 
@@ -209,11 +222,63 @@ class StateSetting(RegionSetting):
 
     told_to_iterate = False
 
+    def check(self) -> None:
+        """See whether a checkpoint has all."""
+        assert self.restored
+        self.region.checkpoint()
+        assert self.stored == {PARTITION: COUNT}
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
+
+class NewStateSetting(StateSetting):
+    """The same, whose first poll restores the state."""
+
+    is_announced = False
+
+
+class Order:
+    """A session of a member of a region, whose calls are all done."""
+
+    order, failure, ends, is_fresh, session_id, order_ms = mock.Mock(), None, 0, True, 1, 0
+    is_closed = False
+
+    def start(self) -> None: ...
+
+    def perform(self, calls: Sequence[Call]) -> list[Reply]:
+        return [Done((None,)) for _ in calls]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class GroupSetting(StateSetting):
+    """A region that recovers as a group, where records flow."""
+
+    recovery, is_announced = "group", False
+
+    def made(self, **settings: Any) -> Consumer:
+        consumer = super().made(**settings)
+        self.session = Order()
+        rounds: Any = self.region._own
+        rounds._session, rounds._seen, rounds._is_started = self.session, self.session.order, True
+        rounds._phase, rounds._registered_in = Phase.FLOW, 0
+        rounds.member.zxid, rounds.member.state = 5, RegionState.SUBSCRIBED
+        self.rounds = rounds
+        return consumer
+
+    def check(self) -> None:
+        self.rounds._may_flow()
+        assert self.rounds._source.held() == {PARTITION: COUNT}
+        assert self.consumer.finished() == {PARTITION: COUNT}
+
+
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("before", [0, 1])
-def test_no_batch_counts_as_processed_that_the_application_did_not_get(before: int, stride: int) -> None:
+@pytest.mark.parametrize("again_after", [0, 3, 20])
+@pytest.mark.parametrize("kind", [StateSetting, NewStateSetting, GroupSetting])
+def test_no_batch_counts_as_processed_that_the_application_did_not_get(
+    kind: type[StateSetting], again_after: int, before: int, stride: int
+) -> None:
+    """Nor is one returned before the state of its partition was restored."""
     state: list[int] = []
 
     def prepare(setting: Any) -> None:
@@ -225,7 +290,8 @@ def test_no_batch_counts_as_processed_that_the_application_did_not_get(before: i
     for setting, result, is_interrupted in interrupted_at_each_point(
         lambda one: one.next_batch(),  # type: ignore[attr-defined]
         prepare,
-        kind=StateSetting,
+        again_after,
+        kind=kind,
         stride=stride,
     ):
         assert isinstance(setting, StateSetting)
@@ -235,5 +301,55 @@ def test_no_batch_counts_as_processed_that_the_application_did_not_get(before: i
             setting.in_own_thread(setting.fetcher_round)
             state.extend(record.offset for record in setting.next_batch())
         assert state == list(range(COUNT))
-        setting.region.checkpoint()
-        assert setting.stored == {PARTITION: COUNT}
+        setting.check()
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+def test_lost_partitions_reset_the_group_though_the_callback_was_interrupted(stride: int) -> None:
+    def prepare(setting: Any) -> None:
+        setting.next_batch()
+        setting.shared.forget([PARTITION])
+        setting.shared.tell(Tell.LOST, [PARTITION])
+
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.consumer.poll(0.0, max_records=0), prepare, kind=GroupSetting, stride=stride
+    ):
+        assert isinstance(setting, GroupSetting)
+        setting.consumer.poll(0.0, max_records=0)
+        setting.rounds._source.catch_up()
+        assert setting.rounds._source.has_lost
+        assert setting.rounds._source.held() == {}
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("kind", [RegionSetting, StateSetting, GroupSetting])
+def test_closing_a_region_again_ends_what_was_interrupted(kind: type[RegionSetting], stride: int) -> None:
+    for setting, _, _ in interrupted_at_each_point(lambda one: one.region.close(), kind=kind, stride=stride):  # type: ignore[attr-defined]
+        setting.region.close()  # type: ignore[attr-defined]
+        assert setting.frontend._is_ended
+        if isinstance(setting, GroupSetting):
+            assert setting.session.is_closed
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@OF_EACH_SINK
+def test_a_stop_by_a_signals_handler_ends_the_iteration_between_two_batches(
+    kind: type[RegionSetting], stride: int
+) -> None:
+    at, ends = 1, set[int]()
+    while True:
+        setting = kind()
+        signal = Signal(at, setting.region.stop)
+        signal.during(setting.all_batches)
+        assert not setting.has_open()
+        count = len(setting.results())
+        assert setting.results() == list(range(count))
+        assert setting.consumer.finished().get(PARTITION, 0) == count
+        setting.region.stop()
+        assert not list(setting.region)
+        setting.end()
+        ends.add(count)
+        if signal.points < at:
+            break
+        at += stride
+    assert ends >= {5, 10, COUNT}
