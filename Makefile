@@ -104,6 +104,7 @@ mutation-score: setup
 
 interruptions: setup
 	$(BIN)/python -m tests.interruptions
+	$(BIN)/python -m pytest -q -m long $(wildcard tests/unit/consumer_agent/*/test_*interrupts.py)
 
 model: setup
 	$(BIN)/python -m tests.model

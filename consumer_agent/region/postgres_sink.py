@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import psycopg
@@ -42,8 +43,11 @@ READ = """
     WHERE group_name = %s ORDER BY stored.topic, stored.partition FOR UPDATE OF stored
 """
 STORE = """
-    UPDATE consumer_progress SET identity = %s, life = %s, generation = %s, next_offset = %s
-    WHERE group_name = %s AND topic = %s AND partition = %s
+    UPDATE consumer_progress AS stored SET identity = next.identity, life = next.life, generation = next.generation,
+        next_offset = next.next_offset
+    FROM unnest(%s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+        AS next (topic, partition, identity, life, generation, next_offset)
+    WHERE group_name = %s AND stored.topic = next.topic AND stored.partition = next.partition
 """
 ADVANCE = """
     WITH locked AS (
@@ -101,13 +105,9 @@ class PostgresSink:
         stored = {(topic, number): Row(*values) for topic, number, *values in found if values[2] >= 0}
         rows = {claim.partition: settled(claim, stored.get(claim.partition)) for claim in claims}
         taken = {partition: row for partition, row in rows.items() if row is not None}
-        cursor.executemany(
-            STORE,
-            [
-                (row.identity, row.life, row.generation, row.next_offset, group, *partition)
-                for partition, row in taken.items()
-            ],
-        )
+        if taken:  # one statement: psycopg's `executemany`, interrupted, raises AssertionError instead
+            values = ((*partition, *astuple(row)) for partition, row in taken.items())
+            cursor.execute(STORE, (*map(list, zip(*values, strict=True)), group))
         return {partition: row.next_offset for partition, row in taken.items()}
 
     def begin(self, group: str, advances: Mapping[TopicPartition, Advance], /) -> set[TopicPartition]:

@@ -61,18 +61,22 @@ class Child:
             process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         except OSError as error:
             raise ChildEndedError(f"{words[0]:.200} cannot be started: {error.strerror}") from None
+        self._process = process
         self.codec = codec
         self._out = deque[memoryview]()  # bounded by what a child may be given; slices of a view copy nothing
         pipes: Any = process  # typeshed says that they may be None, but Popen has opened them here
-        self._process = process
         self._stdin, self._stdout = pipes.stdin, pipes.stdout
-        self._input: int = self._stdin.fileno()
-        self._output: int = self._stdout.fileno()
-        os.set_blocking(self._input, False)
-        os.set_blocking(self._output, False)
-        self._poll = select.poll()
-        self._poll.register(self._output, select.POLLIN)
-        self._poll.register(self._input, 0)  # reports when the child has closed it
+        try:
+            self._input: int = self._stdin.fileno()
+            self._output: int = self._stdout.fileno()
+            os.set_blocking(self._input, False)
+            os.set_blocking(self._output, False)
+            self._poll = select.poll()
+            self._poll.register(self._output, select.POLLIN)
+            self._poll.register(self._input, 0)  # reports when the child has closed it
+        except BaseException:  # else nobody would know of it
+            self.kill()
+            raise
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the child's input."""
@@ -101,6 +105,8 @@ class Child:
 
     def end(self, is_over: Callable[[], bool]) -> None:
         """Close the child's input, wait for its end or `is_over`, then kill it. Ignores further output."""
+        if self._stdin.closed:  # it was killed
+            return
         self._poll.unregister(self._input)
         self._stdin.close()
         has_closed = False

@@ -151,8 +151,10 @@ class Sidecar:
                 child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
                 self._listen(child, timeout_s, now_ms)
             self._bury()
-        finally:
+        except ConsumerError:  # after any other exception, a record may be missing in the ledger
             self._consumer.finish(ledger.finished())
+            raise
+        self._consumer.finish(ledger.finished())
         self._run_counts.in_flight = ledger.given_count
 
     def _listen(self, child: Child, timeout_s: float, now_ms: int) -> None:
@@ -216,18 +218,21 @@ class Sidecar:
         _log.warning("%s, %s records in hand; another one starts in %s ms", reason, held, pause_ms)
 
     def _kill(self) -> None:
-        child, self._child = self._child, None
         self._run_counts.is_child_running = False
-        if child is not None:
-            child.kill()
+        if self._child is not None:
+            self._child.kill()
+        self._child = None  # last: `_end` kills it after an exception
 
     def _end(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
-            child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
-        if self._letters is not None:
-            self._letters.close()
+        deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
+        try:
+            if self._child is not None:
+                self._child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
+                self._child = None
+        finally:
+            self._kill()
+            if self._letters is not None:
+                self._letters.close()
 
     # ---- callbacks of the consumer
 

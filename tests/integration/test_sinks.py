@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from consumer_agent import ConfigurationError, ConsumerStateError
 from consumer_agent.region import Advance, Claim, Sink
+from consumer_agent.region.postgres_sink import PostgresSink
 from consumer_agent.region.sinks import as_sink
 from tests.support.deadlines import WITHIN_S
 from tests.support.memory_sink import MemorySink
 from tests.support.postgres import postgres
+from tests.unit.consumer_agent.runtime.interrupts import Interrupt, Interrupted
 
 P0, P1 = ("orders", 0), ("orders", 1)
 ID, NEW_ID = "id-1 czxid-7", "id-2 czxid-9"
@@ -249,6 +253,29 @@ def test_a_suspended_transaction_in_postgresql_ends(server: str) -> None:
         with pytest.raises(psycopg.Error):
             sink.connection.execute("SELECT 1")
         sink.rollback()  # raises nothing that would hide that
+
+
+@pytest.mark.parametrize("again_after", [0, 7])
+def test_an_interrupt_leaves_no_transaction_open_in_postgresql(server: str, again_after: int) -> None:
+    """In `PostgresSink.claim`, use psycopg's `transaction()`: after an interrupt it refuses every rollback."""
+    for at in itertools.count(1, 23):
+        interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
+        with closing(psycopg.connect(server)) as connection:
+            sink = PostgresSink(connection)
+            before = claim(sink, 200, identity="of-this-test")[P0]
+            with suppress(Interrupted):
+                interrupt.during(lambda: _claim_and_advance(sink, before))  # noqa: B023
+            sink.rollback()  # as a region does before its next transaction
+            assert connection.closed or connection.info.transaction_status is TransactionStatus.IDLE
+            if not connection.closed:
+                assert claim(sink, 200, identity="of-this-test")[P0] in {before, before + 1}
+        if interrupt.points < at:
+            break
+
+
+def _claim_and_advance(sink: Sink, before: int) -> None:
+    claim(sink, 200, identity="of-this-test")
+    advance(sink, before, before + 1, 200)
 
 
 def test_what_is_no_sink_is_refused() -> None:

@@ -139,22 +139,26 @@ def _changed(tables: Tables, statement: str, given: Sequence[Any]) -> list[tuple
         topics, numbers, group = given
         return [(*place, *progress[group, *place]) for place in zip(topics, numbers, strict=True)]
     elif statement == postgres_sink.STORE:
-        identity, life, generation, next_offset, *key = given
-        progress[key[0], key[1], key[2]] = (identity, life, generation, next_offset)
+        for topic, number, *row in zip(*given[:-1], strict=True):
+            progress[given[-1], topic, number] = (row[0], row[1], row[2], row[3])
     elif statement == postgres_sink.ADVANCE:
-        topics, numbers, generations, befores, afters, group, _ = given
-        done = []
-        for topic, number, generation, before, after in zip(*given[:2], generations, befores, afters, strict=True):
-            row = progress[group, topic, number]
-            if row[2:] == (generation, before):
-                progress[group, topic, number] = (*row[:3], after)
-                done.append((topic, number))
-        return done
+        return _advanced(progress, given)
     elif statement == "INSERT":
         tables.results += given
     else:
         assert statement == postgres_sink.LIMIT, statement
     return []
+
+
+def _advanced(progress: dict[Key, Stored], given: Sequence[Any]) -> list[tuple[Any, ...]]:
+    topics, numbers, generations, befores, afters, group, _ = given
+    done = []
+    for topic, number, generation, before, after in zip(topics, numbers, generations, befores, afters, strict=True):
+        row = progress[group, topic, number]
+        if row[2:] == (generation, before):
+            progress[group, topic, number] = (*row[:3], after)
+            done.append((topic, number))
+    return done
 
 
 # ---- Kafka
