@@ -36,6 +36,7 @@ WITH_MODULE_FIXTURES = {
         "gateway_brokers",
         "gateway_clients",
         "kafkas_error_codes",
+        "lost_authorization",
         "refusals",
         "reset_offsets",
         "secured_kafka",

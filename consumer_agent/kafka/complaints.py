@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 
 from confluent_kafka import KafkaError, Message
 
+from consumer_agent.kafka.rights import explained
 from consumer_agent.runtime.shared_state import SharedState
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime import logs
@@ -45,7 +46,7 @@ class Complaints:
                 return
             self._noted.add(key)
             self._shared.note_fetches(failing=[(message.topic() or "", message.partition() or 0)])
-        _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+        _log.warning("fetching %s/%s: %s", key[0], key[1], error and explained(error, "READ"))
 
     def forget(self, partitions: Container[fields.TopicPartition]) -> None:
         """Note that these partitions have no fault, because their records come, or are no longer fetched."""

@@ -19,6 +19,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
 from consumer_agent.kafka.client import AdminMaker, close_aside, made, signals_unwrapped
+from consumer_agent.kafka.rights import MissingRights, explained
 from consumer_agent.runtime.threads import new_reentrant_lock
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime import logs
@@ -61,6 +62,7 @@ class OffsetQueries:
         self._undescribed: set[str] = set()  # topics of partitions without an answer
         self._silent_since_s: float | None = None  # no query was answered since
         self._is_over = False
+        self._refused = MissingRights("DESCRIBE", "Kafka does not say where its partitions begin and end")
         self.trouble = ""  # why the last answer is missing
         if self._maker.is_slow:
             self._maker.make(self._put)
@@ -184,13 +186,17 @@ class OffsetQueries:
         error = future.exception()
         with self._lock:
             if error is not None:
-                self.trouble = str(error.args[0].str() if isinstance(error, KafkaException) else error)
+                self.trouble = str(explained(error.args[0], "DESCRIBE") if isinstance(error, KafkaException) else error)
             elif query in self._open:
                 offset: int = future.result().offset
                 is_known = offset >= 0 or (isinstance(where, int) and offset == AFTER_LAST_RECORD)
                 query.found[where][partition] = offset if is_known else None
             query.left.discard((where, partition))
             is_over = not query.left
+        if isinstance(error, KafkaException):
+            self._refused.note(partition[0], error.args[0])
+        elif error is None:
+            self._refused.answered([partition[0]])
         if is_over:
             self._finish(query)
 

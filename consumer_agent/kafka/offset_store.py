@@ -15,6 +15,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from consumer_agent.kafka.group_admin import GroupAdmin
+from consumer_agent.kafka.rights import MissingRights, explained
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
@@ -79,6 +80,7 @@ class KafkaOffsetStore:
 
         """
         self._group = group
+        self._refused = MissingRights("DESCRIBE", "partitions wait for its offsets")
         self._admin = GroupAdmin(settings)
         self._admin.open()
 
@@ -110,8 +112,10 @@ class KafkaOffsetStore:
             error = error or next((tp.error for tp in found if tp.error is not None), None)
             if error is not None:
                 _log.info("Kafka gave no offsets of group %s: %s", self._group, error.str())
+                self._refused.note(self._group, error)
                 answer(None)
                 return
+            self._refused.answered([self._group])
             answer({(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.offset >= 0})
 
         wanted = [KafkaPartition(*partition) for partition in sorted(partitions)]
@@ -131,7 +135,7 @@ class KafkaOffsetStore:
 def _reason(error: KafkaError) -> str:
     if error.code() == KafkaError.UNKNOWN_MEMBER_ID:  # without members, anyone may commit to a group
         return f"the group has members of Kafka's own protocol ({error.str()})"
-    return str(error.str())
+    return explained(error, "READ")
 
 
 def error_of(future: Future[Any]) -> KafkaError | None:

@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
 
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
+from consumer_agent.kafka.rights import explained
 from zkrebalancer.protocol import fields
 from zkrebalancer.runtime import logs
 
@@ -54,7 +55,9 @@ class Topics:
                 break
             for name, metadata in described.items():
                 if metadata.error is not None and topic is not None:
-                    _log.warning("topic %s at %s: %s; still trying", name, self._bootstrap, metadata.error.str())
+                    _log.warning(
+                        "topic %s at %s: %s; still trying", name, self._bootstrap, explained(metadata.error, "DESCRIBE")
+                    )
                 for number, partition in metadata.partitions.items():
                     if partition.leader >= 0:
                         leaders.setdefault(partition.leader, TopicPartition(name, number, OFFSET_END))

@@ -137,6 +137,8 @@ class WriteLane:
         self.write: Write | None = None
         self.writer: Writer | None = None  # of the present write, or the last one
         self.failure: str | None = None  # why offsets of the last write are not stored
+        self._told: str | None = None  # the failure that was logged; until offsets are stored
+        self._stores = False  # the present write has offsets
         self.refusal: str | None = None  # what ZooKeeper refused for good
 
     def begin(
@@ -153,6 +155,7 @@ class WriteLane:
             write.offsets = self.book.changed(offsets)
         if self.storage.in_kafka:
             write.to_kafka = self.kafka_book.changed(offsets)
+        self._stores = bool(write.offsets or write.to_kafka)
         if failpoint:
             self._effects.add(Failpoint(f"before-{failpoint}"))
         self._go_on(write)
@@ -380,7 +383,9 @@ class WriteLane:
 
     def _end(self, outcome: Outcome) -> None:
         failure = None if self.write is None else self.write.failure
-        if failure is not None and failure != self.failure:  # the same failure is logged once
+        if failure is not None and failure != self._told:
             self._effects.add(Warn(f"{self._consumer}: {failure}"))
+        if failure is not None or self._stores:
+            self._told = failure
         self.write, self.failure = None, failure
         self._ended(outcome)

@@ -1,12 +1,16 @@
-"""The agent loses the right to read at the broker: its client is not replaced, and continues when the right is back."""
+"""The agent loses a right at the broker: its client is not replaced, and it goes on when the right is back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
+from consumer_agent import CommitFailedError
 from consumer_agent.kafka import fetcher
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -17,32 +21,107 @@ GUARDED = {
 }
 
 
-def allow(bootstrap: str, topic: str, operation: AclOperation) -> None:
-    """Allow an operation to all; from the first rule on, others without a rule are refused."""
-    where = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
-    rule = AclBinding(*where, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW)
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its end would end its request
-    admin.create_acls([rule])[rule].result(WAIT_S)
-
-
-def test_who_may_not_read_any_more_waits_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Kafka still reports the log end, so it looks as if the client had forgotten the partition."""
-    monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 300)
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(chroot="/guarded", kafka_properties=GUARDED) as cluster:
-        stage = Stage(cluster)
-        stage.produce([0], 10)
-        with Application(stage).start() as application:
-            stage.wait_ack(stage.start(stage.wait_member(), 0))
-            wait_until(lambda: len(application.records) == 10, "the records")
-            for operation in (AclOperation.DESCRIBE, AclOperation.WRITE):
-                allow(cluster.bootstrap, stage.topic, operation)
-            wait_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in caplog.text, "the refusal")
-            stage.produce([0], 10)
-            assert_stays(lambda: "takes its place" not in caplog.text, 3.0)
+        yield cluster
+
+
+@pytest.fixture
+def guarded(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Create a topic and a group, and look for stalls often."""
+    monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 300)
+    monkeypatch.setattr(fetcher, "ALERT_LOOK_INTERVAL_MS", 300)
+    stage = Stage(cluster)
+    stage.produce([0], 10)
+    yield stage
+    stage.close()
+
+
+@contextmanager
+def denied(stage: Stage, kind: ResourceType, name: str, operation: AclOperation) -> Iterator[None]:
+    """Take a right away from everybody, for a while."""
+    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
+    where, who = (kind, name, ResourcePatternType.LITERAL), ("User:ANONYMOUS", "*")
+    allowed = AclBinding(*where, *who, AclOperation.ALL, AclPermissionType.ALLOW)
+    admin.create_acls([allowed])[allowed].result(WAIT_S)  # from the first rule on, all need one
+    rule = AclBinding(*where, *who, operation, AclPermissionType.DENY)
+    admin.create_acls([rule])[rule].result(WAIT_S)
+    yield
+    filtered = AclBindingFilter(*where, *who, operation, AclPermissionType.DENY)
+    assert len(admin.delete_acls([filtered])[filtered].result(WAIT_S)) == 1
+
+
+def told(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in record.message for record in caplog.records if record.levelname == "WARNING")
+
+
+def test_who_may_not_read_any_more_waits_and_loses_nothing(guarded: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka still reports the log end, so it looks as if the client had forgotten the partition."""
+    with Application(guarded).start() as application:
+        guarded.wait_ack(guarded.start(guarded.wait_member(), 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        with denied(guarded, ResourceType.TOPIC, guarded.topic, AclOperation.READ):
+            wait_until(lambda: told(caplog, "the right to READ the topic is missing"), "the refusal")
+            guarded.produce([0], 10)
+            assert_stays(lambda: "is replaced" not in caplog.text, 3.0)
             assert len(application.records) == 10
-            allow(cluster.bootstrap, stage.topic, AclOperation.READ)
-            wait_until(lambda: application.offsets(0) == list(range(20)), "the rest")
-            assert application.told == [("assign", [(stage.topic, 0)])]
-        stage.close()
+        wait_until(lambda: application.offsets(0) == list(range(20)), "the rest")
+        assert application.told == [("assign", [(guarded.topic, 0)])]
+    assert told(caplog, "the right to READ the topic is missing") == 1
+
+
+def test_who_may_not_see_a_topic_any_more_reads_on_and_begins_later(
+    guarded: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition without a stored offset has to be asked for; what is fetched already needs no such right."""
+    guarded.produce([1], 10)
+    with Application(guarded).start() as application:
+        member = guarded.wait_member()
+        guarded.wait_ack(guarded.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        with denied(guarded, ResourceType.TOPIC, guarded.topic, AclOperation.DESCRIBE):
+            start = guarded.start(member, 1)
+            text = f"topic {guarded.topic}: the right to DESCRIBE the topic is missing"
+            wait_until(lambda: told(caplog, text), "the refusal")
+            wait_until(lambda: told(caplog, "Kafka does not say where it begins; asking again"), "many tries")
+            assert guarded.is_pending(start)
+        guarded.wait_ack(start)
+        guarded.produce([0], 10)
+        wait_until(lambda: application.offsets(0) == list(range(20)), "the rest")
+        wait_until(lambda: application.offsets(1) == list(range(10)), "the records of the other partition")
+    assert (told(caplog, text), told(caplog, "where it begins")) == (1, 1)
+
+
+def test_who_may_not_use_the_group_any_more_says_so_once_and_goes_on_later(
+    guarded: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.produce([1], 10)
+    with Application(guarded, offsets_storage="kafka", auto_commit_interval_ms=100).start() as application:
+        member = guarded.wait_member()
+        guarded.wait_ack(guarded.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        group = (ResourceType.GROUP, guarded.group)
+        with denied(guarded, *group, AclOperation.READ):
+            guarded.produce([0], 5)
+            text = f"{guarded.topic}/0: Kafka did not store the offset: the right to READ the group is missing"
+            wait_until(lambda: told(caplog, text), "the refusal")
+            guarded.wait_ack(guarded.start(member, 2))  # a write without offsets
+            application.hold()
+            with pytest.raises(CommitFailedError, match="the right to READ the group is missing"):
+                application.consumer.commit()
+            application.release()
+        with denied(guarded, *group, AclOperation.DESCRIBE):
+            start = guarded.start(member, 1)
+            text_of_read = f"group {guarded.group}: the right to DESCRIBE the group is missing"
+            wait_until(lambda: told(caplog, text_of_read), "the refusal")
+            wait_until(lambda: told(caplog, "Kafka does not say what is stored; asking again"), "many tries")
+            assert guarded.is_pending(start)
+        guarded.wait_ack(start)
+        wait_until(lambda: len(application.records) == 10 + 5 + 10, "the other partition's records")
+        application.hold()
+        application.consumer.commit()
+        stored = application.consumer.committed()
+        application.release()
+    assert (stored[guarded.topic, 0], stored[guarded.topic, 1]) == (15, 10)
+    assert [told(caplog, one) for one in (text, text_of_read, "what is stored; asking")] == [1, 1, 1]

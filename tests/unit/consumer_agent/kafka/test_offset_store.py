@@ -78,12 +78,18 @@ class Setting:
 
 @pytest.mark.parametrize("when", ["raised", "answered"])
 @pytest.mark.parametrize(
-    ("code", "is_hopeless"), [(KafkaError._TIMED_OUT, False), (KafkaError.GROUP_AUTHORIZATION_FAILED, True)]
+    ("code", "is_hopeless", "text"),
+    [
+        (KafkaError._TIMED_OUT, False, "refused once"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True, "the right to READ the group is missing (refused once)"),
+    ],
 )
-def test_a_request_that_fails_once_is_answered_and_the_next_one_works(when: str, code: int, is_hopeless: bool) -> None:
+def test_a_request_that_fails_once_is_answered_and_the_next_one_works(
+    when: str, code: int, is_hopeless: bool, text: str
+) -> None:
     setting = Setting()
     getattr(setting.admin, when).append(KafkaError(code, "refused once"))
-    assert setting.commit() == ({A: "refused once", B: "refused once"}, is_hopeless)
+    assert setting.commit() == ({A: text, B: text}, is_hopeless)
     assert setting.read() == {}
     getattr(setting.admin, when).append(KafkaError(code, "refused once"))
     assert setting.read() is None

@@ -78,7 +78,7 @@ def test_why_a_topic_is_not_described_is_logged(caplog: pytest.LogCaptureFixture
     client.error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     Topics(client, "b:1", lambda: None).connect(["t"])  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == [
-        "topic t at b:1: Broker: Topic authorization failed; still trying"
+        "topic t at b:1: the right to DESCRIBE the topic is missing (Broker: Topic authorization failed); still trying"
     ]
 
 
