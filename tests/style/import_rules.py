@@ -118,6 +118,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.runtime.out_of_range",
         "consumer_agent.runtime.threads",
         "zkrebalancer.protocol",
+        "zkrebalancer.runtime.kafka",
         "zkrebalancer.runtime.logs",
     ),
     "consumer_agent.region": (

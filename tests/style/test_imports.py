@@ -130,6 +130,7 @@ def test_the_consumer_is_light() -> None:
     ours = {name for name in modules if name.startswith("zkrebalancer.") and name.count(".") >= 2}
     allowed = (
         "zkrebalancer.protocol.",
+        "zkrebalancer.runtime.kafka",
         "zkrebalancer.runtime.logs",
         "zkrebalancer.runtime.zk",
         "zkrebalancer.observe.events",
