@@ -148,6 +148,7 @@ def blocks(events: DataFrame) -> DataFrame:
         F.max("mono_us").alias("ended_us"),
     )
     clock = F.struct("host", "boot", "nearby")
+    # A set of structs may have one of them twice, and has its own order: tables of equal events have to be equal.
     return (
         alike.coalesce(1)
         .groupBy(*_BLOCK)
@@ -155,10 +156,10 @@ def blocks(events: DataFrame) -> DataFrame:
             F.min("row").alias("row"),
             F.sum("lines").alias("lines"),
             F.sum(F.when(F.col("kind") != REJECTED, F.col("lines")).otherwise(0)).alias("events"),
-            F.collect_set("kind").alias("kinds"),
+            F.sort_array(F.collect_set("kind")).alias("kinds"),
             F.min("began_us").alias("began_us"),
             F.max("ended_us").alias("ended_us"),
-            F.collect_set(F.when(F.col("began_us").isNotNull(), clock)).alias("clocks"),
+            F.sort_array(F.array_distinct(F.collect_set(F.when(F.col("began_us").isNotNull(), clock)))).alias("clocks"),
         )
     )
 
