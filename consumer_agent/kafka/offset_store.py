@@ -45,7 +45,7 @@ PASSING_ERRORS = frozenset(  # those that Kafka's protocol calls retriable, and 
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
         KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError.INCONSISTENT_TOPIC_ID,
+        103,  # INCONSISTENT_TOPIC_ID, which the oldest confluent-kafka that is allowed does not name
         KafkaError._TIMED_OUT,  # noqa: SLF001  # these are its public names
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001

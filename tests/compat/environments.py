@@ -19,7 +19,9 @@ from packaging.requirements import Requirement
 from tests.style.sources import ROOT
 
 Versions = Literal["lowest", "newest"]
-TOOLS = ("hypothesis", "kafka-python", "psutil", "pytest", "pytest-timeout", "PyYAML")  # what the tests below need
+TOOLS = (  # what the tests below need
+    *("hypothesis", "kafka-python", "psutil", "psycopg", "psycopg-binary", "pytest", "pytest-timeout", "PyYAML"),
+)
 OTHER_PYTHONS = ("3.12", "3.13")  # beside that of this environment
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
 # Each dependency is used by some of them. They need neither Spark nor anything else that is optional.
