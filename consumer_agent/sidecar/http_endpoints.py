@@ -35,7 +35,7 @@ HELP = {
     PARTITION_LAG: "Records from the position to the end of a partition whose end is known.",
     "unmeasured_partitions": "Partitions whose end is not known.",
     "undecodable_records_total": "Records that were skipped because they cannot be deserialized.",
-    "offsets_out_of_range_total": "Positions that Kafka did not have.",
+    "offsets_out_of_range_total": "Positions that Kafka did not have, or whose records it has lost since.",
     "zookeeper_refusals_total": "Calls that ZooKeeper has refused, see the log.",
     "lease_ms": "Time left to return records without an answer of ZooKeeper; 0 without a lease.",
     "since_poll_ms": "Time since the last poll.",

@@ -55,6 +55,13 @@ OPERATOR_MUTATIONS = (
         seeds=60,
     ),
     Mutation(
+        "a consumer joins a group in a tree that a restore replaces",
+        30,
+        (Edit("Join._group_listed", "if self.is_restoring:", "if False:"),),
+        hostile="restore",
+        seeds=60,
+    ),
+    Mutation(
         "a restored generation is that of the backup",
         None,
         (Edit("backup.portable", "generation + GENERATION_STEP", "generation"),),

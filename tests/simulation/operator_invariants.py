@@ -42,12 +42,18 @@ class OperatorInvariants:
                 host.versions[change.path], host.written[change.path] = change.after.version, change.after.content
 
     def _check_barrier(self, host: Host | None, changes: tuple[Change, ...]) -> None:
-        """Check that no coordinator leads, and no agent stores offsets, while a restore is not complete."""
+        """Check that no coordinator leads, and no agent stores offsets or joins, while a restore is not complete.
+
+        An agent that has looked before the restore began may join: it gets nothing, as nobody leads.
+        """
         if paths.RESTORE not in self._ensemble.zk.nodes:
             return
+        knows = isinstance(host, AgentHost) and host.machine.joining is not None and host.machine.joining.is_restoring
         for change in changes:
-            is_of_agent = isinstance(host, AgentHost) and "/offsets/" in change.path
-            if change.path.startswith(f"{paths.GROUPS}/") and (isinstance(host, CoordinatorHost) or is_of_agent):
+            is_barred = isinstance(host, CoordinatorHost) or (
+                isinstance(host, AgentHost) and "/offsets/" in change.path
+            )
+            if change.path.startswith(f"{paths.GROUPS}/") and (is_barred or knows):
                 raise BrokenPromiseError("restore", f"{host and host.name} wrote {change.path} in a part of a tree")
 
     def _check_offset(self, host: OperatorHost, group: str, partition: TopicPartition) -> None:

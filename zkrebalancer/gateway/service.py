@@ -113,6 +113,7 @@ class Gateway:
         self._connections = Pool(MAX_CONNECTIONS)
         self._complaints = Complaints()
         self._joined = Event()  # set once this gateway is listed in ZooKeeper
+        self._waiting = ""  # for the end of a restore
         self._join_until_ms = now_ms() + int(JOIN_WAIT_S * 1_000)
         self._learning = RLock()
         self._is_upstream_known: bool | None = None  # None: not asked yet
@@ -211,12 +212,14 @@ class Gateway:
             return
         try:
             self._membership.refresh()
+            self._waiting = ""
             self._joined.set()
             self._open_ports()
             if self._membership.number is not None:
                 self._groups.serve(self._membership.number, list(self._membership.addresses().gateways))
         except UnfinishedRestoreError as error:
-            text = self._complaints.text(paths.RESTORE, str(error), now_ms() / 1_000)
+            self._waiting = str(error)
+            text = self._complaints.text(paths.RESTORE, self._waiting, now_ms() / 1_000)
             if text is not None:
                 _log.warning("%s", text)
             gevent.spawn_later(RETRY_S, self._changed.set)
@@ -363,6 +366,8 @@ class Gateway:
         found = []
         if not self._session.has_lease:
             found.append("ZooKeeper does not answer")
+        elif self._waiting:
+            found.append(self._waiting)
         elif not self._groups.is_settled or self._membership.number is None:
             found.append("groups are being taken over")
         if not self._is_upstream_known:

@@ -40,7 +40,7 @@ def test_who_asks_for_the_nodes_too_early_waits_until_the_gateway_is_one_of_them
 
 
 def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
-    """In `Gateway._keep_up`, log it each second, or stop trying."""
+    """In `Gateway._keep_up`, log it each second, stop trying, or keep the fault; in `_faults`, leave it out."""
     session = gateway._session
     assert isinstance(session, ModelSession)
     session.do(Create(paths.CONSUMERS), Create(paths.COORDINATOR), Create(paths.RESTORE))
@@ -49,10 +49,12 @@ def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplo
     assert [line for line in caplog.messages if "restore" in line] == [
         "no group is served, because a restore runs, or was interrupted"
     ]
+    assert "no group is served, because a restore runs, or was interrupted" in gateway._faults()
     session.do(Delete(paths.RESTORE), Delete(paths.COORDINATOR))
     assert gateway._changed.wait(WAIT_S)
     gateway._keep_up()
     assert gateway._membership.number == 0
+    assert not any("restore" in fault for fault in gateway._faults())
 
 
 def test_without_zookeeper_the_nodes_are_answered_all_the_same(
