@@ -56,6 +56,7 @@ _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
 _OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-9]+)")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
+_OFFSETS = re.compile(rf"{_GROUP}/offsets(/.*)?")
 # The leader's node ends with its session. Rights belong to an ensemble and its logins: an old backup would also restore
 # the rights of logins that were removed.
 # Shards belong to a fleet: a restored tree has one until an operator changes that.
@@ -260,9 +261,7 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
             _refuse_other_topics(zk, file)
         done = Restored()
         chunk: list[Node] = []
-        for count, node in enumerate(backup_file.read(file), start=1):
-            if _is_left_out(node.path):
-                continue
+        for count, node in enumerate(_in_order(file), start=1):
             chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
             if len(chunk) == MAX_READS:
                 _write(zk, barrier, chunk, done)
@@ -270,6 +269,14 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
                 progress(count, total)
         _write(zk, barrier, chunk, done)
     return done
+
+
+def _in_order(file: Path) -> Iterator[Node]:
+    """Yield what is written, offsets last: no part of it has offsets without what says which topic they are of."""
+    for is_offset in (False, True):
+        for node in backup_file.read(file):
+            if (_OFFSETS.fullmatch(node.path) is not None) is is_offset and not _is_left_out(node.path):
+                yield node
 
 
 def _refuse_live_tree(zk: BlockingZk, *, overwrite: bool) -> None:

@@ -14,7 +14,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations import change_shards
 from zkrebalancer.operations.backup import PartialTreeError, RestoreLostError, RestoreRefusedError
-from zkrebalancer.operations.backup_file import check
+from zkrebalancer.operations.backup_file import check, read, write
 from zkrebalancer.operations.change_shards import NodeInTheWayError
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Refused, Reply
@@ -171,3 +171,26 @@ def test_a_restore_that_loses_its_node_at_the_end_does_not_count_as_complete(tmp
     with pytest.raises(RestoreLostError, match="restore again with --overwrite"):
         restored(world, file)
     assert paths.RESTORE in world.zk.nodes
+
+
+def test_an_accepted_part_has_no_offsets_without_what_says_which_topic_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `restore`, write nodes in the order of the file: offsets of a former topic would count for the present one."""
+    monkeypatch.setattr(operation, "MAX_WRITES", 1)
+    monkeypatch.setattr(operation, "MAX_READS", 1)
+    nodes = sorted(read(backed_up(tmp_path)), key=lambda node: "/incarnations" in node.path)
+    file, calls, parts = tmp_path / "another-order", 0, 0
+    write(file, iter(nodes), 1)
+    while True:
+        calls, world = calls + 1, empty_world()
+        try:
+            restored(world, file, calls=calls)
+        except KilledError:
+            present = world.zk.nodes.keys()
+            if any(path.startswith(f"{paths.group(GROUP)}/offsets/") for path in present):
+                assert f"{paths.group(GROUP)}/incarnations/t" in present
+                parts += 1
+        else:
+            break
+    assert parts > 1
