@@ -202,6 +202,7 @@ class CentralWorld:
         assert self.agents._leaving <= working
         assert set(self.agents._by_consumer.values()) <= working
         assert all(agent.consumer == name for name, agent in self.agents._by_consumer.items())
+        assert self.agents._queued.keys() <= working
         assert self.agents._queued.items() <= {(agent, at_ms) for at_ms, _order, agent in self.agents._queue}
 
     def assert_shared(self) -> None:

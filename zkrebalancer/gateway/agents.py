@@ -15,6 +15,7 @@ from consumer_agent.membership.offset_books import NO_OFFSET
 from zkrebalancer.gateway.member_agent import MemberAgent
 from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Connected, Delete, Lost, Multi, Refused, Reply, Suspended, Watched
@@ -105,6 +106,7 @@ class Agents:
             agent.session_changed(event)
         if isinstance(event, Lost):
             self._agents, self._leaving, self._by_consumer, self._litter = {}, set(), {}, set()
+            self._queue, self._queued = [], {}
         elif isinstance(event, Connected):
             litter, self._litter = self._litter, set()
             for path in litter:
@@ -149,6 +151,8 @@ class Agents:
         """Note that the agent has left and will do nothing more."""
         self._leaving.discard(agent)
         self._by_consumer.pop(agent.consumer, None)
+        self._queued.pop(agent, None)
+        self._limit_queue()
 
     def clean_up(self, group: str, consumer: str) -> None:
         """Delete what may be left of a registration."""
@@ -191,8 +195,15 @@ class Agents:
             return
         self._queued[agent] = wake_at_ms
         heapq.heappush(self._queue, (wake_at_ms, next(self._order), agent))
+        self._limit_queue()
         if self._queue[0][2] is agent:
             self._sooner.set()
+
+    def _limit_queue(self) -> None:
+        """Drop the entries that are out of date once they are many: some would stay for an hour, with their agents."""
+        if len(self._queue) > 2 * len(self._queued) + SPARE_QUEUE_ENTRIES:
+            self._queue = [(wake_at_ms, next(self._order), agent) for agent, wake_at_ms in self._queued.items()]
+            heapq.heapify(self._queue)
 
     def wake_due(self) -> None:
         """Wake the agents that are due."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -26,6 +27,9 @@ REQUEST_TIMEOUT_S = 15.0
 CLIENT_ID = "zkrebalancer-gateway"
 SESSION_PART = 0.8  # of the time that a broker allows before a new login is due
 MAX_ANSWER_BYTES = 64 << 20
+FORGET_S = (
+    600.0  # how long a broker has to be missing from metadata: one that restarts, or has just started, is soon back
+)
 KEYS = {name: key for key, name in apis().items()}
 _log = logging.getLogger(__name__)
 
@@ -168,7 +172,8 @@ class Links:
         self._dialer = dialer
         self._doubtful: set[Address] = set()  # brokers that did not answer the last question for any broker
         self._links: dict[Address, AsyncResult[Link]] = {}
-        self.brokers: dict[int, Address] = {}  # as last learned; a broker that is gone keeps its address
+        self.brokers: dict[int, Address] = {}  # as last learned; one that is gone keeps its address for FORGET_S
+        self._missing_since_us: dict[int, int] = {}  # broker -> when an answer first lacked it
 
     def close(self) -> None:
         """Close all links."""
@@ -176,6 +181,19 @@ class Links:
             if opened.successful():
                 _of(opened).close()
         self._links.clear()
+
+    def learn(self, brokers: Mapping[int, Address]) -> None:
+        """Note the brokers that an answer has, and forget those that were missing for FORGET_S.
+
+        Somebody else may get the address of a broker that was removed, even a broker of another cluster.
+        """
+        now_us = clock.steady_us()
+        self.brokers.update(brokers)
+        gone = self.brokers.keys() - brokers.keys()
+        self._missing_since_us = {one: self._missing_since_us.get(one, now_us) for one in gone}
+        for one, since_us in self._missing_since_us.items():
+            if now_us - since_us >= FORGET_S * 1e6:
+                del self.brokers[one]
 
     def to(self, address: Address) -> Link:
         """Return the link to an address; raises LinkError."""

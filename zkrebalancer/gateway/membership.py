@@ -105,6 +105,7 @@ class Membership:
         raise ZooKeeperUnavailableError(f"{ALIVE}/{self.number} was changed by others at each of {MAX_TRIES} tries")
 
     def _join(self, session_id: int) -> None:
+        self._joined_session = 0
         self._refuse_unfinished_restore()
         self._create_roots()
         listed = self._session.require(ListChildren(ALIVE))
@@ -162,13 +163,15 @@ class Membership:
             _log.error("%s; the last one that could be read is used. If nobody needs it, delete the node", text)
 
     def add_brokers(self, ids: Collection[int]) -> None:
-        """Give slots to brokers without one, of all that are alive.
+        """Give slots to brokers without one, of all that are alive; not before this gateway is announced.
 
         Raises:
             ZooKeeperUnavailableError: as with `refresh`.
             NodeContentError: the layout cannot be read.
 
         """
+        if self._joined_session == 0 or self._joined_session != self._session.session_id:
+            return  # a restore may be under way
         if set(ids) - set(self._layout.brokers):
             layout = self._change_layout(lambda layout: layout.with_brokers(ids))
             without = set(ids) - set(layout.brokers)

@@ -248,7 +248,7 @@ class Gateway:
     def learn(self, brokers: list[Node]) -> Addresses:
         """Note the brokers' own addresses, open their ports, and return all addresses as clients see them."""
         self._joined.wait(max(0, self._join_until_ms - now_ms()) / 1_000)
-        self._links.brokers.update({one.node_id: (one.host, one.port) for one in brokers})
+        self._links.learn({one.node_id: (one.host, one.port) for one in brokers})
         ids = {one.node_id for one in brokers}
         if self._has_portless(ids) and clock.steady_us() >= self._learn_again_us:
             with self._learning:

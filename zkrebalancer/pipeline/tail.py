@@ -23,6 +23,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
+_ONLY_APPENDED = "event files may only be appended to"
 SCHEMA = "file string, row long, text string"
 Offset = dict[str, dict[str, int]]  # path below the folder -> "bytes" and "lines" read so far
 
@@ -92,7 +93,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for file, size in (self._sizes() if self._target is None else self._target).items():
             taken = start.get(file, {"bytes": 0, "lines": 0})
             if size < taken["bytes"]:
-                raise EventFileError(f"{self._folder / file} has become shorter; event files may only be appended to")
+                raise EventFileError(f"{self._folder / file} has become shorter; {_ONLY_APPENDED}")
             wanted = size - taken["bytes"] if budget is None else min(budget, size - taken["bytes"])
             if wanted > 0:
                 length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
@@ -111,7 +112,12 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Iterate over Arrow batches of lines."""
+        """Iterate over Arrow batches of lines.
+
+        Raises:
+            EventFileError: the file no longer has these lines.
+
+        """
         if not isinstance(partition, Part):
             raise TypeError(f"{partition} is not a part of an event file")
         left, row = partition.end - partition.begin, partition.row
@@ -120,6 +126,9 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             while left:
                 lines = file.readlines(min(left, _CHUNK_BYTES))  # whole lines: the last one may exceed the limit
                 lines = _up_to(lines, left)
+                if not lines:
+                    path = self._folder / partition.file
+                    raise EventFileError(f"{path} has become shorter or was replaced; {_ONLY_APPENDED}")
                 left -= sum(map(len, lines))
                 texts = [line.removesuffix(b"\n").decode(errors="replace") for line in lines]
                 files, rows = [partition.file] * len(texts), list(range(row, row + len(texts)))

@@ -81,6 +81,22 @@ def test_a_deleted_layout_is_written_again_as_it_was(session: ModelSession) -> N
     assert not one.fault
 
 
+def test_a_gateway_that_waits_for_a_restore_writes_no_layout(session: ModelSession) -> None:
+    one = Membership(session, "gw", 1)
+    one.refresh()
+    before = session.perform(Get(LAYOUT))
+    session.renew()
+    session.do(Create(paths.COORDINATOR), Create(paths.RESTORE))
+    with pytest.raises(UnfinishedRestoreError):
+        one.refresh()
+    one.add_brokers([7])
+    assert session.perform(Get(LAYOUT)) == before
+    session.do(Delete(paths.RESTORE))
+    one.refresh()
+    one.add_brokers([7])
+    assert one.addresses().slots == {7: 0}
+
+
 def test_a_gateway_follows_a_layout_that_gives_it_another_number(session: ModelSession) -> None:
     """In `Membership._join`, keep the node of the former number: its buckets would be served by nobody."""
     one, other = Membership(session, "gw", 1), Membership(session, "gw", 2)

@@ -15,7 +15,7 @@ from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import dialing
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError
 from zkrebalancer.gateway.frames import FrameReader, framed
-from zkrebalancer.gateway.links import KEYS, Link, Links
+from zkrebalancer.gateway.links import FORGET_S, KEYS, Link, Links
 from zkrebalancer.gateway.sasl import Credentials
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.kafka_protocol import codec
@@ -124,6 +124,29 @@ def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.Monke
     links.ask_any("Metadata", {"topics": []})
     assert (first.asked, second.asked.count("Metadata")) == ([], 2)
     links.close()
+
+
+def test_a_broker_that_is_missing_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Links.learn`, forget it at once, count from when it was last there, or count earlier times as well."""
+    now_us = [0]
+    monkeypatch.setattr("zkrebalancer.gateway.links.clock.steady_us", lambda: now_us[0])
+    links = Links([("bootstrap", 1)], Dialer(Upstream()))
+    stays, leaves = {1: ("b", 1)}, {2: ("b", 2)}
+    found = []
+    for part, answer in (
+        (0, stays | leaves),
+        (1, stays),
+        (1.9, stays),
+        (2, stays | leaves),
+        (3, stays),
+        (3.9, stays),
+        (4, stays),
+    ):
+        now_us[0] = int(part * FORGET_S * 1e6)
+        links.learn(answer)
+        found.append(sorted(links.brokers))
+    assert found == [[1, 2]] * 6 + [[1]]
+    assert links.addresses_to_try() == [("b", 1), ("bootstrap", 1)]
 
 
 def test_a_broker_that_does_not_even_read_holds_nobody_up(play: Play) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -16,6 +18,7 @@ from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, _instance_id, registration_of
 from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
 from zkrebalancer.protocol import ownership, paths, registration
 from zkrebalancer.protocol.calls import (
     Call,
@@ -258,6 +261,42 @@ def test_a_registration_is_renewed_as_often_as_its_clients_session_demands() -> 
     assert gateway.session.calls == before
     gateway.pass_time(2_000)
     assert gateway.session.calls == before + 2
+
+
+def test_the_queue_of_timers_is_not_much_longer_than_the_list_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `Agents._limit_queue` do nothing, or let `note_end` or `session_changed` keep an agent's time.
+
+    While a renewal is not answered yet, the next time is that of a read that is due within an hour.
+    """
+    gateway, calls = Gateway(), deque[Callable[[], None]]()
+    perform = gateway.session.request
+
+    def request(call: Call, when_replied: Callable[[Reply], None]) -> None:
+        calls.append(partial(perform, call, when_replied))
+
+    def report(count: int) -> None:
+        members = (replace(member(instance_id=None), member_id=f"m{number}") for number in range(count))
+        gateway.agents.reported(Reported(GROUP, tuple(members)))
+        answer()
+
+    def answer() -> None:
+        while calls:
+            calls.popleft()()
+
+    monkeypatch.setattr(gateway.session, "request", request)
+    count = SPARE_QUEUE_ENTRIES
+    report(count)
+    assert len(gateway.registered()) == count
+    for _ in range(60):
+        gateway.pass_time(500)
+        answer()
+    assert len(gateway.agents._queue) <= 2 * count + SPARE_QUEUE_ENTRIES
+    assert len(gateway.agents._queued) == count
+    report(1)
+    assert len(gateway.agents._queued) == 1
+    assert len(gateway.agents._queue) <= 2 + SPARE_QUEUE_ENTRIES
+    gateway.agents.session_changed(Lost())
+    assert (gateway.agents._queue, gateway.agents._queued) == ([], {})
 
 
 def test_a_registration_says_what_the_client_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,14 @@ def test_a_file_that_shrank_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("one\n")
     with pytest.raises(EventFileError, match="only be appended to"):
         EventFileReader(tmp_path).latestOffset({"a.jsonl": {"bytes": 9, "lines": 2}}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("end", [800, 12], ids=["shorter", "other lines"])
+def test_a_file_that_lost_planned_lines_is_an_error(tmp_path: Path, end: int) -> None:
+    (tmp_path / "a.jsonl").write_text("1234567\n" * 2)
+    parts = islice(EventFileReader(tmp_path).read(tail.Part("a.jsonl", 0, end, 1)), 10)
+    with pytest.raises(EventFileError, match=r"a\.jsonl has become shorter or was replaced; .* only be appended to"):
+        list(parts)
 
 
 def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
