@@ -52,8 +52,7 @@ class Join:
     group_creations: int = 0
     ancestors: dict[str, bool] = field(default_factory=dict)  # whether each node above the group exists
     asked: Call | None = None  # the last call, to name what is refused
-    is_restoring: bool = False  # as read together with the group
-    is_waiting: bool = False  # for the end of a restore
+    is_restoring: bool = False  # as the last look has found, whose watch shows the end
     has_said_why: bool = False
     register_sent_ms: int = 0
     registered: bool = False
@@ -69,7 +68,7 @@ class Join:
 
     def _list_group(self) -> None:
         self.effects.forget_calls()
-        self.is_waiting = False
+        self.is_restoring = False
         self._ask(Get(paths.RESTORE, watch=True), self._restore_read)
         self._ask(ListChildren(paths.group(self.group)), self._group_listed)  # at the same time
 
@@ -88,7 +87,6 @@ class Join:
 
     def _wait_for_restore(self) -> None:
         """Create nothing in a tree that is being replaced; the end of the restore fires the watch."""
-        self.is_waiting = True
         if not self.has_said_why:
             self.has_said_why = True
             text = f"{self.consumer}: waits with joining {self.group}, because a restore runs, or was interrupted"
@@ -96,7 +94,7 @@ class Join:
 
     def handle_watched(self, path: str) -> None:
         """Look again when the restore may be over."""
-        if path == paths.RESTORE and self.is_waiting and self.connected:
+        if path == paths.RESTORE and self.is_restoring and self.connected:
             self._list_group()
 
     def _group_listed(self, reply: Reply) -> None:

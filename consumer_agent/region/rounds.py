@@ -329,9 +329,12 @@ class Rounds:
         if now_s < self._not_before_s:
             return  # after a refusal, which is told
         self._pause()
+        name, region = self.member.name, self.member.settings.name
+        if self.member.is_restoring:
+            self._session.complain(f"{name}: waits with joining {region}, because a restore runs, or was interrupted")
+            return
         self._unregistered_since_s = now_s if self._unregistered_since_s is None else self._unregistered_since_s
         if now_s - self._unregistered_since_s >= COMPLAIN_S:
-            name, region = self.member.name, self.member.settings.name
             self._session.complain(
                 f"{name} still waits to become a member of region {region}: another one has its name"
             )

@@ -7,7 +7,8 @@ A gateway that has a number goes on with the layout that it read last while the 
 it anew if the node is deleted.
 
 While `zkrebalancer restore` replaces the tree, a gateway that begins waits. It looks once before it writes anything,
-and again after it has announced itself: a restore that has not seen it has put its node before.
+and again after it has announced itself: a restore that has not seen it has put its node before. If a look finds a
+restore, the gateway withdraws what it has announced: the restore would refuse because of it.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Membership:
         self._layout = Layout()
         self._gateways: dict[int, tuple[str, int]] = {}
         self._joined_session = 0
+        self._announced: int | None = None  # the last number that it may have announced, also in vain
         self._without_slot: set[int] = set()  # brokers
         self._complaints = Complaints()
         self.number: int | None = None
@@ -121,16 +123,15 @@ class Membership:
             number = former
         if former not in {None, number}:
             self._withdraw(f"{ALIVE}/{former}")
+        self._announced = number
         self._announce(number)
-        try:
-            self._refuse_unfinished_restore()
-        except UnfinishedRestoreError:
-            self._withdraw(f"{ALIVE}/{number}")
-            raise
+        self._refuse_unfinished_restore()
         self.number, self._joined_session = number, session_id
 
     def _refuse_unfinished_restore(self) -> None:
         if isinstance(self._session.require(Get(paths.RESTORE), *ABSENT), Content):
+            if self._announced is not None:
+                self._withdraw(f"{ALIVE}/{self._announced}")
             raise UnfinishedRestoreError("no group is served, because a restore runs, or was interrupted")
 
     def _withdraw(self, path: str) -> None:

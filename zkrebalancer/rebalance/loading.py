@@ -16,6 +16,7 @@ from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_READS_PER_STEP = 500  # so that no other group waits long for its turn
+MAX_NOTED = 2_000  # characters of a reply whose handling fails
 
 
 class Loading:
@@ -146,7 +147,11 @@ class Loading:
 
     def _read_some(self, replies: Sequence[Reply], handle: Callable[[str, Reply], None], names: Sequence[str]) -> None:
         for name, reply in zip(names, replies, strict=True):
-            handle(name, reply)
+            try:
+                handle(name, reply)
+            except Exception as error:  # its report shows the row's first replies only
+                error.add_note(f"{name}: {reply!r:.{MAX_NOTED}}")
+                raise
         self._handled(len(replies))
 
     def _handled(self, count: int) -> None:

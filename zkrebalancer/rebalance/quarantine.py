@@ -91,5 +91,6 @@ def _report(group: str, text: str, step: str, event: str, error: Exception, stor
     """Return what is needed to reproduce a failure, within bounds."""
     trace = "".join(traceback.format_tb(error.__traceback__))[-MAX_SHOWN:]
     head = f"group {group} is in quarantine, and is retried at growing intervals; this is a bug: {text}"
-    lines = [head, f"step: {step:.{MAX_SHOWN}}", f"event: {event:.{MAX_SHOWN}}", "story of the group:", *story, trace]
-    return "\n".join(lines)
+    notes = [f"note: {note:.{MAX_SHOWN}}" for note in getattr(error, "__notes__", ())]
+    asked = [f"step: {step:.{MAX_SHOWN}}", f"event: {event:.{MAX_SHOWN}}"]
+    return "\n".join([head, *notes, *asked, "story of the group:", *story, trace])

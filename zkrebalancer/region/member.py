@@ -19,6 +19,7 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Operation,
     Refusal,
+    Refused,
     SetContent,
     Sync,
 )
@@ -62,6 +63,7 @@ class Member:
         self.is_leaving = self._has_asked_to_leave = False
         self.last_checkpoint = 0  # its last answer to a checkpoint
         self.last_merge: Merge | None = None
+        self.is_restoring = False  # as `register` has found
         self._retired = 0  # the checkpoint whose predecessors the application may have deleted
         self._is_admitted = False
         self._is_reset_wanted: str | None = None  # why; until the request is stored, or a reset has come
@@ -102,7 +104,7 @@ class Member:
     # ---- registration
 
     def register(self, session_id: Callable[[], int | None]) -> Steps[bool]:
-        """Make the region's nodes, compare the settings, and register; False: another process still has this name.
+        """Make the region's nodes, compare settings, register; False: its name is still taken, or a restore runs.
 
         Raises:
             RegionMismatchError: the group is in another region, or recovers in another way.
@@ -111,6 +113,10 @@ class Member:
 
         """
         self.zxid, self._is_admitted, self._answer = None, False, None
+        (look,) = yield [Get(paths.RESTORE)]
+        self.is_restoring = isinstance(look, Content)
+        if self.is_restoring or (isinstance(look, Refused) and look.outcome_unknown):
+            return False
         top = [paths.CONSUMERS, paths.GROUPS, paths.group(self.group), paths.region(self.group)]
         for path in (*top, *(paths.region(self.group, child) for child in paths.REGION_CHILDREN)):
             (reply,) = yield [Multi((Create(path),))]

@@ -13,8 +13,18 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredTopic, to_bytes
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Get, ListChildren, SetContent
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Refusal,
+    Refused,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import NodeContentError, ZooKeeperUnavailableError
 
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
 BUCKET = bucket_of("a/group")
@@ -188,6 +198,31 @@ def test_a_gateway_gives_way_to_a_restore_that_has_begun_before_it_was_announced
         announce(number)
 
     monkeypatch.setattr(one, "_announce", begin_before)
+    with pytest.raises(UnfinishedRestoreError):
+        one.refresh()
+    assert session.model.children(paths.LIVE_GATEWAYS) == []
+
+
+@pytest.mark.parametrize("lost", ["the announcement's reply", "the second look"])
+def test_a_gateway_that_cannot_look_again_gives_way_at_its_next_look(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """In `Membership._join`, note no announcement: each later look keeps it, and the restore refuses for ever."""
+    one = Membership(session, "gw", 1)
+    announce = one._announce
+
+    def break_after(number: int) -> None:
+        session.do(*BARRIER)
+        announce(number)
+        if lost == "the second look":
+            session.refusals = [Refused(Refusal.CONNECTION_LOST)]
+        else:
+            raise ZooKeeperUnavailableError("the connection broke")
+
+    monkeypatch.setattr(one, "_announce", break_after)
+    with pytest.raises(ZooKeeperUnavailableError):
+        one.refresh()
+    assert session.model.children(paths.LIVE_GATEWAYS) == ["0"]
     with pytest.raises(UnfinishedRestoreError):
         one.refresh()
     assert session.model.children(paths.LIVE_GATEWAYS) == []

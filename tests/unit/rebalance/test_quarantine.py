@@ -7,11 +7,12 @@ import pytest
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
+from zkrebalancer.protocol.calls import Content, Create, Delete, Multi, Reply, SetContent, Stat
 from zkrebalancer.rebalance import quarantine
 from zkrebalancer.rebalance.awaited import Handler
 from zkrebalancer.rebalance.election import CoordinatorElector
 from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler
 from zkrebalancer.rebalance.topic_reset import TopicReset
 
@@ -116,6 +117,23 @@ def test_it_is_tried_again_with_growing_pauses_and_logged_once_with_what_reprodu
     (text,) = world.warnings
     for part in (f"group {OTHER} is in quarantine", "BugError", "step: ", "event: Replied(", "in broken"):
         assert part in text
+    assert len(text) < 6 * quarantine.MAX_SHOWN
+
+
+def test_the_report_shows_the_reply_of_a_row_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Loading._read_some`, add no note: the report shows only the first replies of the row."""
+
+    def broken(name: str, _reply: Reply) -> None:
+        if name == "c-49":
+            raise BugError
+
+    monkeypatch.setattr(Loading, "_next_stage", lambda loading: loading._read_some(row, broken, names))
+    names = [f"c-{number}" for number in range(50)]
+    row = [Content(f"of {name} {'x' * 1_000}".encode(), Stat(0, 1, 1, 0)) for name in names]
+    world = with_broken(monkeypatch)
+    world.pass_time(1_000)
+    text = next(text for text in world.warnings if f"group {OTHER} is in quarantine" in text)
+    assert "note: c-49: Content(content=b'of c-49 " in text
     assert len(text) < 6 * quarantine.MAX_SHOWN
 
 

@@ -313,3 +313,17 @@ def test_a_consumer_that_waits_for_a_restore_can_be_closed() -> None:
     driver.answer(LIST_GROUP, ALL_CHILDREN)
     assert Closed() in driver.step(CloseRequested())
     assert driver.step(Watched(paths.RESTORE, children=False)) == []
+
+
+def test_a_restore_that_ends_before_the_group_is_listed_is_not_waited_for() -> None:
+    """In `Join.handle_watched`, wait for the list: the only event is dropped, and the consumer waits for ever."""
+    driver = Driver()
+    driver.hides_restore = False
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LOOK_AT_RESTORE, content(b""))
+    driver.waiting.clear()  # the list's reply comes later, and is dropped
+    assert requests(driver.step(Watched(paths.RESTORE, children=False))) == [LOOK_AT_RESTORE, LIST_GROUP]
+    assert driver.step(Watched(paths.RESTORE, children=False)) == []  # of an earlier watch
+    driver.answer(LOOK_AT_RESTORE, Refused(Refusal.NO_NODE))
+    assert requests(driver.answer(LIST_GROUP, ALL_CHILDREN)) == [REGISTER]

@@ -67,7 +67,7 @@ class Playing:
 def test_a_registration_that_is_refused_is_told_and_repeated_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     playing = Playing(monkeypatch, lambda _call: Refused(Refusal.QUOTA_EXCEEDED, 0))
     playing.play(60)
-    assert playing.session.count < 40
+    assert playing.session.count < 70  # each try has two calls
     (told,) = playing.session.told
     assert told == "ZooKeeper refuses /consumers: quota exceeded; region counts waits, and tries again"
 
@@ -76,15 +76,32 @@ def test_a_member_whose_name_is_taken_waits_with_pauses_and_a_word(monkeypatch: 
     def answer(call: Call) -> Reply:
         if call == Get(paths.region("g")):
             return Content(documents.encode_settings(SETTINGS), Stat(0, 1, 1, 0))
+        if call == Get(paths.RESTORE):
+            return Refused(Refusal.NO_NODE)
         return Content(b"", Stat(0, 1, 1, OTHER)) if isinstance(call, Get) else Refused(Refusal.NODE_EXISTS, 0)
 
     playing = Playing(monkeypatch, answer)
     playing.play(COMPLAIN_S - 1)
     assert playing.session.told == []
     playing.play(60)
-    assert playing.session.count < 600  # each try has ten to twelve calls
+    assert playing.session.count < 600  # each try has at most 13 calls
     (told,) = playing.session.told
     assert told.startswith("m still waits to become a member of region counts")
+
+
+def test_a_member_that_waits_for_a_restore_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rounds._register`, go on: it would blame another member of its name."""
+    asked: list[Call] = []
+
+    def answer(call: Call) -> Reply:
+        asked.append(call)
+        return Content(b"", Stat(0, 1, 1, 0))
+
+    playing = Playing(monkeypatch, answer)
+    playing.play(2 * COMPLAIN_S)
+    assert 1 < len(asked) < 40
+    assert set(asked) == {Get(paths.RESTORE)}
+    assert playing.session.told == ["m: waits with joining counts, because a restore runs, or was interrupted"]
 
 
 def test_records_whose_first_offsets_cannot_be_stored_are_not_fetched_again_at_once(
