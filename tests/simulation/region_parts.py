@@ -267,6 +267,8 @@ class SimulatedMember:
         assert self.running is not None
         try:
             self.calls = next(self.running) if replies is None else self.running.send(replies)
+            if self.calls == [Get(paths.RESTORE)]:  # none runs in this world
+                self.calls = self.running.send([Refused(Refusal.NO_NODE)])
         except StopIteration as end:
             self.running = None
             self._ended(end.value)

@@ -127,9 +127,9 @@ def test_the_report_shows_the_reply_of_a_row_that_failed(monkeypatch: pytest.Mon
         if name == "c-49":
             raise BugError
 
-    monkeypatch.setattr(Loading, "_next_stage", lambda loading: loading._read_some(row, broken, names))
     names = [f"c-{number}" for number in range(50)]
     row = [Content(f"of {name} {'x' * 1_000}".encode(), Stat(0, 1, 1, 0)) for name in names]
+    monkeypatch.setattr(Loading, "_next_stage", lambda loading: loading._read_some(row, broken, names))
     world = with_broken(monkeypatch)
     world.pass_time(1_000)
     text = next(text for text in world.warnings if f"group {OTHER} is in quarantine" in text)
