@@ -130,6 +130,8 @@ class LookAtKafka:
         self._groupless_since_s: float | None = None
         self._reason = ""  # why there is no answer
         self._has_warned = self._has_complained = False
+        self._requests: _Requests | None = None  # the last ones
+        self._is_closed = False
 
     def check(self, offsets: Mapping[TopicPartition, int], refuse: Refuse, go_on: Callable[[], None]) -> None:
         """Compare offsets in ZooKeeper with those in Kafka, each partition once, then `refuse` or `go_on`.
@@ -174,6 +176,13 @@ class LookAtKafka:
             answer(error, is_known=found is not None)
 
         self._when_found(judge)
+
+    def close(self) -> None:
+        """Close the connections without waiting; what waits for an answer gets none."""
+        with self._lock:
+            self._is_closed, requests, self._requests = True, self._requests, None
+        if requests is not None:
+            requests.close()
 
     def _fault_of_unchecked(self, found: Found, *, is_fresh: bool) -> ConsumerError | None:
         with self._lock:
@@ -227,9 +236,15 @@ class LookAtKafka:
             self._send()
 
     def _send(self) -> None:
+        requests = _Requests(self._group, self._settings, self._note, reads_offsets=self._reads_offsets)
+        with self._lock:
+            if self._is_closed:
+                return
+            before, self._requests = self._requests, requests
+        if before is not None:  # it may hang
+            before.close()
         try:
-            admin = GroupAdmin(self._settings)
-            admin.open_aside(_Requests(self._group, admin, self._note, reads_offsets=self._reads_offsets).send)
+            requests.send()
         except KafkaException as error:  # no client can be started now
             self._note(Silence(str(error.args[0].str())))
 
@@ -262,21 +277,28 @@ class LookAtKafka:
 
 
 class _Requests:
-    """Requests for members and for offsets, with a client of their own; `done` gets what was found."""
+    """Requests for members and for offsets, with clients of their own; `done` gets what was found."""
 
     def __init__(
-        self, group: str, admin: GroupAdmin, done: Callable[[Found | Silence], None], *, reads_offsets: bool
+        self, group: str, settings: Mapping[str, Any], done: Callable[[Found | Silence], None], *, reads_offsets: bool
     ) -> None:
         self._group = group
         self._reads_offsets = reads_offsets
         self._done = done
-        self._admin = admin
+        self._settings = settings
+        self._admin = GroupAdmin(settings, group)
+        self._is_closed = False
         self._members: list[str] = []
         self._hidden: list[tuple[str, str]] = []
 
     def send(self) -> None:
-        """Ask for the members, then for offsets."""
-        self._ask("describe_consumer_groups", [self._group], self._described)
+        """Ask for the members, then for offsets; raises KafkaException if no client can be made."""
+        self._admin.open_aside(lambda: self._ask("describe_consumer_groups", [self._group], self._described))
+
+    def close(self) -> None:
+        """Close the connections without waiting; `done` is not called any more."""
+        self._is_closed = True
+        self._admin.close()
 
     def _described(self, future: Future[Any]) -> None:
         error = error_of(future)
@@ -309,14 +331,24 @@ class _Requests:
         return error.code() in HIDING_ERRORS or error.code() == KafkaError.GROUP_ID_NOT_FOUND
 
     def _no_answer(self, error: KafkaError) -> None:
-        """Ask whether Kafka has groups at all: it may have too few brokers for the topic of their offsets."""
+        """Ask whether Kafka has groups at all: it may have too few brokers for the topic of their offsets.
+
+        A client that did not answer in time is gone, and the next one may take seconds to make: so this takes another.
+        """
 
         def described(future: Future[Any]) -> None:
             missing = error_of(future)
             has_groups = missing is None or missing.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
             self._end(Silence(error.str(), has_groups))
 
-        self._ask("describe_topics", TopicCollection([OFFSETS_TOPIC]), described)
+        self._admin.close()
+        self._admin = GroupAdmin(self._settings, self._group)
+        if self._is_closed:
+            return
+        try:
+            self._admin.open_aside(lambda: self._ask("describe_topics", TopicCollection([OFFSETS_TOPIC]), described))
+        except KafkaException:  # no client can be started now
+            self._end(Silence(error.str()))
 
     def _ask(
         self, method: str, what: Sequence[object] | TopicCollection, answered: Callable[[Future[Any]], None]

@@ -18,20 +18,23 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from consumer_agent.kafka.client import AdminMaker, close_aside, made
-from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock
+from consumer_agent.runtime.threads import Condition, Thread, new_lock, new_reentrant_lock
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.kafka import UNREACHED_S
 
 _TIMED_OUT, _TRANSPORT = KafkaError._TIMED_OUT, KafkaError._TRANSPORT  # noqa: SLF001  # their public names
 
 _log = logs.named(__name__)
+_complaints, _complaints_lock = Complaints(), new_lock()  # of all clients: a look at Kafka has a new one each time
 
 
 class GroupAdmin:
     """A client for such requests. Methods may be called from any thread; none waits for Kafka."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], group: str = "") -> None:
         """Prepare; `settings` are librdkafka's. `open` or `open_aside` makes the client."""
+        self.group = group  # for the log
         self._new_client = partial(made, AdminClient, settings)
         self._maker = AdminMaker(self._new_client, settings)
         self._changed = Condition(new_reentrant_lock())  # its lock protects everything below
@@ -151,10 +154,17 @@ class GroupAdmin:
 
     def _replace(self, before: list[AdminClient], late: list[Future[Any]]) -> None:
         """Close a client that did not answer in time. All of its requests end, and nothing is sent after that."""
-        _log.info("a group's coordinator in Kafka did not answer in time; the client for it is replaced")
         close_aside(before)
+        self._complain()
         for answer in late:
             answer.set_exception(KafkaException(KafkaError(_TIMED_OUT, "the group's coordinator does not answer")))
+
+    def _complain(self) -> None:
+        reason = "its coordinator in Kafka did not answer in time; the client for it is replaced"
+        with _complaints_lock:
+            text = _complaints.text(self.group, reason, time.monotonic())
+        if text is not None:
+            _log.warning("group %s: %s", self.group, text)
 
 
 def _unsent(why: str) -> KafkaException:

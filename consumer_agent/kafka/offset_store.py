@@ -81,7 +81,8 @@ class KafkaOffsetStore:
         """
         self._group = group
         self._refused = MissingRights("DESCRIBE", "partitions wait for its offsets")
-        self._admin = GroupAdmin(settings)
+        self._refused_topics = MissingRights("DESCRIBE", "its partitions wait for their offsets")
+        self._admin = GroupAdmin(settings, group)
         self._admin.open()
 
     def close(self) -> None:
@@ -109,13 +110,19 @@ class KafkaOffsetStore:
         def answered(future: Future[Any]) -> None:
             error = error_of(future)
             found = [] if error is not None else future.result().topic_partitions
-            error = error or next((tp.error for tp in found if tp.error is not None), None)
+            if error is None:
+                self._refused.answered([self._group])
+            else:
+                self._refused.note(self._group, error)
+            refused = {tp.topic: tp.error for tp in found if tp.error is not None}
+            self._refused_topics.answered({tp.topic for tp in found} - refused.keys())
+            for topic, why in refused.items():
+                self._refused_topics.note(topic, why)
+            error = error or next(iter(refused.values()), None)
             if error is not None:
                 _log.info("Kafka gave no offsets of group %s: %s", self._group, error.str())
-                self._refused.note(self._group, error)
                 answer(None)
                 return
-            self._refused.answered([self._group])
             answer({(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.offset >= 0})
 
         wanted = [KafkaPartition(*partition) for partition in sorted(partitions)]

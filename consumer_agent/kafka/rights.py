@@ -21,7 +21,7 @@ def explained(error: KafkaError, right: str) -> str:
 
 
 class MissingRights:
-    """What is refused now. Each refusal is logged once until the right is back; the caller holds a lock, if any."""
+    """What is refused now. Each refusal is logged once until the right is back; two threads at once may repeat it."""
 
     def __init__(self, right: str, consequence: str) -> None:
         """Begin with nothing refused; `consequence` ends the line in the log."""

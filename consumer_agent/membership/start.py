@@ -64,7 +64,7 @@ class Start:
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
-    has_warned: bool = False
+    told_stage: Stage | None = None  # whose wait was told
     refused: RefusedReads = field(init=False)
 
     def __post_init__(self) -> None:
@@ -274,8 +274,8 @@ class Start:
         self.effects.add(ReadKafkaOffsets(self.kafka_token, self.partitions))
 
     def _wait(self, now_ms: int, warning: str) -> None:
-        if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS and not self.has_warned:
-            self.has_warned = True
+        if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS and self.stage is not self.told_stage:
+            self.told_stage = self.stage
             self.effects.add(Warn(warning))
         self.retry_at_ms = now_ms + self.retry_delay_ms
         self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)

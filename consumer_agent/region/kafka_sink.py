@@ -231,6 +231,7 @@ class KafkaSink:
         """Return what is stored; with `awaits_end`, after the end of transactions that were under way."""
         wanted = [KafkaPartition(*partition) for partition in partitions]
         found: list[KafkaPartition] = []
+        self._admin.group = _progress_of(group)
 
         def ask() -> None:
             asked = [ConsumerGroupTopicPartitions(_progress_of(group), wanted)]

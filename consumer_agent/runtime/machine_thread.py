@@ -147,8 +147,9 @@ class MachineThread:
             self._shared.become_closed()
             self._fetcher.stop()
             self._close_session()
-            if self._store is not None:
-                self._store.close()
+            for asking in (self._store, self._look):
+                if asking is not None:
+                    asking.close()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
             is_left_alone = bool(self.dropped) or self._shared.breakdown is not None
             if is_left_alone and self._event_log is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import cycle
+from queue import Queue
 from typing import Any
 from unittest import mock
 
@@ -12,10 +15,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
 from consumer_agent.kafka import elsewhere, group_admin
 from consumer_agent.kafka.elsewhere import FRESH_S, MIN_PAUSE_S, OVERDUE_S, Found, LookAtKafka, fault
+from tests.support.deadlines import WITHIN_S
 from tests.support.futures import ended
 
 A, B = ("orders", 0), ("orders", 1)
-SETTINGS = {"bootstrap.servers": "b:1"}
+SOON_S = 0.05
+SETTINGS: dict[str, object] = {"bootstrap.servers": "b:1"}
 
 
 def failure(code: int) -> KafkaException:
@@ -81,8 +86,10 @@ class Looking:
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> Looking:
-    return Looking(monkeypatch)
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looking]:
+    looking = Looking(monkeypatch)
+    yield looking
+    looking.look.close()
 
 
 @pytest.mark.parametrize(
@@ -253,6 +260,44 @@ def test_brokers_that_have_no_topic_for_offsets_of_groups_have_no_offsets(lookin
         looking.admin.fail(KafkaError.COORDINATOR_NOT_AVAILABLE)
         assert looking.begun[-1] == "new NoneType False"
         looking.now_s += MIN_PAUSE_S
+
+
+def test_that_there_are_no_groups_is_found_out_although_a_client_takes_long_to_make(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `oauth_cb`. The coordinator never answers, so its client is replaced, aside.
+
+    In `_Requests._no_answer`, ask through the client that did not answer: its request is refused.
+    """
+    limits_s = cycle([SOON_S, WITHIN_S])  # of the question about the group, and of that about Kafka
+
+    def made(_settings: object) -> Admin:
+        monkeypatch.setattr(elsewhere, "READ_TIMEOUT_S", next(limits_s))
+        return looking.admin
+
+    monkeypatch.setattr(group_admin, "AdminClient", made)
+    looking.look = LookAtKafka("g", {**SETTINGS, "oauth_cb": print}, reads_offsets=True)
+    looking.admin.has_groups = False
+    for expected in (False, True):
+        answers: Queue[bool] = Queue()
+        looking.look.ask([B], lambda _error, is_known, answers=answers: answers.put(is_known))
+        assert answers.get(timeout=WITHIN_S) is expected
+        looking.now_s += MIN_PAUSE_S
+
+
+def test_closing_a_look_closes_its_client_and_makes_no_other(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the client and its thread stay until the request's limit."""
+    closed: list[object] = []
+    monkeypatch.setattr(group_admin, "close_aside", closed.extend)
+    looking.check("first", {A: 600})
+    looking.look.close()
+    assert closed == [looking.admin]
+    looking.admin.answer({A: 600})
+    looking.look.look_after(looking.refused.append)
+    looking.now_s += OVERDUE_S
+    looking.look_after(MIN_PAUSE_S)
+    looking.ask("new")
+    assert (looking.looks, closed) == (1, [looking.admin])
 
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._UNSUPPORTED_FEATURE])

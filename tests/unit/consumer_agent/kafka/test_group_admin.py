@@ -18,6 +18,7 @@ from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.runtime.threads import Thread
 from tests.support.deadlines import WITHIN_S
 from tests.support.futures import ended
+from zkrebalancer.protocol import complaints
 from zkrebalancer.runtime.kafka import UNREACHED_S
 
 SOON_S, LATE_S = 0.05, 3_000.0
@@ -89,6 +90,23 @@ def test_at_its_limit_a_request_and_all_others_of_the_client_end_and_the_client_
     held_by(1)[0].set_result("offsets")
     assert again.result(WITHIN_S) == "offsets"
     admin.close()
+
+
+def test_a_coordinator_that_does_not_answer_is_told_of_with_the_group_and_not_each_time(
+    admin: GroupAdmin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an outage, each request has a client that is replaced; so has each look at Kafka."""
+    monkeypatch.setattr(group_admin, "_complaints", complaints.Complaints())
+    monkeypatch.setattr(complaints, "FIRST_PAUSE_S", LATE_S)
+    admin.group = "payments"
+    again = GroupAdmin({}, "payments")
+    again.open()
+    for one in (admin, again, admin):
+        assert error_of(one.ask("hold", [], SOON_S)).code() == KafkaError._TIMED_OUT
+    line = "group payments: its coordinator in Kafka did not answer in time; the client for it is replaced"
+    assert caplog.messages == [line]
+    admin.close()
+    again.close()
 
 
 def test_an_answer_or_an_error_in_time_is_passed_on_and_the_client_stays(admin: GroupAdmin) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
+from tests.support.futures import ended
 from zkrebalancer.protocol.fields import TopicPartition
 
 A, B = ("orders", 0), ("orders", 1)
@@ -114,6 +115,29 @@ def test_what_is_refused_in_part_is_named() -> None:
     answer.set_result(mock.Mock(topic_partitions=[mock.Mock(error=None), partition]))
     with mock.patch.object(setting.admin, "alter_consumer_group_offsets", return_value={"g": answer}):
         assert setting.commit() == ({B: "the group has members of Kafka's own protocol (not a member)"}, True)
+
+
+def test_what_may_not_be_read_is_named_a_topic_or_the_group(caplog: pytest.LogCaptureFixture) -> None:
+    """The topics may have the group's name. Each line once, until the right is back."""
+    setting = Setting()
+    topics: list[tuple[str, KafkaError | None]] = []
+
+    def listed(*_: object, **__: object) -> dict[str, Future[Any]]:
+        found = [mock.Mock(topic=name, partition=0, offset=-1001, metadata="", error=error) for name, error in topics]
+        return {"g": ended(mock.Mock(topic_partitions=found))}
+
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no")
+    setting.admin.answered.append(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "no"))
+    assert setting.read() is None
+    with mock.patch.object(setting.admin, "list_consumer_group_offsets", listed):
+        topics = [("a", None), ("g", refused), ("orders", refused)]
+        assert [setting.read(), setting.read()] == [None, None]
+        topics = [("g", None), ("orders", refused)]
+        assert setting.read() is None
+        topics = [("g", refused), ("orders", None)]
+        assert setting.read() is None
+    told = [text.partition(":")[0] for text in caplog.messages]
+    assert told == ["group g", "topic g", "topic orders", "topic g"]
 
 
 def test_closing_it_leaves_the_last_reference_to_a_thread_for_the_client_waits_for_the_look_up_of_a_name() -> None:

@@ -34,7 +34,7 @@ from consumer_agent.membership.fenced_writes import (
     KAFKA_RETRY_MS,
 )
 from consumer_agent.membership.offset_books import Storage
-from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS
+from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS, MAX_RESOLVE_RETRY_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -173,6 +173,26 @@ def test_kafka_is_asked_again_until_it_answers() -> None:
     assert driver.step(KafkaOffsetsRead(asked.token, {T0: (3, TEXT)})) == []  # an old answer
     driver.step(KafkaOffsetsRead(again.token, {T0: (7, TEXT)}))
     assert len(driver.writes()) == 1
+
+
+def test_each_cause_of_a_start_that_waits_is_told_once() -> None:
+    """Tell only the first cause: nobody learns why the start still waits."""
+    driver = driver_with(Storage.KAFKA)
+    (asked,) = of_type(start(driver, T0), ReadKafkaOffsets)
+    driver.answer(MARK, content(b"id-1 czxid-5"))
+    seen: list[Effect] = []
+    for _ in range(10):
+        seen += driver.step(KafkaOffsetsRead(asked.token, None))
+    effects = driver.step(KafkaOffsetsRead(asked.token, {}))
+    for _ in range(2):
+        (resolve,) = of_type(effects, ResolveOffsets)
+        seen += driver.step(OffsetsResolved(resolve.token, {T0: None}))
+        driver.now_ms += MAX_RESOLVE_RETRY_MS
+        effects = driver.step(Tick())
+    assert [warning.text for warning in of_type(seen, Warn)] == [
+        "Kafka does not say what is stored; asking again",
+        f"{T0[0]}/{T0[1]}: Kafka does not say where it begins; asking again",
+    ]
 
 
 def test_a_client_that_never_says_what_is_stored_is_asked_again() -> None:

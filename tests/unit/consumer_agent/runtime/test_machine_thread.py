@@ -11,6 +11,7 @@ import pytest
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
+from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.membership.effects import CommitToKafka, RecordFetcher, ResumeFetching, StartFetching, TellOrigins
@@ -22,6 +23,7 @@ from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import ROOMY
 from zkrebalancer.protocol.calls import Done, Lost, Refusal, Refused, Replied
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -95,6 +97,18 @@ def test_what_zookeeper_refuses_is_counted_unless_another_client_was_faster() ->
     wanted |= {Refusal.NOT_ALLOWED, Refusal.TOO_LARGE}
     with setting.shared.lock:
         assert setting.shared.metrics()["zookeeper_refusals_total"] == len(wanted)
+
+
+def test_with_the_thread_its_clients_for_offsets_in_kafka_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._run`, close only the store: a look's client and thread stay until its request ends."""
+    setting = Setting({})
+    thread, look = setting.machine_thread, mock.Mock(spec=LookAtKafka)
+    monkeypatch.setattr(thread, "_fetcher", mock.Mock())
+    monkeypatch.setattr(thread, "_look", look)
+    monkeypatch.setattr(thread, "_running", False)
+    thread.start()
+    thread.join(WITHIN_S)
+    assert look.mock_calls[-1] == mock.call.close()
 
 
 def test_a_commit_to_kafka_has_until_the_lease_ends_and_none_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
