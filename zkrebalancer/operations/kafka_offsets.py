@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
 from datetime import datetime
 from typing import Any
 
+import gevent
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
@@ -18,19 +21,26 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.kafka import BOOTSTRAP, UNREACHED_S, ConnectionErrors
 
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 10.0  # of a question, with all its repetitions
+REPEAT_AFTER_S = 0.2  # after a passing answer
 FIRST, END = -2, -1  # special times of Kafka's ListOffsets request
 NO_OFFSET = -1  # Kafka's answer if all records are older than the requested time
+# A group's coordinator that is just beginning or ending answers so, and has done nothing.
+PASSING = frozenset(
+    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+)
+# It may have done what was asked, or will.
+UNCONFIRMED = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
 
 
 class KafkaOffsetsError(RebalancerError):
-    """The brokers did not answer, or rejected the request."""
+    """The brokers did not answer, or rejected the request, or there could be no client."""
 
 
 def log_ends(
     kafka: Mapping[str, str], partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """Return partition -> (first offset, offset after the last record).
+    """Return partition -> (first offset, offset after the last record, also of an open transaction).
 
     Raises:
         KafkaOffsetsError: Kafka does not answer, or does not know one of the partitions.
@@ -65,54 +75,86 @@ class StoredInKafka:
     """The committed offsets of one group in Kafka."""
 
     def __init__(self, kafka: Mapping[str, str], group: str) -> None:
-        """Create a client; sends no request yet."""
+        """Keep the settings; the first request makes a client."""
         self._group = group
         self._errors = ConnectionErrors()
         self._settings = self._errors.settings(kafka)
-        self._admin = AdminClient(self._settings)
+        self._admin: AdminClient | None = None
 
     def read(self) -> dict[TopicPartition, int]:
         """Return every committed offset; raises KafkaOffsetsError."""
         request = [ConsumerGroupTopicPartitions(self._group)]
         try:
-            answers = self._admin.list_consumer_group_offsets(request, request_timeout=UNREACHED_S)
-            found = answers[self._group].result(REQUEST_TIMEOUT_S).topic_partitions
+            found = self._answer(lambda admin: admin.list_consumer_group_offsets(request, request_timeout=UNREACHED_S))
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
-        return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+        return {(tp.topic, tp.partition): tp.offset for tp in found.topic_partitions if tp.offset >= 0}
 
     def refuse_members(self) -> None:
         """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they would keep committing."""
+        groups = [self._group]
         try:
-            answers = self._admin.describe_consumer_groups([self._group], request_timeout=UNREACHED_S)
-            members = answers[self._group].result(REQUEST_TIMEOUT_S).members
+            found = self._answer(lambda admin: admin.describe_consumer_groups(groups, request_timeout=UNREACHED_S))
         except (KafkaException, NoAnswerError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
             raise KafkaOffsetsError(f"no members of group {self._group} from Kafka: {self._reason(error)}") from None
-        if members:
-            some = ", ".join(member.client_id for member in members[:3])
+        if found.members:
+            some = ", ".join(member.client_id for member in found.members[:3])
             raise KafkaOffsetsError(f"group {self._group} has members in Kafka ({some}); stop them first")
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace committed offsets; raises KafkaOffsetsError, also if only some were rejected."""
+        """Replace committed offsets.
+
+        Raises:
+            KafkaOffsetsError: Kafka rejected some, or did not confirm them; the others may be stored.
+
+        """
         partitions = [KafkaPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         try:
-            answers = self._admin.alter_consumer_group_offsets(request, request_timeout=UNREACHED_S)
-            rejected = [tp for tp in answers[self._group].result(REQUEST_TIMEOUT_S).topic_partitions if tp.error]
+            answer = self._answer(
+                lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=UNREACHED_S)
+            )
         except (KafkaException, NoAnswerError) as error:
+            if isinstance(error, NoAnswerError) or error.args[0].code() in UNCONFIRMED:
+                raise self._unconfirmed(self._reason(error)) from None
             raise KafkaOffsetsError(f"Kafka rejected the offsets of {self._group}: {self._reason(error)}") from None
+        rejected = [tp for tp in answer.topic_partitions if tp.error]
         if rejected:
-            where = f"{rejected[0].topic}/{rejected[0].partition}"
-            raise KafkaOffsetsError(f"Kafka rejected the offset of {where}: {rejected[0].error.str()}")
+            where, why = f"{rejected[0].topic}/{rejected[0].partition}", rejected[0].error.str()
+            if rejected[0].error.code() in UNCONFIRMED:
+                raise self._unconfirmed(f"{where}: {why}")
+            raise KafkaOffsetsError(f"Kafka rejected the offset of {where}: {why}")
+
+    def _unconfirmed(self, why: str) -> KafkaOffsetsError:
+        text = "they may be stored; repeat this"
+        return KafkaOffsetsError(f"Kafka did not confirm the offsets of {self._group} ({why}): {text}")
+
+    def _answer(self, ask: Callable[[AdminClient], dict[str, Future[Any]]]) -> Any:  # noqa: ANN401  # as the client's own
+        """Return the answer about the group; repeat the question after a passing one, until REQUEST_TIMEOUT_S."""
+        give_up_s = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            if self._admin is None:
+                self._admin = AdminClient(self._settings)
+            is_last = time.monotonic() + REPEAT_AFTER_S >= give_up_s
+            try:
+                answer = ask(self._admin)[self._group].result(give_up_s - time.monotonic())
+            except KafkaException as error:
+                if is_last or error.args[0].code() not in PASSING:
+                    raise
+            else:
+                errors = [tp.error for tp in getattr(answer, "topic_partitions", ()) if tp.error]
+                if is_last or not any(error.code() in PASSING for error in errors):
+                    return answer
+            gevent.sleep(REPEAT_AFTER_S)
 
     def _reason(self, error: KafkaException | NoAnswerError) -> str:
+        told = "" if self._admin is None else self._errors.drain(self._admin)
         if isinstance(error, KafkaException):
-            return f"{error.args[0].str()}{self._errors.drain(self._admin)}"
-        reason = f"no answer within {REQUEST_TIMEOUT_S:g} s{self._errors.drain(self._admin)}"
-        self._admin = AdminClient(self._settings)  # the former one, now closed, would send the request later
-        return reason
+            return f"{error.args[0].str()}{told}"
+        self._admin = None  # closes it: it would send the request later
+        return f"no answer within {REQUEST_TIMEOUT_S:g} s{told}"
 
 
 def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -137,5 +179,15 @@ def _answers(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms
         consumer.close()
 
 
-def _consumer(settings: dict[str, Any]) -> Consumer:
-    return Consumer({**settings, "group.id": "zkrebalancer-offsets", "enable.auto.commit": False})
+def _consumer(settings: Mapping[str, Any]) -> Consumer:
+    own = {"group.id": "zkrebalancer-offsets", "enable.auto.commit": False}
+    # By librdkafka's default, a log would end where its first open transaction begins.
+    return new_consumer({"isolation.level": "read_uncommitted", **settings, **own})
+
+
+def new_consumer(settings: Mapping[str, Any]) -> Consumer:
+    """Return a client; raises KafkaOffsetsError, for example while the file of a certificate is being replaced."""
+    try:
+        return Consumer(dict(settings))
+    except KafkaException as error:
+        raise KafkaOffsetsError(f"no client of Kafka at {settings[BOOTSTRAP]}: {error.args[0].str()}") from None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError
+from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, new_consumer
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 
@@ -21,14 +21,14 @@ def first_unread_ms(kafka: Mapping[str, str], unread: Mapping[TopicPartition, in
     """Return partition -> timestamp of the first record at or after an offset, milliseconds since the epoch.
 
     None: there is no such record, for example only a transaction's marker. A partition is missing if its record
-    has no timestamp, or could not be read in time.
+    has no timestamp, could not be read in time, or may be in an open transaction.
 
     Raises:
         KafkaOffsetsError: the client could not be used at all.
 
     """
     errors = ConnectionErrors()
-    consumer = Consumer(
+    consumer = new_consumer(
         {
             **errors.settings(kafka),
             "group.id": "zkrebalancer-offsets",
@@ -66,8 +66,15 @@ def _read(consumer: Consumer, waiting: set[TopicPartition]) -> dict[TopicPartiti
                 kind, timestamp_ms = message.timestamp()
                 if kind != TIMESTAMP_NOT_AVAILABLE:
                     found[partition] = timestamp_ms
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the only name it has
+            elif error.code() == KafkaError._PARTITION_EOF and not _ends_later(consumer, message):  # noqa: SLF001
                 found[partition] = None
         if done:
             consumer.pause(done)
     return found
+
+
+def _ends_later(consumer: Consumer, at_end: Message) -> bool:
+    """Return whether there is more behind the end of what may be read: there, a transaction is open."""
+    partition = KafkaPartition(str(at_end.topic()), int(at_end.partition() or 0))
+    _first, end = consumer.get_watermark_offsets(partition, cached=True)  # of the last fetch, in any isolation
+    return int(at_end.offset() or 0) < int(end)

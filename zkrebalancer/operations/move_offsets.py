@@ -162,18 +162,28 @@ def import_into_kafka(
     """Store these offsets in Kafka; others stay. Returns the changes, sorted.
 
     Kafka sees no members of a group whose consumers commit there without a subscription; ZooKeeper has their names.
+    If the group has a node there, sinks with offsets of their own follow.
 
     Raises:
-        OffsetsRefusedError: the group has consumers here.
-        ZooKeeperRefusedError: the group's consumers may not be listed.
-        KafkaOffsetsError: Kafka does not answer, or rejects an offset, for example because the group has members.
+        OffsetsRefusedError: the group has consumers here, or changed meanwhile.
+        ZooKeeperRefusedError: a node of the group may not be read or written; offsets may be in Kafka already.
+        KafkaOffsetsError: Kafka does not answer, rejects an offset, for example because the group has members, or does
+            not confirm them; some may be stored already.
 
     """
     refuse_consumers(zk, group)
-    changes = _changes(kafka.read(), offsets)
-    if not dry_run and offsets:
+    if dry_run or not offsets:
+        return _changes(kafka.read(), offsets)
+    if not isinstance(zk.perform(Get(paths.group(group)), ABSENT), Content):
+        changes = _changes(kafka.read(), offsets)
         kafka.write(offsets)
-        name_author(zk, group, "imported offsets into Kafka")
+        return changes
+    with starts_paused(zk, group, "imported offsets into Kafka") as pause:
+        changes = _changes(kafka.read(), offsets)
+        pause.write(zk)
+        kafka.write(offsets)
+        pause.write(zk)  # fails if the pause ended meanwhile: Kafka itself checks nothing
+        begin_lives(zk, group, pause, offsets)
     return changes
 
 

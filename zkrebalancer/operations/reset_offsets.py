@@ -52,7 +52,8 @@ def reset_offsets(
         UnknownGroupError: there is no such group.
         OffsetsRefusedError: the group has consumers, changed during the reset, or has offsets of a former topic.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
-        KafkaOffsetsError: Kafka does not answer or rejects the offsets; those in ZooKeeper may be written already.
+        KafkaOffsetsError: Kafka does not answer, rejects the offsets or does not confirm them; those in ZooKeeper, and
+            some in Kafka, may be written already.
 
     """
     report = inspection.read_group(zk, group, judge=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 
-from zkrebalancer.operations import lag_age
+from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError
 from zkrebalancer.operations.lag_age import READ_TIMEOUT_S, first_unread_ms
 
@@ -17,8 +17,14 @@ KAFKA = {"bootstrap.servers": "b:1", "client.id": "ops"}
 
 class Message:
     def __init__(
-        self, partition: int, timestamp_ms: int = 0, error: int | None = None, kind: int = TIMESTAMP_CREATE_TIME
+        self,
+        partition: int,
+        timestamp_ms: int = 0,
+        error: int | None = None,
+        kind: int = TIMESTAMP_CREATE_TIME,
+        offset: int = 12,
     ) -> None:
+        self.offset = lambda: offset
         self._partition, self._timestamp, self._error = partition, (kind, timestamp_ms), error
 
     def topic(self) -> str:
@@ -56,6 +62,10 @@ class Reader:
         self.seconds += 1
         return next(self._answers, [])
 
+    def get_watermark_offsets(self, _partition: object, *, cached: bool) -> tuple[int, int]:
+        assert cached
+        return 0, 12
+
     def pause(self, partitions: list[Any]) -> None:
         self.paused.append([one.partition for one in partitions])
 
@@ -71,7 +81,7 @@ def read(monkeypatch: pytest.MonkeyPatch, reader: Reader, *partitions: int) -> d
         reader.settings = settings
         return reader
 
-    monkeypatch.setattr(lag_age, "Consumer", opened)
+    monkeypatch.setattr(kafka_offsets, "Consumer", opened)
     monkeypatch.setattr("zkrebalancer.operations.lag_age.time.monotonic", lambda: reader.seconds)
     return first_unread_ms(KAFKA, {("t", number): 10 + number for number in partitions})
 
@@ -90,6 +100,13 @@ def test_where_nothing_is_left_to_read_there_is_no_record(monkeypatch: pytest.Mo
     reader = Reader([Message(0, error=KafkaError._PARTITION_EOF)])
     assert read(monkeypatch, reader, 0) == {("t", 0): None}
     assert reader.settings["enable.partition.eof"] is True
+
+
+def test_behind_an_open_transaction_all_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_ends_later`, return False: what waits there for days counts as no lag."""
+    reader = Reader([Message(0, error=KafkaError._PARTITION_EOF, offset=11)])
+    assert read(monkeypatch, reader, 0) == {}
+    assert reader.seconds == 1
 
 
 def test_what_has_no_timestamp_or_an_error_is_unknown_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from zkrebalancer.operations.move_offsets import (
 )
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.operations.topic_offsets import UnknownTopicError
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol import offset_lives, paths, settings
 from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Refusal, Reply, SetContent
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -288,6 +288,23 @@ def test_an_operator_is_named_in_settings_that_change_meanwhile(times: int) -> N
     assert len(events(world, "operator_changed")) == 1
 
 
+def test_sinks_follow_an_import_into_kafka_and_nobody_starts_meanwhile() -> None:
+    """In `import_into_kafka`, leave out `begin_lives` or the pause: a region's sink goes on at its own offsets."""
+    world = world_with(partitions=3)
+
+    class Checking(Kafka):
+        def write(self, offsets: dict[TopicPartition, int]) -> None:
+            assert settings.decode(world.zk.nodes[paths.group(GROUP)].content).starts_paused
+            assert paths.lives(GROUP, "t") not in world.zk.nodes, "sinks would follow what is not stored yet"
+            super().write(offsets)
+
+    kafka = Checking()
+    import_into_kafka(client_of(world), cast("StoredInKafka", kafka), GROUP, OFFSETS, dry_run=False)
+    assert kafka.offsets == OFFSETS
+    assert offset_lives.decode(world.zk.nodes[paths.lives(GROUP, "t")].content).keys() == {0, 2}
+    assert not settings.decode(world.zk.nodes[paths.group(GROUP)].content).starts_paused
+
+
 @pytest.mark.parametrize("content", [None, b"no settings"])
 def test_who_may_not_write_the_settings_moves_offsets_all_the_same(content: bytes | None) -> None:
     """In `name_author`, expect no refusal, and only settings: the command fails after the move."""
@@ -297,7 +314,7 @@ def test_who_may_not_write_the_settings_moves_offsets_all_the_same(content: byte
         world.zk.denied |= {("0", paths.group(GROUP), Right.WRITE)}
     else:
         world.zk.perform(Multi((SetContent(paths.group(GROUP), content),)))
-    assert move_away(world, "kafka", dry_run=False)
+    assert move_away(world, "old", dry_run=False)
     world.pass_time(2_000)
     assert events(world, "operator_changed") == []
 

@@ -16,6 +16,7 @@ from zkrebalancer.observe.inspection import GroupReport, MemberReport, read_grou
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.group_lag import PartitionLag, read_lag
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka, known_log_ends
+from zkrebalancer.operations.lag_age import first_unread_ms
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.runtime.kafka import UNREACHED_S
@@ -31,10 +32,11 @@ def answer(topic: str, partition: int, offset: int, error: KafkaError | None = N
 
 
 class Admin:
-    """A fake admin client with one answer, None: it never answers."""
+    """A fake admin client with one answer, None: it never answers; `passing`: its answers before."""
 
     def __init__(self, reply: list[SimpleNamespace] | Exception | None) -> None:
         self.reply = reply
+        self.passing: list[list[SimpleNamespace] | Exception] = []
         self.asked: list[Any] = []
         self.written: list[Any] = []
 
@@ -48,13 +50,18 @@ class Admin:
         self.written += request
         return self._answer(request)
 
+    def describe_consumer_groups(self, groups: list[str], *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout == UNREACHED_S
+        return self._answer([SimpleNamespace(group_id=group) for group in groups])
+
     def _answer(self, request: list[Any]) -> dict[str, Future[Any]]:
         (group,) = (one.group_id for one in request)
         future: Future[Any] = Future()
-        if isinstance(self.reply, Exception):
-            future.set_exception(self.reply)
-        elif self.reply is not None:
-            future.set_result(SimpleNamespace(topic_partitions=self.reply))
+        reply = self.passing.pop(0) if self.passing else self.reply
+        if isinstance(reply, Exception):
+            future.set_exception(reply)
+        elif reply is not None:
+            future.set_result(SimpleNamespace(topic_partitions=reply, members=[]))
         return {group: future}
 
     def poll(self, _timeout: float) -> int:
@@ -98,8 +105,59 @@ def test_why_there_are_no_offsets(monkeypatch: pytest.MonkeyPatch, reply: Except
 
     with pytest.raises(KafkaOffsetsError, match=f"^no offsets of group g from Kafka: {reason}$"):
         store.read()
-    with pytest.raises(KafkaOffsetsError, match=f"^Kafka rejected the offsets of g: {reason}$"):
+    refused = rf"did not confirm the offsets of g \({reason}\): they may be stored; repeat this"
+    if reply is not None:
+        refused = f"rejected the offsets of g: {reason}"
+    with pytest.raises(KafkaOffsetsError, match=f"^Kafka {refused}$"):
         store.write({("t", 0): 5})
+
+
+def test_what_a_broker_may_have_stored_is_not_called_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = KafkaError(KafkaError.REQUEST_TIMED_OUT, "too late")
+    for reply, reason in ((KafkaException(late), "too late"), ([answer("t", 0, 5, late)], "t/0: too late")):
+        _admin, store = stored(monkeypatch, reply)
+        with pytest.raises(KafkaOffsetsError, match=rf"did not confirm the offsets of g \({reason}\)"):
+            store.write({("t", 0): 5})
+
+
+@pytest.mark.parametrize("code", sorted(kafka_offsets.PASSING))
+def test_passing_answers_of_a_coordinator_are_waited_out(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """In `StoredInKafka._answer`, ask once: a reset ends between its two stores."""
+    monkeypatch.setattr(kafka_offsets, "REPEAT_AFTER_S", 0.0)
+    passing = KafkaError(code)
+    admin, store = stored(monkeypatch, [answer("t", 0, 5)])
+    for call in (store.read, store.refuse_members, lambda: store.write({("t", 0): 5})):
+        admin.passing = [KafkaException(passing), [answer("t", 0, 5, passing)], KafkaException(passing)]
+        call()
+        assert admin.passing == []
+
+
+def test_a_coordinator_that_is_never_ready_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `StoredInKafka._answer`, repeat for ever; or end with "no answer", although there are answers."""
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(kafka_offsets, "REPEAT_AFTER_S", 0.02)
+    _admin, store = stored(monkeypatch, KafkaException(KafkaError(KafkaError.NOT_COORDINATOR, "elsewhere")))
+    with pytest.raises(KafkaOffsetsError, match=r"^no offsets of group g from Kafka: elsewhere$"):
+        store.read()
+
+
+def test_a_client_that_cannot_be_made_is_an_error_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a certificate is gone for a moment; the next request finds it."""
+    admin, store = stored(monkeypatch, [answer("t", 0, 5)])
+
+    def unmade(_settings: object) -> Any:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such file"))
+
+    for name in ("AdminClient", "Consumer"):
+        monkeypatch.setattr(kafka_offsets, name, unmade)
+    for call in (StoredInKafka(KAFKA, "g").read, store.read, store.refuse_members, lambda: store.write({("t", 0): 5})):
+        with pytest.raises(KafkaOffsetsError, match=r"no such file$"):
+            call()
+    for ask in (known_log_ends, first_unread_ms):
+        with pytest.raises(KafkaOffsetsError, match=r"^no client of Kafka at b:1: no such file$"):
+            ask(KAFKA, {("t", 0): 5})
+    monkeypatch.setattr(kafka_offsets, "AdminClient", lambda _settings: admin)
+    assert store.read() == {("t", 0): 5}
 
 
 def test_the_reason_of_a_connection_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +219,8 @@ def test_the_client_that_asks_commits_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     kafka_offsets._consumer({"bootstrap.servers": "b:1"})
 
-    assert made == [{"bootstrap.servers": "b:1", "group.id": "zkrebalancer-offsets", "enable.auto.commit": False}]
+    own = {"group.id": "zkrebalancer-offsets", "enable.auto.commit": False}
+    assert made == [{"bootstrap.servers": "b:1", "isolation.level": "read_uncommitted", **own}]
 
 
 def test_lag_is_of_all_that_is_owned_or_stored_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
