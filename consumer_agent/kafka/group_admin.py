@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.kafka.client import AdminMaker, close_aside, made
+from consumer_agent.kafka.client import AdminMaker, close_aside, made, signals_unwrapped
 from consumer_agent.runtime.threads import Condition, Thread, new_lock, new_reentrant_lock
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.runtime import logs
@@ -80,7 +80,8 @@ class GroupAdmin:
                     raise _unsent("the client is being made")
                 end_s = time.monotonic() + timeout_s
                 self._watch(end_s)
-                (sent,) = getattr(self._client, method)(what, request_timeout=UNREACHED_S, **options).values()
+                with signals_unwrapped():
+                    (sent,) = getattr(self._client, method)(what, request_timeout=UNREACHED_S, **options).values()
                 self._end_s[answer] = end_s
         except KafkaException as error:
             answer.set_exception(KafkaException(error.args[0]))  # not this one, whose traceback keeps the client open

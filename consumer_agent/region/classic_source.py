@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from consumer_agent.errors import ConsumerError, has_stopped
 from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock
@@ -25,6 +25,14 @@ from zkrebalancer.runtime import logs
 
 TASK_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
+STALLS = frozenset(  # what somebody has to mend; the client itself logs temporary errors
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  # its public name
+    }
+)
 
 _log = logs.named(__name__)
 
@@ -44,6 +52,7 @@ class ClassicSource:
         self._failure: RebalancerError | None = None
         self._positions: dict[TopicPartition, int] = {}  # of held partitions: after the last processed record
         self._paused: set[TopicPartition] = set()
+        self._told: set[tuple[int, str]] = set()  # stalls of topics, since the last assignment
         self._batch: list[Message] = []
         self.arrived: set[TopicPartition] = set()  # assigned, and not placed by the region yet
         self.has_lost = self.was_revoked = False
@@ -222,12 +231,25 @@ class ClassicSource:
         if self._flows and has_room and not self.arrived:
             self._resume()
             messages = self._client.consume(self._max_poll_records, BRAKE_S)
-            self._enqueue([message for message in messages if not _is_error(message)])
+            self._enqueue(self._records(messages))
         else:
             self._pause()
             message = self._client.poll(BRAKE_S)
-            if message is not None and not _is_error(message):
-                self._enqueue([message])
+            if message is not None:
+                self._enqueue(self._records([message]))
+
+    def _records(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the records; raises KafkaException if one of the others says that the client does nothing more."""
+        for message in messages:
+            error, topic = message.error(), message.topic() or ""
+            if error is None:
+                continue
+            if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001  # its public name
+                raise KafkaException(error)
+            if error.code() in STALLS and (error.code(), topic) not in self._told:
+                self._told.add((error.code(), topic))
+                _log.warning("the client of a forced region gets no records of %s: %s", topic or "any topic", error)
+        return [message for message in messages if message.error() is None]
 
     def _enqueue(self, messages: list[Message]) -> None:
         """Queue records of partitions that are held and placed."""
@@ -284,6 +306,7 @@ class ClassicSource:
             self._queue.clear()
             self.rebalances += 1
             self._changed.notify()
+        self._told.clear()
         self._pause()
 
     def _revoked(self, client: Consumer, _partitions: list[confluent_kafka.TopicPartition]) -> None:
@@ -312,8 +335,3 @@ def _place(message: Any) -> TopicPartition:  # noqa: ANN401  # confluent-kafka's
 def _offset(message: Any) -> int:  # noqa: ANN401  # as above
     offset: int = message.offset()
     return offset
-
-
-def _is_error(message: Message) -> bool:
-    """Whether this is an error instead of a record; the client itself logs temporary errors."""
-    return message.error() is not None

@@ -10,6 +10,7 @@ up; the owner claims again. The generation and the rest of a sink's row are the 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class KafkaSink:
 
         """
         self._settings = dict(kafka)
+        self._process = os.getpid()
         try:
             self._admin = GroupAdmin(self._settings)
             self._admin.open()
@@ -118,6 +120,8 @@ class KafkaSink:
 
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`; raises KafkaException, also if another consumer claims the same partition right now."""
+        if os.getpid() != self._process:  # its threads are missing here: it would wait for ever
+            raise ConsumerStateError("claim: the KafkaSink belongs to the process before the fork; make a new one")
         stored = self._read(group, [claim.partition for claim in claims], awaits_end=False)
         wanted = [claim for claim in claims if settled(claim, stored.get(claim.partition)) is not None]
         if len({*self._lanes, *(claim.partition for claim in wanted)}) > MAX_PRODUCERS:
@@ -198,8 +202,8 @@ class KafkaSink:
         return lane is not None and (lane.row.generation, lane.row.next_offset) == (advance.generation, advance.before)
 
     def _new_producer(self, group: str, claim: Claim) -> Producer:
-        topic, number = claim.partition
-        producer = Producer({**self._settings, "transactional.id": f"{PREFIX}.{group}.{topic}.{number}"})
+        topic, number = claim.partition  # names have dots, and no slash: no two partitions share an id
+        producer = Producer({**self._settings, "transactional.id": f"{PREFIX}.{group}/{topic}/{number}"})
         _repeat(lambda: producer.init_transactions(TIMEOUT_S))
         return producer
 

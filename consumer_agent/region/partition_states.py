@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
@@ -17,6 +18,7 @@ from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint, Handlers
 from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.record_buffer import Finished
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Merge
@@ -35,6 +37,7 @@ class PartitionStates:
         self._processed: dict[TopicPartition, int] = {}  # next offsets, of partitions that the application knows
         self._stored: dict[TopicPartition, int | None] = {}  # next offsets of the copies that are valid
         self._restored: dict[TopicPartition, int] = {}  # generations of the partitions whose state was restored
+        self._given_up: dict[TopicPartition, tuple[int, int]] = {}  # their generations, and next offsets of the copies
         self._batch = Batch()
         self._is_given = True  # the application got the batch
         self._due_s = time.monotonic() + every_s
@@ -136,12 +139,28 @@ class PartitionStates:
     def _restore_new(self, partitions: list[TopicPartition]) -> None:
         begun_ms = now_ms()
         generations, positions = self._consumer.generation(), self._consumer.position()
-        committed = self._consumer.committed(partitions)
+        try:
+            committed = self._consumer.committed(partitions)
+        except ConsumerStateError:
+            now = self._consumer.generation()
+            held = [tp for tp in partitions if tp in now]
+            if held == partitions:
+                raise
+            if held:
+                self._restore_new(held)
+            return  # the others are lost: `on_lost` follows
         self._stored.update(committed)
         self._processed.update({tp: positions[tp] for tp in partitions if tp in positions})
-        self._handlers.reset(Checkpoint(offsets=committed))
+        self._handlers.reset(Checkpoint(offsets=committed | self._copies_of(partitions, generations)))
         self._restored |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
         self.figures.resets.note(now_ms() - begun_ms)
+
+    def _copies_of(
+        self, partitions: list[TopicPartition], generations: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return the next offsets of copies of partitions that were to move, and stay: reading goes on behind them."""
+        given_up = {tp: self._given_up.pop(tp) for tp in partitions if tp in self._given_up}
+        return {tp: at for tp, (generation, at) in given_up.items() if generation == generations.get(tp)}
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
         """Store the states of just the partitions that move; their final offsets go with the acknowledgement."""
@@ -149,7 +168,13 @@ class PartitionStates:
         self._processed_batch()
         if self._may_store:
             self._store([tp for tp in partitions if tp in self._processed])
+            self._note_given_up(partitions)
         self._forget(partitions)
+
+    def _note_given_up(self, partitions: list[TopicPartition]) -> None:
+        held = self._consumer.generation()  # until the coordinator knows that they are given up, or cancels that
+        new = {tp: (self._restored[tp], self._processed[tp]) for tp in partitions if tp in self._restored}
+        self._given_up = {tp: known for tp, known in (self._given_up | new).items() if tp in held}
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
@@ -199,4 +224,9 @@ class PartitionStates:
         self._handlers.reset(Checkpoint(offsets=offsets))
         self._processed.update(positions)
         self._consumer.seek(positions)
+        shared = self._frontend.shared
+        with shared.lock:
+            for tp, at in positions.items():  # else what was finished further on would be committed
+                with suppress(CommitFailedError):  # it is lost: `on_lost` follows
+                    shared.buffer.finish_at({tp: Finished(at)})
         self._is_torn = False

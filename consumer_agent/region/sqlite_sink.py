@@ -61,7 +61,7 @@ class SqliteSink:
                 stored = self.connection.cursor()
                 stored.row_factory = None  # whatever the connection's is
                 found = stored.execute(READ, (group, *claim.partition)).fetchone()
-                row = settled(claim, None if found is None else Row(*found))
+                row = settled(claim, None if found is None else Row(_text(found[0]), *found[1:]))
                 if row is not None:
                     values = (row.identity, row.life, row.generation, row.next_offset)
                     self.connection.execute(STORE, (group, *claim.partition, *values))
@@ -112,3 +112,8 @@ class SqliteSink:
     def _require_idle(self) -> None:
         if self.connection.in_transaction:
             raise ConsumerStateError("the connection to SQLite is in a transaction; commit it or roll it back first")
+
+
+def _text(stored: object) -> str:
+    """Return a text; a connection whose `text_factory` is `bytes` reads it as such."""
+    return stored.decode() if isinstance(stored, (bytes, bytearray)) else str(stored)

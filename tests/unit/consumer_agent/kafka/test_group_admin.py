@@ -43,6 +43,9 @@ class Client:
     def refuse(self, what: list[str], **_: float) -> dict[str, Future[Any]]:
         raise KafkaException(KafkaError(KafkaError._CONFLICT, what[0]))
 
+    def interrupt(self, _what: object, **_: float) -> dict[str, Future[Any]]:  # as the C code does with Ctrl-C
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
 
 clients: list[weakref.ref[Client]] = []
 
@@ -146,6 +149,12 @@ def test_a_request_that_is_refused_before_it_is_sent_keeps_no_client_open(admin:
     assert error_of(answer).str() == "refused"
     admin.close()
     until(lambda: clients[0]() is None)
+
+
+def test_a_signal_inside_a_request_reaches_the_application_as_itself(admin: GroupAdmin) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        admin.ask("interrupt", [], LATE_S)
+    admin.close()
 
 
 def test_without_a_thread_that_limits_its_time_nothing_is_sent(admin: GroupAdmin) -> None:

@@ -38,8 +38,10 @@ class Message:
     def offset(self) -> int:
         return self.place
 
-    def error(self) -> None:
-        return None
+    failure: confluent_kafka.KafkaError | None = None
+
+    def error(self) -> confluent_kafka.KafkaError | None:
+        return self.failure
 
 
 @pytest.fixture
@@ -150,6 +152,29 @@ def test_the_cause_is_told_if_the_event_thread_ends(source: Any) -> None:
     for _ in range(2):
         with pytest.raises(ConsumerError, match="event thread has stopped: RuntimeError: a bug"):
             source.poll(0.0)
+    source._client = client
+
+
+@pytest.mark.parametrize("flows", [True, False])
+def test_a_fatal_error_ends_the_region_and_what_stalls_it_is_told_once(
+    source: Any, flows: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it was: the region waited for ever, without a word."""
+    client, source._client, source._flows = source._client, mock.Mock(), flows
+    errors = confluent_kafka.KafkaError
+
+    def bring(error: confluent_kafka.KafkaError) -> None:
+        source._client.poll.return_value = message = Message(0, 0, error)
+        source._client.consume.return_value = [message]
+        source._round()
+
+    for code in (errors._TRANSPORT, errors.TOPIC_AUTHORIZATION_FAILED, errors._AUTO_OFFSET_RESET) * 2:
+        bring(errors(code, "why"))
+    assert ["gets no records of t: " in line for line in caplog.messages] == [True, True]
+    assert not source._queue
+    for error in (errors(errors._FATAL), errors(errors.FENCED_INSTANCE_ID, "why", fatal=True)):
+        with pytest.raises(confluent_kafka.KafkaException):
+            bring(error)
     source._client = client
 
 

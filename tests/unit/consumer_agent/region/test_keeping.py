@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from unittest import mock
 
+import pytest
+
+from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import Origin
-from consumer_agent.region import KafkaSink
+from consumer_agent.region import KafkaSink, kafka_sink
 from consumer_agent.region.consistent_region import ConsistentRegion
 from consumer_agent.region.kafka_sink import Lane
 from consumer_agent.region.sink import Advance, Claim, Row
+from consumer_agent.region.sqlite_sink import SqliteSink
 from tests.unit.consumer_agent.runtime.interrupts import PARTITION, Setting
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -56,3 +61,38 @@ def test_a_sink_in_kafka_ends_the_producers_of_other_partitions() -> None:
     sink.keep([("t", 0)])
     assert sink._lanes.keys() == {("t", 0), ("t", 1)}  # the latter is in an open transaction
     sink.close()
+
+
+def test_no_two_partitions_of_groups_share_a_transactional_id() -> None:
+    """As it was: of groups and topics whose names have dots, one's producers ended the other's."""
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"})
+    with mock.patch.object(kafka_sink, "Producer") as producer:
+        for group, topic in (("a", "b.c"), ("a.b", "c")):
+            sink._new_producer(group, Claim((topic, 0), 1, "", 0, 0))
+    ids = {call.args[0]["transactional.id"] for call in producer.call_args_list}
+    assert len(ids) == 2
+    assert all(one.startswith("zkrebalancer-region.") for one in ids)  # the right that the documentation names
+    sink.close()
+
+
+def test_after_a_fork_a_sink_in_kafka_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for ever: its threads are missing there."""
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(sink, "_process", -1)
+    with pytest.raises(ConsumerStateError, match="belongs to the process before the fork"):
+        sink.claim("g", [])
+    monkeypatch.undo()
+    sink.close()
+
+
+@pytest.mark.parametrize("factory", [bytes, bytearray, str])
+def test_a_sink_in_sqlite_knows_its_progress_whatever_the_connection_makes_of_texts(factory: type) -> None:
+    """As it was: the progress was taken for that of another topic, and results were stored twice."""
+    database = sqlite3.connect(":memory:")
+    database.text_factory = factory
+    sink, claim = SqliteSink(database), Claim(("t", 0), 1, "identity", 0, 10)
+    assert sink.claim("g", [claim]) == {("t", 0): 10}
+    assert sink.begin("g", {("t", 0): Advance(10, 15, 1)}) == set()
+    sink.commit()
+    assert sink.claim("g", [claim]) == {("t", 0): 15}
+    database.close()

@@ -13,6 +13,7 @@ from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint
 from consumer_agent.region.partition_states import PartitionStates
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.record_buffer import Finished
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 
 
@@ -102,6 +103,7 @@ class PlayedStates:
         self.consumer, self.handlers = mock.Mock(), mock.Mock()
         self.consumer._frontend = mock.MagicMock(is_closed=False)
         self.consumer.generation.return_value = {ORDERS: 1}
+        self.buffer = self.consumer._frontend.shared.buffer
         self.consumer._frontend.shared.buffer.generations.return_value = {ORDERS: 1}
         self.consumer.committed.return_value = {ORDERS: 5}
         self.consumer.position.return_value = {ORDERS: 5}
@@ -139,3 +141,58 @@ def test_a_partition_that_is_revoked_within_a_poll_takes_its_last_batch_along() 
     played.hooks[Tell.REVOKE]([ORDERS])
     played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
     assert played.states.metrics()["region_assigned_partitions"] == 0
+
+
+@pytest.mark.parametrize(("generation", "offset"), [(1, 7), (2, 5)])
+def test_after_a_move_that_is_cancelled_the_copy_that_was_stored_for_it_is_restored(
+    generation: int, offset: int
+) -> None:
+    """Reading goes on behind it: at the committed offset, the state would lack the records between."""
+    played = PlayedStates()
+    played.hooks[Tell.REVOKE]([ORDERS])
+    played.consumer.generation.return_value = {ORDERS: generation}
+    played.consumer.position.return_value = {ORDERS: offset}
+    played.hooks[Tell.ASSIGNED]([ORDERS])
+    assert played.handlers.reset.call_args == mock.call(Checkpoint(offsets={ORDERS: offset}))
+    played.states.checkpoint(1.0)  # it is committed soon, else the former copy would stay the valid one
+    assert played.consumer.commit.call_args_list == [mock.call({ORDERS: 7}, timeout_s=1.0)] * (generation == 1)
+    assert played.states._given_up == {}
+
+
+def test_what_is_remembered_of_moves_ends_with_them() -> None:
+    played = PlayedStates()
+    played.hooks[Tell.REVOKE]([ORDERS])
+    assert played.states._given_up == {ORDERS: (1, 7)}
+    played.consumer.generation.return_value = {}
+    played.hooks[Tell.REVOKE]([])
+    assert played.states._given_up == {}
+
+
+def test_after_a_reset_to_the_beginning_no_offset_further_on_is_committed() -> None:
+    """A partition that moves takes along what is finished: the next owner would look for a copy that is gone."""
+    played = PlayedStates()
+    played.consumer.beginning_offsets.return_value = {ORDERS: 0, ("lost", 0): 0}
+    gone = CommitFailedError("it is lost")
+    played.buffer.finish_at.side_effect = lambda finished: None if ORDERS in finished else raise_it(gone)
+    played.states._processed["lost", 0] = 3
+    played.states.reset(None, 1.0)
+    assert mock.call({ORDERS: Finished(0)}) in played.buffer.finish_at.call_args_list
+
+
+def raise_it(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("lost", [{ORDERS}, {ORDERS, ("orders", 1)}])
+def test_partitions_that_are_lost_while_on_assign_begins_end_no_iteration(lost: set[tuple[str, int]]) -> None:
+    played, both = PlayedStates(), [ORDERS, ("orders", 1)]
+    played.handlers.reset.reset_mock()
+    left = {partition: 1 for partition in both if partition not in lost}
+    played.consumer.generation.side_effect = [dict.fromkeys(both, 1), left, left]
+    played.consumer.committed.side_effect = [ConsumerStateError("in no group"), dict.fromkeys(left)]
+    played.hooks[Tell.ASSIGNED](both)
+    assert played.handlers.reset.call_args_list == [mock.call(Checkpoint(offsets=dict.fromkeys(left)))] * bool(left)
+    played.consumer.generation.side_effect = None
+    played.consumer.committed.side_effect = ConsumerStateError("closed")
+    with pytest.raises(ConsumerStateError):
+        played.hooks[Tell.ASSIGNED]([ORDERS])
