@@ -96,7 +96,7 @@ def made(new_client: Callable[[dict[str, Any]], T], settings: Mapping[str, Any])
     try:
         return new_client(dict(settings))
     except KafkaException as error:
-        trouble = settings[TOKEN].trouble if TOKEN in settings else ""
+        trouble = getattr(settings.get(TOKEN), "trouble", "")
         if not trouble or error.args[0].code() != NO_TOKEN:
             raise
         raise KafkaException(KafkaError(NO_TOKEN, trouble)) from None
@@ -165,6 +165,8 @@ def close_aside(clients: list[AdminClient]) -> None:
     with suppress(IndexError):
         while True:
             mine.append(_unclosed.pop())
+    if not mine:
+        return
     try:
         Thread(mine.clear, "consumer-agent-closing").start()
     except RuntimeError:

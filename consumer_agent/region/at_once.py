@@ -32,9 +32,12 @@ class CallsAtOnce(Generic[T]):
             self._wait()
         finally:
             self.end()
-        if self._error is not None:
-            raise self._error
-        return [self._results[number] for number in range(len(self._calls))]
+        try:
+            if self._error is not None:
+                raise self._error
+            return [self._results[number] for number in range(len(self._calls))]
+        finally:  # they keep clients open
+            self._calls, self._results, self._error = [], {}, None
 
     def end(self) -> None:
         """Begin no further call, and wait until those that have begun are over; after an interrupt, call it again."""
@@ -63,6 +66,7 @@ class CallsAtOnce(Generic[T]):
                     self._error = self._error or error
                     self._due.clear()
                 self._changed.notify()
+            del error  # its traceback refers to this frame
 
     def _next(self) -> int | None:
         with self._changed.lock:

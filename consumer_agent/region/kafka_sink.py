@@ -23,9 +23,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.kafka.group_admin import GroupAdmin
+from consumer_agent.kafka.tokens import Tokens
+from consumer_agent.kafka_config import TOKEN
 from consumer_agent.records import Record
 from consumer_agent.region.at_once import CallsAtOnce
 from consumer_agent.region.sink import Advance, Claim, Row, settled
+from consumer_agent.runtime.threads import pause
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -37,6 +40,7 @@ RETRY_INTERVAL_S = 0.05
 PASSING_ERRORS = frozenset(
     {KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
+PASSING_FOR_READS = PASSING_ERRORS | {KafkaError._TRANSPORT}  # noqa: SLF001  # also: the client is being made
 FULL_QUEUE_WAIT_S = 0.1
 T = TypeVar("T")
 
@@ -66,6 +70,8 @@ class KafkaSink:
         """
         self._settings = dict(kafka)
         self._process = os.getpid()
+        if callable(kafka.get(TOKEN)):
+            self._settings[TOKEN] = Tokens(kafka[TOKEN])
         try:
             self._admin = GroupAdmin(self._settings)
             self._admin.open()
@@ -76,6 +82,7 @@ class KafkaSink:
         self._open: dict[TopicPartition, Advance] = {}
         self._is_void = False  # the open transaction will be rolled back, whatever is written
         self._group = ""
+        self._is_closed = False
         self._calls: CallsAtOnce[Any] = CallsAtOnce([])  # the last ones; an interrupt may have left some running
 
     @property
@@ -119,7 +126,15 @@ class KafkaSink:
                 return
 
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
-        """See `Sink.claim`; raises KafkaException, also if another consumer claims the same partition right now."""
+        """See `Sink.claim`.
+
+        Raises:
+            ConsumerStateError: the sink is closed, or of the process before a fork.
+            KafkaException: of Kafka, also if another consumer claims the same partition right now.
+
+        """
+        if self._is_closed:
+            raise ConsumerStateError("the sink is closed")
         if os.getpid() != self._process:  # its threads are missing here: it would wait for ever
             raise ConsumerStateError("claim: the KafkaSink belongs to the process before the fork; make a new one")
         stored = self._read(group, [claim.partition for claim in claims], awaits_end=False)
@@ -183,6 +198,7 @@ class KafkaSink:
 
     def close(self) -> None:
         """Abort what is open, and close the connections. After an interrupt, call it again."""
+        self._is_closed = True
         self.rollback()
         self._lanes.clear()
         while self._groups:
@@ -246,7 +262,7 @@ class KafkaSink:
                     raise KafkaException(one.error)
 
         if wanted:
-            _repeat(ask)
+            _repeat(ask, PASSING_FOR_READS)
         return {(one.topic, one.partition): _decoded(one) for one in found if one.offset >= 0}
 
     def _consumer_of(self, group: str) -> KafkaConsumer:
@@ -273,16 +289,16 @@ def _decoded(stored: KafkaPartition) -> Row:
         return Row("", 0, -1, stored.offset)
 
 
-def _repeat(step: Callable[[], object]) -> None:
+def _repeat(step: Callable[[], object], passing: Collection[int] = PASSING_ERRORS) -> None:
     """Do a step of a transaction; repeat it while Kafka says that this may help, at most for TIMEOUT_S."""
     give_up_at_s = time.monotonic() + TIMEOUT_S
     while True:
         try:
             step()
         except KafkaException as error:
-            may_help = error.args[0].retriable() or error.args[0].code() in PASSING_ERRORS
+            may_help = error.args[0].retriable() or error.args[0].code() in passing
             if not may_help or time.monotonic() > give_up_at_s:
                 raise
-            time.sleep(RETRY_INTERVAL_S)
+            pause(RETRY_INTERVAL_S)
         else:
             return

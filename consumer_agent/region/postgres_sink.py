@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, TypeVar
 
@@ -14,7 +13,9 @@ from psycopg.rows import tuple_row
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.region.sink import Advance, Claim, Row, settled
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
+_log = logs.named(__name__)
 T = TypeVar("T")
 IDLE_LIMIT_MS = 60_000  # of a transaction whose application does nothing, unless the connection has a limit already
 
@@ -163,11 +164,15 @@ class PostgresSink:
         self._forget_cursor()
         if self._connection.broken or self._connection.closed:
             return
+        why = "an interrupt has cut off a command"
         if self._status() is not TransactionStatus.ACTIVE:
-            with suppress(psycopg.Error):
+            try:
                 self._connection.rollback()
+            except psycopg.Error as error:
+                why = str(error)
         if self._status() is not TransactionStatus.IDLE:
             self._connection.close()
+            _log.warning("a sink's connection to PostgreSQL is closed, for it could not roll back: %s", why)
 
     def _forget_cursor(self) -> None:
         cursor, self._cursor = self._cursor, None

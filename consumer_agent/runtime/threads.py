@@ -41,6 +41,7 @@ new_lock: Callable[[], threading.Lock] = _original("allocate_lock")
 new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
 get_ident: Callable[[], int] = _original("get_ident")
+_own: set[int] = set()  # idents of the threads that `Thread` has started
 
 
 def within_signal_handler() -> bool:
@@ -137,9 +138,9 @@ class Thread:
     def __init__(self, target: Callable[[], None], name: str) -> None:
         """Prepare; nothing runs before `start`."""
         self._target = target
-        self._new_thread = partial(threading.Thread, target=self._run, name=name, daemon=True)
-        self._python_thread = self._new_thread()
-        self._is_patched = _is_patched()  # then the thread above would be a greenlet
+        self._name = name
+        self._is_patched = _is_patched()  # then a thread of `threading` would be a greenlet
+        self._python_thread = None if self._is_patched else self._new_thread()
         self._ended = Condition(new_lock())
         self.ident: int | None = None  # while it runs
         self.is_alive = self.has_begun = False
@@ -149,11 +150,11 @@ class Thread:
         """Start the thread. After an interrupt, call it again: it runs once; or `join`, then it begins no more."""
         if self.has_begun:
             return
-        if self._is_in_doubt:
+        if self._is_in_doubt and not self._is_patched:
             self._python_thread = self._new_thread()
         self.is_alive, self._is_in_doubt, handled = True, True, sys.exc_info()[1]
         try:
-            if self._is_patched:
+            if self._python_thread is None:
                 _start_new_thread(self._run, ())
             else:
                 self._python_thread.start()
@@ -174,17 +175,24 @@ class Thread:
             while self.is_alive and time.monotonic() < deadline_s:
                 self._ended.wait(deadline_s - time.monotonic())
             is_at_its_end = not self.is_alive
-        if is_at_its_end and not self._is_patched and self._python_thread.ident is not None:
+        if is_at_its_end and self._python_thread is not None and self._python_thread.ident is not None:
             self._python_thread.join(timeout_s)
 
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name=self._name, daemon=True)
+
     def _run(self) -> None:
+        ident = get_ident()
         with self._ended.lock:
             if self.has_begun or not self.is_alive:  # started twice, or joined before
                 return
-            self.ident, self.has_begun = get_ident(), True
+            self.ident, self.has_begun = ident, True
+        _own.add(ident)
         try:
             self._target()
         finally:
+            _own.discard(ident)
+            del self._target  # it may refer to this object, and so keep clients open until a garbage collection
             with self._ended.lock:
                 self.ident, self.is_alive = None, False
                 self._ended.notify()
@@ -243,7 +251,17 @@ def _is_patched() -> bool:
 
 
 def _is_cooperative() -> bool:
-    """Whether other greenlets of this thread expect to run while this one waits."""
+    """Whether other greenlets of this thread expect to run while this one waits.
+
+    With patched threads, that is so in each thread of the application. In our own ones a waiter would make an event
+    loop that nobody destroys, so they wait for greenlets only if they have a loop already.
+    """
     import gevent.hub  # noqa: PLC0415
 
-    return _is_patched() or isinstance(gevent.hub.getcurrent().parent, gevent.hub.Hub)
+    is_applications = get_ident() not in _own and _is_patched()
+    return is_applications or isinstance(gevent.hub.getcurrent().parent, gevent.hub.Hub)
+
+
+def pause(time_s: float) -> None:
+    """Let this thread or greenlet sleep. The patched `time.sleep` would make an event loop in our own threads."""
+    Condition(new_lock()).wait_for_change(0, time_s)

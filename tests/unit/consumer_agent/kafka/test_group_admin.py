@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_agent.kafka import group_admin
+from consumer_agent.kafka.client import close_aside
 from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.runtime.threads import Thread
 from tests.support.deadlines import WITHIN_S
@@ -141,6 +142,13 @@ def test_closing_it_ends_the_thread_and_gives_no_answer(admin: GroupAdmin) -> No
     assert not answer.done()
     assert not admin.ask("hold", [], SOON_S).done()
     assert len(clients) == 1
+
+
+def test_closing_it_without_a_client_starts_no_thread() -> None:
+    close_aside([])  # what other tests could not close
+    with mock.patch.object(Thread, "start") as start:
+        GroupAdmin({}).close()
+    assert not start.called
 
 
 def test_a_request_that_is_refused_before_it_is_sent_keeps_no_client_open(admin: GroupAdmin) -> None:
