@@ -5,18 +5,20 @@ Each call changes the server at once, so an interrupt of the caller comes before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, cast
 from unittest import mock
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from psycopg.pq import TransactionStatus
 
+from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.region import postgres_sink
 
 Key = tuple[str, str, int]  # group, topic, partition
@@ -177,16 +179,14 @@ class Kafka:
         """Whether a transaction is open."""
         return any(producer.is_open for producer in self.current.values())
 
-    @contextmanager
-    def patched(self) -> Iterator[None]:
-        """Put these clients in the place of confluent-kafka's."""
-        clients = mock.patch.multiple(
+    def patched(self) -> Any:
+        """Return a context manager, of the sink's module only: an interrupt may keep it from ending."""
+        return mock.patch.multiple(
             "consumer_agent.region.kafka_sink",
             Producer=lambda settings: Producer(self, settings["transactional.id"]),
+            GroupAdmin=partial(Admin, self),
             KafkaConsumer=lambda _settings: mock.Mock(),
         )
-        with clients, mock.patch("consumer_agent.kafka.group_admin.AdminClient", return_value=self):
-            yield
 
     def list_consumer_group_offsets(self, asked: Sequence[Any], **_: object) -> Mapping[str, Future[Any]]:
         group, wanted = asked[0].group_id, asked[0].topic_partitions
@@ -199,6 +199,14 @@ class Kafka:
         answer = Future[Any]()
         answer.set_result(SimpleNamespace(topic_partitions=found))
         return {group: answer}
+
+
+class Admin(GroupAdmin):
+    """The sink's own, with this Kafka as its client."""
+
+    def __init__(self, kafka: Kafka, *given: Any) -> None:
+        super().__init__(*given)
+        self._new_client = partial(cast, "AdminClient", kafka)
 
 
 class Producer:
