@@ -15,7 +15,6 @@ from unittest import mock
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 from psycopg.pq import TransactionStatus
 
 from consumer_agent.kafka.group_admin import GroupAdmin
