@@ -124,6 +124,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "consumer_agent.region": (
         *AGENT_SURFACE,
         "consumer_agent.kafka.group_admin",  # the progress of a sink in Kafka
+        "consumer_agent.kafka.tokens",  # the same
         "consumer_agent.runtime",
         "zkrebalancer.protocol",
         "zkrebalancer.region",
