@@ -27,9 +27,7 @@ REQUEST_TIMEOUT_S = 15.0
 CLIENT_ID = "zkrebalancer-gateway"
 SESSION_PART = 0.8  # of the time that a broker allows before a new login is due
 MAX_ANSWER_BYTES = 64 << 20
-FORGET_S = (
-    600.0  # how long a broker has to be missing from metadata: one that restarts, or has just started, is soon back
-)
+FORGET_S = 600.0  # how long a broker has to be missing from metadata: one that restarts is soon back
 KEYS = {name: key for key, name in apis().items()}
 _log = logging.getLogger(__name__)
 

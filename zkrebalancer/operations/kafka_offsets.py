@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswerError
 from datetime import datetime
 from typing import Any
@@ -85,16 +84,15 @@ class StoredInKafka:
         """Return every committed offset; raises KafkaOffsetsError."""
         request = [ConsumerGroupTopicPartitions(self._group)]
         try:
-            found = self._answer(lambda admin: admin.list_consumer_group_offsets(request, request_timeout=UNREACHED_S))
+            found = self._answer("list_consumer_group_offsets", request)
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
         return {(tp.topic, tp.partition): tp.offset for tp in found.topic_partitions if tp.offset >= 0}
 
     def refuse_members(self) -> None:
         """Raise KafkaOffsetsError if the group has members of Kafka's own protocols: they would keep committing."""
-        groups = [self._group]
         try:
-            found = self._answer(lambda admin: admin.describe_consumer_groups(groups, request_timeout=UNREACHED_S))
+            found = self._answer("describe_consumer_groups", [self._group])
         except (KafkaException, NoAnswerError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
@@ -113,9 +111,7 @@ class StoredInKafka:
         partitions = [KafkaPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         try:
-            answer = self._answer(
-                lambda admin: admin.alter_consumer_group_offsets(request, request_timeout=UNREACHED_S)
-            )
+            answer = self._answer("alter_consumer_group_offsets", request)
         except (KafkaException, NoAnswerError) as error:
             if isinstance(error, NoAnswerError) or error.args[0].code() in UNCONFIRMED:
                 raise self._unconfirmed(self._reason(error)) from None
@@ -131,15 +127,16 @@ class StoredInKafka:
         text = "they may be stored; repeat this"
         return KafkaOffsetsError(f"Kafka did not confirm the offsets of {self._group} ({why}): {text}")
 
-    def _answer(self, ask: Callable[[AdminClient], dict[str, Future[Any]]]) -> Any:  # noqa: ANN401  # as the client's own
-        """Return the answer about the group; repeat the question after a passing one, until REQUEST_TIMEOUT_S."""
+    def _answer(self, method: str, what: Sequence[object]) -> Any:  # noqa: ANN401  # as the client's own
+        """Return what `method` of AdminClient answers; ask again after a passing answer, until REQUEST_TIMEOUT_S."""
         give_up_s = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             if self._admin is None:
                 self._admin = AdminClient(self._settings)
             is_last = time.monotonic() + REPEAT_AFTER_S >= give_up_s
             try:
-                answer = ask(self._admin)[self._group].result(give_up_s - time.monotonic())
+                (sent,) = getattr(self._admin, method)(what, request_timeout=UNREACHED_S).values()
+                answer = sent.result(give_up_s - time.monotonic())
             except KafkaException as error:
                 if is_last or error.args[0].code() not in PASSING:
                     raise
