@@ -145,7 +145,7 @@ def _restore(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 
 def _repeat(cluster: Cluster) -> None:
-    """Repeat a restore that was interrupted; nobody has to be stopped, because all wait."""
+    """Repeat an interrupted restore. No member has to be stopped: all wait for its end."""
     if paths.RESTORE in cluster.ensemble.zk.nodes:
         _begin_restore(cluster, is_lost=False)
 

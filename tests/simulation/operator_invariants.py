@@ -44,7 +44,7 @@ class OperatorInvariants:
     def _check_barrier(self, host: Host | None, changes: tuple[Change, ...]) -> None:
         """Check that no coordinator leads, and no agent stores offsets or joins, while a restore is not complete.
 
-        An agent that has looked before the restore began may join: it gets nothing, as nobody leads.
+        An agent that looked before the restore began may still join. Without a leader, it gets no partitions.
         """
         if paths.RESTORE not in self._ensemble.zk.nodes:
             return

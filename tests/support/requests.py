@@ -1,4 +1,4 @@
-"""What the core wants to have performed, one call after the other, as a server may perform them."""
+"""The calls that the core requests, one after the other, as a server performs them."""
 
 from __future__ import annotations
 
