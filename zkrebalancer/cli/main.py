@@ -122,6 +122,8 @@ def _run(command: click.Command) -> None:
     except OSError as error:  # a full disk, a missing file
         _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
     except (KeyboardInterrupt, click.Abort):
+        if signal.getsignal(signal.SIGINT) is raise_in_command:  # a second Ctrl-C would be a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         _fail("interrupted", INTERRUPTED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,24 @@ def test_errors_are_one_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.lstrip("\n") == line  # click ends the line of "^C" first
+
+
+def test_a_second_ctrl_c_while_the_first_is_told_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark installs its own if it ran here
+    echo = click.echo
+
+    def impatient(*given: object, **how: bool) -> None:
+        signal.raise_signal(signal.SIGINT)
+        echo(*given, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(click, "echo", impatient)
+    try:
+        assert ended(raising(KeyboardInterrupt()), monkeypatch=monkeypatch) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err.lstrip("\n") == "Error: interrupted\n"
 
 
 def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
