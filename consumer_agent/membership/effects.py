@@ -6,7 +6,7 @@ ZooKeeper's own calls are those of `zkrebalancer.protocol.calls`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consumer_agent.membership.events import Origin
@@ -199,6 +199,13 @@ class RecordFetcher(Effect):
     reason: str | None = None
     late_ms: int = 0  # how long ago it happened
     command_id: str | None = None  # None: no command is the reason
+
+    def as_of_step(self, begun_ms: int, now_ms: int) -> RecordFetcher:
+        """Date a start at the beginning of its step: suspended within it, a process may have lost the partitions.
+
+        A stop is as late as it is written: the application may have got records until then.
+        """
+        return replace(self, late_ms=self.late_ms + now_ms - begun_ms) if self.kind == "fetcher_started" else self
 
 
 @dataclass(frozen=True, slots=True)

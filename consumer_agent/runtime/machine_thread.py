@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 
 import gevent
@@ -252,7 +251,9 @@ class MachineThread:
             effects.BecameOut: lambda _: shared.become_out(),
             effects.Failed: lambda effect: (shared.break_down if effect.for_good else shared.fail)(effect.error),
             effects.Closed: lambda _: self._end(),
-            effects.RecordFetcher: self._record_fetcher,
+            effects.RecordFetcher: lambda effect: self._telemetry.fetcher(
+                effect.as_of_step(self._stepped_ms, now_ms())
+            ),
             effects.RecordCommitted: lambda effect: self._telemetry.committed(
                 effect.member, effect.generation, effect.offsets
             ),
@@ -406,10 +407,6 @@ class MachineThread:
             self._store.commit(effect.offsets, left_ms / 1_000, answer)
         else:
             answer(dict.fromkeys(effect.offsets, "too late"), is_hopeless=False)
-
-    def _record_fetcher(self, effect: effects.RecordFetcher) -> None:
-        """Date it at the beginning of its step: a process that is suspended within one may have lost the partitions."""
-        self._telemetry.fetcher(replace(effect, late_ms=effect.late_ms + now_ms() - self._stepped_ms))
 
     def _record_lost(self, effect: effects.RecordLost) -> None:
         positions = self._shared.positions()

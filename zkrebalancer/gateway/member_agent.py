@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from typing import Protocol
 from urllib.parse import quote
@@ -224,9 +223,7 @@ class MemberAgent:
                 self._stop = None
                 self._give(frozenset())
             case effects.RecordFetcher():
-                # As of the step's beginning: a process that is suspended within one may have lost the partitions.
-                late_ms = effect.late_ms + self._desk.now_ms() - self._stepped_ms
-                self._desk.record(self.group, replace(effect, late_ms=late_ms))
+                self._desk.record(self.group, effect.as_of_step(self._stepped_ms, self._desk.now_ms()))
             case effects.RecordLost(member, generation, lost):
                 nowhere = dict.fromkeys(lost, NO_OFFSET)
                 stopped = effects.RecordFetcher("fetcher_stopped", member, generation, None, nowhere, "lost")

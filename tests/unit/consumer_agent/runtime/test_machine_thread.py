@@ -204,12 +204,18 @@ def test_where_partitions_begin_is_forgotten_with_them(monkeypatch: pytest.Monke
     assert origins.keys() >= {("t", 3), *(("t", number) for number in range(90, 100))}
 
 
-def test_a_start_is_dated_before_a_process_was_suspended_within_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `_record_fetcher`, date it when it is written: by then, others may own the partition."""
+@pytest.mark.parametrize(("kind", "late_ms"), [("fetcher_started", 2_307), ("fetcher_stopped", 7)])
+def test_a_start_is_dated_before_a_process_was_suspended_within_its_step(
+    monkeypatch: pytest.MonkeyPatch, kind: str, late_ms: int
+) -> None:
+    """In `RecordFetcher.as_of_step`, date it when it is written: by then, others may own the partition.
+
+    Or date a stop so, too: the application got records after that.
+    """
     now = iter([10_000, 12_300])
     monkeypatch.setattr(machine_thread, "now_ms", lambda: next(now))
     setting = Setting({})
-    started = RecordFetcher("fetcher_started", "c", 3, None, {P0: 5}, late_ms=7)
+    started = RecordFetcher(kind, "c", 3, None, {P0: 5}, late_ms=7)
     machine = mock.Mock()
     machine.step.return_value = [started]
     telemetry = mock.Mock(spec=Telemetry)
@@ -217,4 +223,4 @@ def test_a_start_is_dated_before_a_process_was_suspended_within_its_step(monkeyp
     monkeypatch.setattr(setting.machine_thread, "_telemetry", telemetry)
     setting.machine_thread._step(Tick())
     machine.step.assert_called_once_with(Tick(), 10_000)
-    telemetry.fetcher.assert_called_once_with(replace(started, late_ms=2_307))
+    telemetry.fetcher.assert_called_once_with(replace(started, late_ms=late_ms))
