@@ -286,7 +286,7 @@ class _Requests:
         self._reads_offsets = reads_offsets
         self._done = done
         self._settings = settings
-        self._admin = GroupAdmin(settings, group)
+        self._admin = GroupAdmin(settings)
         self._is_closed = False
         self._members: list[str] = []
         self._hidden: list[tuple[str, str]] = []
@@ -342,7 +342,7 @@ class _Requests:
             self._end(Silence(error.str(), has_groups))
 
         self._admin.close()
-        self._admin = GroupAdmin(self._settings, self._group)
+        self._admin = GroupAdmin(self._settings)
         if self._is_closed:
             return
         try:

@@ -26,15 +26,18 @@ from zkrebalancer.runtime.kafka import UNREACHED_S
 _TIMED_OUT, _TRANSPORT = KafkaError._TIMED_OUT, KafkaError._TRANSPORT  # noqa: SLF001  # their public names
 
 _log = logs.named(__name__)
-_complaints, _complaints_lock = Complaints(), new_lock()  # of all clients: a look at Kafka has a new one each time
+_complaints, _complaints_lock = Complaints(), new_lock()  # of all clients of this process
 
 
 class GroupAdmin:
     """A client for such requests. Methods may be called from any thread; none waits for Kafka."""
 
     def __init__(self, settings: Mapping[str, Any], group: str = "") -> None:
-        """Prepare; `settings` are librdkafka's. `open` or `open_aside` makes the client."""
-        self.group = group  # for the log
+        """Prepare; `settings` are librdkafka's. `open` or `open_aside` makes the client.
+
+        `group` names it in the log; without a name, the caller tells of requests that are not answered.
+        """
+        self.group = group
         self._new_client = partial(made, AdminClient, settings)
         self._maker = AdminMaker(self._new_client, settings)
         self._changed = Condition(new_reentrant_lock())  # its lock protects everything below
@@ -156,11 +159,13 @@ class GroupAdmin:
     def _replace(self, before: list[AdminClient], late: list[Future[Any]]) -> None:
         """Close a client that did not answer in time. All of its requests end, and nothing is sent after that."""
         close_aside(before)
-        self._complain()
         for answer in late:
             answer.set_exception(KafkaException(KafkaError(_TIMED_OUT, "the group's coordinator does not answer")))
+        self._complain()  # last: a handler of logs may hang
 
     def _complain(self) -> None:
+        if not self.group:
+            return
         reason = "its coordinator in Kafka did not answer in time; the client for it is replaced"
         with _complaints_lock:
             text = _complaints.text(self.group, reason, time.monotonic())
