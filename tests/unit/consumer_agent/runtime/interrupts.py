@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -79,9 +80,18 @@ class Interrupt:
             sys.setprofile(None)
             sys.settrace(None)
             sys.unraisablehook = told
+            _release_logs()
 
 
 def _tell_nobody(_: object) -> None: ...
+
+
+def _release_logs() -> None:
+    """Release what an interrupt within `logging` has left locked; other threads of this process would wait for ever."""
+    for reference in logging._handlerList:  # type: ignore[attr-defined]
+        handler = reference()
+        while handler is not None and handler.lock is not None and handler.lock._is_owned():
+            handler.release()
 
 
 _JUMPS_BACK: dict[int, tuple[CodeType, frozenset[int]]] = {}  # by the code's id: its hash is computed at each look
