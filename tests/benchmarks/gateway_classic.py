@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import gevent
@@ -128,11 +129,13 @@ class Group:
         """Begin without members; `join` makes one."""
         self._join, self._owners, self._partitions = join, owners, partitions
         self._rest_s = 3 * heartbeat_ms / 1_000 + 0.5
+        self._heartbeat_s = heartbeat_ms / 1_000
+        self._phases = Random(partitions)  # of heartbeats, the same everywhere
         self.members: list[Member] = []
 
     def change(self, happens: Callable[[], object]) -> Fields:
         """Let something happen, and return what it took until the partitions were shared again."""
-        gevent.sleep(self._rest_s)
+        gevent.sleep(self._rest_s + self._phases.uniform(0.0, self._heartbeat_s))
         before = {member: (member.joins, set(member.owned)) for member in self.members}
         began = self._owners.begin()
         happens()

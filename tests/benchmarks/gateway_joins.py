@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import gevent
@@ -162,14 +163,14 @@ class Members:
         held = set().union(*(member.owned for member in self._members))
         return sum(shares) == len(held) == self._partitions and max(shares) - min(shares) <= 1
 
-    def rest(self, interval_ms: int) -> None:
-        """Wait until all report as seldom as in a group at rest, and for two intervals more."""
+    def rest(self, interval_ms: int, part: float) -> None:
+        """Wait until all report as seldom as in a group at rest, for two intervals more, and for a part of one."""
         give_up_at = time.perf_counter() + DEADLINE_S
         while {member.interval_ms for member in self._members} != {interval_ms}:
             if time.perf_counter() > give_up_at:
                 raise SystemExit(f"{self._group}: heartbeats do not become as rare as every {interval_ms} ms")
             gevent.sleep(RETRY_S)
-        gevent.sleep(2 * interval_ms / 1_000)
+        gevent.sleep((2 + part) * interval_ms / 1_000)
 
     def close(self) -> None:
         """End all."""
@@ -183,8 +184,9 @@ def measure(bootstrap: str, group: str, members: int, joins: int, partitions: in
     try:
         at_once_ms = some.join(members)
         single_ms = []
+        phases = Random(joins)  # of heartbeats, the same everywhere
         for _ in range(joins):
-            some.rest(interval_ms)
+            some.rest(interval_ms, phases.random())
             single_ms.append(round(some.join(1)))
         found: Fields = {"members": members, "at_once_ms": round(at_once_ms), "one_joins_ms": single_ms}
         if single_ms:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import gevent
 
@@ -35,6 +36,7 @@ PARTITIONS_PER_MEMBER = 12
 SECONDS_PER_RECORD = 2  # per partition: a light load, so that the machine is idle at rest
 COMPARED = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
+PHASE_S = 3.0  # the heartbeat interval of the classic protocols: a change falls anywhere in it
 SETTLE_DEADLINE_S = 120.0
 ASK_INTERVAL_S = 0.1
 PROGRAM = (sys.executable, "-m", "zkrebalancer.experiments.members.program")
@@ -114,16 +116,19 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
     transactions: list[dict[str, int]] = []
     phases: list[dict[str, float]] = []
     with settled_group(lab, protocol, size, group, topic) as group_events:
+        drawn = Random(size)  # the same for every protocol
         for number in range(repeat):
             name = f"{group}-new{number}"
             newcomer = Member(lab, protocol, group, topic, name)
             try:
+                gevent.sleep(drawn.uniform(0.0, PHASE_S))
                 join = functools.partial(newcomer.tell, "join")
                 _joined, events, counts = change(lab, group_events, protocol, group, size + 1, partitions, join)
                 began_us = next(e["mono_us"] for e in events if e["kind"] == "member_joined" and e["member"] == name)
                 joins.append(figures(events, began_us, name))
                 transactions.append(dict(counts))
                 phases.append(phase_times(events, began_us))
+                gevent.sleep(drawn.uniform(0.0, PHASE_S))
                 leave = functools.partial(newcomer.tell, "leave")
                 left, events, _counts = change(lab, group_events, protocol, group, size, partitions, leave)
                 leaves.append(figures(events, left, None))

@@ -17,10 +17,11 @@ from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.programs import QUICK_START
 
 _SOURCES = Path(__file__).parent / "java"
 COMPILE_DEADLINE_S = 120.0
-OPTIONS = ("-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+OPTIONS = ("-XX:-UsePerfData", *QUICK_START, "-Djava.awt.headless=true")
 HEAP_MB = 512
 _MEMBERS = ("EventLog", "Delivery", "Member", "Members")
 _HELIX = ("HelixPartition", "HelixCluster", "HelixWarmUp", "HelixMember")

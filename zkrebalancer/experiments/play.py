@@ -1,6 +1,7 @@
 """Plays a scenario in a lab: performs the actions of each step, then waits until the group is at rest again.
 
-At rest: the expected members own all partitions, and no partition has started or stopped for QUIET_S.
+At rest: the expected members own all partitions, and no partition has started or stopped for QUIET_S. A step begins
+after a further pause, drawn by the seed and the same for every protocol (PHASE_S).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from random import Random
 
 import gevent
 
@@ -19,7 +21,7 @@ from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import ASK_INTERVAL_S, GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
-from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings
+from zkrebalancer.experiments.protocols import PHASE_S, QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
     GROUP,
     PATTERN,
@@ -126,6 +128,7 @@ class Play:
         for action in step.actions:
             if isinstance(action, Join):
                 self._require_process(self._process_of(action.member))
+        gevent.sleep(self.pause_before(self._steps_begun + 1))
         self._note_step(step.name, step.target)
         for action in step.actions:
             self._perform(action)
@@ -134,6 +137,10 @@ class Play:
         except NotReachedError:
             self._unsettled_ms = round(step.deadline_s * 1_000)
         return self._unsettled_ms is None
+
+    def pause_before(self, number: int) -> float:
+        """Return how many seconds the group rests before a step, beyond QUIET_S; all phases are equally likely."""
+        return Random(f"{self.cast.seed}/{number}").uniform(0.0, PHASE_S[self.tuning])  # noqa: S311
 
     def rest_before(self) -> bool:
         """Measure the group at rest, as the baseline of the steps; return whether it stayed so."""

@@ -27,6 +27,11 @@ HELIX_SESSION, HELIX_SESSION_MS = "zk.session.timeout", "30000"  # the setting, 
 QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
     name: max(2.0, 2 * ms / 1_000) for name, ms in HEARTBEATS_MS.items()
 }
+# Then a drawn part of this passes before the next step: a step at a fixed time after the last change would always meet
+# the members' heartbeats in the same phase. A multiple of each heartbeat interval, and while tuned of ZooKeeper's tick.
+PHASE_S: Mapping[str, float] = {"default": 15.0, "tuned": 4.0} | {
+    name: max(4.0, 2 * ms / 1_000) for name, ms in HEARTBEATS_MS.items()
+}
 
 
 # Of each client of librdkafka, as it takes them.
@@ -131,7 +136,8 @@ def _members(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, str]
 
 
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
-_TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
+_LINGER = {"group.coordinator.append.linger.ms": "0"}  # 5 by default: each change of a group would wait for it
+_TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
 _TUNED_JAVA_MEMBER = {"metadata.max.age.ms": "1000"}
 # After half of its heartbeats, the Java client 4.1.0 waits for the longest backoff, 1 s, unless both are equal.
@@ -184,6 +190,7 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
         "group.consumer.min.heartbeat.interval.ms": str(heartbeat_ms),
         "group.consumer.session.timeout.ms": "6000",
         "group.consumer.min.session.timeout.ms": "6000",
+        **_LINGER,
     }
 
 

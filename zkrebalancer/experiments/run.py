@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-import confluent_kafka
-
 from zkrebalancer.experiments.costs import Costs, roles
 from zkrebalancer.experiments.java_programs import (
     helix_consumer_command,
@@ -31,14 +29,15 @@ from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import Play
-from zkrebalancer.experiments.protocols import QUIET_S, Protocol
+from zkrebalancer.experiments.protocols import PHASE_S, QUIET_S, Protocol
 from zkrebalancer.experiments.scenarios.model import GROUP, Cast, Scenario, needed
 from zkrebalancer.experiments.trust import find_doubts
-from zkrebalancer.experiments.versions import read_versions
+from zkrebalancer.experiments.versions import own_versions, read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.programs import QUICK_START
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.measures import measure
@@ -148,9 +147,7 @@ class Run:
         logs = self.directory / LOGS
         with _started(cluster) as directory:
             try:
-                versions = {**read_versions(cluster), "confluent-kafka": confluent_kafka.version()}
-                versions["librdkafka"] = confluent_kafka.libversion()[0]
-                self._result["versions"] = versions
+                self._result["versions"] |= read_versions(cluster)
                 self._play(cluster, events)
             except RebalancerError as error:
                 raise RunFailedError(str(error).replace(str(directory), str(logs))) from error
@@ -214,7 +211,7 @@ class Run:
             "partitions": plan.cast.partitions,
             "seed": plan.cast.seed,
             "processes": 0,
-            "versions": {},
+            "versions": own_versions(),
             "machine": describe_machine(),
             "details": self._details(),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -252,6 +249,10 @@ class Run:
             "skew": plan.scenario.skew(plan.cast),
             "record_work_us": plan.scenario.record_work_us(plan.cast),
             "quiet_s": QUIET_S[plan.tuning],
+            "run": {
+                "longest pause before a step, s": PHASE_S[plan.tuning],
+                "options of each JVM": " ".join(QUICK_START),
+            },
             "zookeeper_tick_ms": TICK_MS,
         }
 

@@ -1,10 +1,14 @@
-"""The versions of ZooKeeper and Kafka that actually run, from the server's answer and from the broker's jar."""
+"""The versions that actually run: of servers, from ZooKeeper's answer and the broker's jar, and of our own code."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
+
+import confluent_kafka
 
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -13,6 +17,21 @@ from zkrebalancer.localcluster.ports import HOST
 
 _ZOOKEEPER = re.compile(r"^Zookeeper version: ([\w.]+)", re.MULTILINE)
 _KAFKA_JAR = re.compile(r"\bkafka_2\.1[23]-([\w.]+)\.jar")
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions of this project and its clients, in a checkout with its commit ("+": with changes)."""
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # installed from a package, or no git
+        commit = ""
+    return {
+        "zkrebalancer": f"{version('zkrebalancer')} {commit}".strip(),
+        "confluent-kafka": str(confluent_kafka.version()),
+        "librdkafka": confluent_kafka.libversion()[0],
+    }
 
 
 def read_versions(cluster: LocalCluster) -> dict[str, str]:

@@ -14,6 +14,7 @@ from zkrebalancer.localcluster.server import Program, Server
 
 FIRST_PORTS = 2 + 3 * 3  # two for the first broker, three for each ZooKeeper server; further brokers have one each
 TOOL_HEAP_MB = 256
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for short-lived JVMs: no optimizing compiler
 MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
 LOGGING = Path(__file__).parent / "log4j.properties"
 
@@ -37,7 +38,7 @@ def java_command(
 ) -> list[str]:
     """Return the command of a server's JVM; `main` is the main class and its arguments."""
     options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
-    options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # cheap at startup, for short-lived servers
+    options += QUICK_START
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dlog4j.configuration=file:{LOGGING}"]
     if archives is not None:
         options += archives.options(main[0])

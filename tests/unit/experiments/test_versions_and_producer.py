@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from zkrebalancer.experiments.producer import (
     sent_at_us,
     turns,
 )
-from zkrebalancer.experiments.versions import kafka_version, zookeeper_version
+from zkrebalancer.experiments.versions import kafka_version, own_versions, zookeeper_version
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.observe.events import EventLog
 
@@ -96,3 +98,12 @@ def test_an_equal_load_takes_turns_and_a_skewed_one_depends_on_the_seed() -> Non
     counts = sorted(Counter(skewed).values(), reverse=True)
     assert len(counts) == 8
     assert 1.7 < counts[0] / counts[1] < 2.3  # the second gets half of the first's share
+
+
+def test_a_result_names_the_commit_that_ran() -> None:
+    ours = own_versions()["zkrebalancer"]
+    expected = version("zkrebalancer")
+    if (Path(__file__).parents[3] / ".git").exists():
+        assert re.fullmatch(rf"{re.escape(expected)} [0-9a-f]{{12}}\+?", ours), ours
+    else:
+        assert ours == expected

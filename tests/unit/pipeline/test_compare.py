@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -124,6 +125,26 @@ def test_runs_with_different_processes_are_not_combined(tmp_path: Path) -> None:
         find_runs([tmp_path])
     (folder / "result.json").write_text(json.dumps(result | {"trusted": False}))
     assert len(find_runs([tmp_path])) == 2, "runs that are not trusted do not matter"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("versions", {"kafka": "3.9.1", "zkrebalancer": "2"}, "versions"),
+        ("details", {"run": {"pause": 4}}, "run pause"),
+        ("details", {"broker": {"kind": "kafka-3.9", "linger": "0"}}, "broker linger"),
+    ],
+)
+def test_runs_with_other_settings_or_versions_are_not_pooled(
+    tmp_path: Path, key: str, value: dict[str, object], named: str
+) -> None:
+    FakeRun("kip848", 1).write(tmp_path)
+    result = json.loads((FakeRun("kip848", 1, seed=2).write(tmp_path) / "result.json").read_text())
+    result[key] = {**result[key], **value}
+    (tmp_path / "other.jsonl").write_text(json.dumps(result) + "\n")
+    shutil.rmtree(tmp_path / "kafka-3.9" / "kip848" / "crash" / "default-m3-p6-s2")
+    with pytest.raises(ConfigurationError, match=rf"differ in {named}: compare them separately"):
+        find_runs([tmp_path / "kafka-3.9", tmp_path / "other.jsonl"])
 
 
 def test_an_invalid_result_is_an_error(tmp_path: Path) -> None:

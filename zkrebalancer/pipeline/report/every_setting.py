@@ -9,7 +9,7 @@ from zkrebalancer.pipeline.report.folders import PARTS, Run
 from zkrebalancer.pipeline.report.sentences import in_order
 
 INTRO = (
-    "Of members' clients, brokers, groups, gateways and controllers. "
+    "Of members' clients, brokers, groups, gateways and controllers, and how all of them were run. "
     "A setting that is not here, or is -, has its default."
 )
 Key = tuple[str, str]  # part and name

@@ -13,7 +13,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
 EVENTS = "events"
-PARTS = ("member", "broker", "group", "gateway", "controller")  # of the settings in a result's details
+PARTS = ("member", "broker", "group", "gateway", "controller", "run")  # of the settings in a result's details
 _NUMBER, _FIGURE = int | float, int | float | None  # None: not measured
 _RESULT = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 _STEP = {"number": int, "name": str}
@@ -64,13 +64,19 @@ class Run:
     measures: Mapping[str, Any] = field(default_factory=dict, compare=False)
     started_at: str = ""  # unknown
 
+    @property
+    def conditions(self) -> Iterator[tuple[str, str]]:
+        """What has to be the same in all runs of a protocol that count together: its settings and all versions."""
+        yield "versions", self.versions
+        yield from ((f"{part} {name}".strip(), value) for (part, name), value in self.details.items())
+
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
     """Return every run below these folders and in these files of results, sorted; a path named twice is read once.
 
     Raises:
         ConfigurationError: there is no run, a result cannot be read, two paths contain the same run, or trusted runs of
-            one protocol and setting had different members per process.
+            one protocol and setting had other members per process, settings or versions.
 
     """
     runs: list[Run] = []
@@ -130,6 +136,12 @@ def _require_same_conditions(runs: Iterable[Run]) -> None:
         if run.members_per_process != other.members_per_process:
             both = [f"{one.name} had {one.members_per_process} members in a process" for one in (other, run)]
             raise ConfigurationError(f"{', '.join(both)}: compare them separately")
+        differing = sorted(key for key, _value in {*run.conditions} ^ {*other.conditions})
+        if differing:
+            names = f"{other.name} and {run.name}"
+            raise ConfigurationError(
+                f"{names} differ in {', '.join(dict.fromkeys(differing))}: compare them separately"
+            )
 
 
 def run_name(directory: Path, folder: Path) -> str:
