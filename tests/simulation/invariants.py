@@ -64,6 +64,7 @@ class TreeInvariants:
         self.leaders: dict[str, tuple[int, int]] = {}  # path of an epoch -> session of the last writer, epoch
         self.garbled: set[str] = set()  # paths of epochs of other programs: the next one is only higher
         self.applied: set[str] = set()  # ids of commands
+        self.doubted: set[str] = set()  # groups whose records of what was given were damaged: claims may be believed
         self.back_us: dict[str, int] = {}  # existing topic whose node was deleted -> when the node was created again
         ensemble.watchers.append(self.committed)
 
@@ -124,6 +125,8 @@ class TreeInvariants:
     ) -> None:
         group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""][:4]
         name = rest[0] if rest else ""
+        if kind in {"given", "generation"} and host is None and not _is_rewritten(change):
+            self.doubted.add(group)
         if kind == "generation" and change.before is not None:
             self._generation_changed(change, group, host)
         elif kind == "owners" and name:
@@ -133,7 +136,7 @@ class TreeInvariants:
         elif kind == "given" and name:
             self._check_given(group, name)
         elif kind == "channel" and name and not rest[1]:
-            has_record = paths.owners(group, name) in self.ensemble.zk.nodes
+            has_record = paths.owners(group, name) in self.ensemble.zk.nodes and not self._is_undeletable(group, name)
             if change.after is None and isinstance(host, CoordinatorHost) and is_written and has_record:
                 raise BrokenPromiseError("sweep", f"the channel of {name}, a living member, was removed")
         elif kind == "channel" and name:
@@ -143,7 +146,11 @@ class TreeInvariants:
             _history_changed(change)
         elif kind == "evicted" and name:
             touched.add((group, name))
-            self._eviction_changed(change, (group, name), host)
+            self._eviction_changed(change, (group, name), host, by_path)
+
+    def _is_undeletable(self, group: str, name: str) -> bool:
+        """Whether another program has made nodes below the record of a consumer, so that no session owns it."""
+        return bool(self.ensemble.zk.children(paths.owners(group, name)))
 
     def _generation_changed(self, change: Change, group: str, host: Host | None) -> None:
         content = change.before.content if change.before else b""
@@ -161,6 +168,8 @@ class TreeInvariants:
             if isinstance(host, CoordinatorHost) and is_written:
                 self._check_eviction(key, known, by_path)
             known.record = None
+            return
+        if host is None and is_left_behind(self.ensemble, *key):
             return
         try:
             record = ownership.decode_owners(change.after.content)
@@ -182,7 +191,7 @@ class TreeInvariants:
         channel = paths.channel(*key) + "/"
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
         nodes = (by_path[path].before for path in (paths.ids(*key), paths.owners(*key)) if path in by_path)
-        has_session = all(node is not None and node.ephemeral_owner for node in nodes)
+        has_session = paths.owners(*key) in by_path and all(node is not None and node.ephemeral_owner for node in nodes)
         is_honest = has_session and not (known.is_garbled or known.is_rogue)
         has_channel = paths.channel(*key) in by_path
         if has_answered and is_honest and has_channel and paths.ids(*key) in by_path:
@@ -191,7 +200,7 @@ class TreeInvariants:
         missing = {tp for tp in known.holds() if tp[0] not in evicted.topics} - evicted.partitions.keys()
         if missing:
             raise BrokenPromiseError("eviction", f"the eviction record of {key} lacks {missing}")
-        if known.is_rogue and (evicted.partitions or evicted.topics):
+        if known.is_rogue and (evicted.partitions or evicted.topics) and key[0] not in self.doubted:
             raise BrokenPromiseError("eviction", f"the record of {key} names what it never got: {evicted.partitions}")
 
     def _check_ack(
@@ -254,8 +263,8 @@ class TreeInvariants:
         except NodeContentError:
             known.commands[name] = None
             return
-        if change.before is not None and change.before.content == change.after.content:
-            return  # written again by another program
+        if _is_rewritten(change):
+            return
         if any(pending is not None for pending in known.commands.values()):
             raise BrokenPromiseError("second command", f"{key} has not answered the one before {name}")
         known.commands[name] = sent
@@ -303,11 +312,16 @@ class TreeInvariants:
 
     # Eviction records, holders --------------------------------------------------------------------------------------
 
-    def _eviction_changed(self, change: Change, key: tuple[str, str], host: Host | None) -> None:
+    def _eviction_changed(
+        self, change: Change, key: tuple[str, str], host: Host | None, by_path: dict[str, Change]
+    ) -> None:
         known = self.consumer(*key)
+        if isinstance(host, CoordinatorHost) and change.after is not None and self._is_undeletable(*key):
+            self._check_eviction(key, known, by_path)
+            known.record = None  # of no session: it holds no more than the eviction record
         now_us = self.ensemble.schedule.now_us
-        if change.after is not None and change.before is not None and change.before.content == change.after.content:
-            return  # written again by another program
+        if _is_rewritten(change):
+            return
         if change.after is not None:
             try:
                 record = ownership.decode_eviction(change.after.content)
@@ -339,9 +353,28 @@ class TreeInvariants:
         for held in gained:
             group, partition = held
             present = [name for name in self.holders[held] if partition not in self.consumers[group, name].evicted]
+            holders = {name for name in self.holders[held] if name in present or not self._is_lease_over(group, name)}
             # If records are damaged, two consumers may be evicted as holders; both leases are waited for.
-            if present and len(self.holders[held]) > 1:
-                raise BrokenPromiseError("two holders", f"{held} is held by {sorted(self.holders[held])}")
+            if present and len(holders) > 1:
+                raise BrokenPromiseError("two holders", f"{held} is held by {sorted(holders)}")
+
+    def _is_lease_over(self, group: str, name: str) -> bool:
+        """Whether an eviction record that cannot be removed, as nodes are below it, holds nothing any more."""
+        known = self.consumers[group, name]
+        lease_us = known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000
+        is_over = self.ensemble.schedule.now_us - known.evicted_us >= lease_us
+        return is_over and bool(self.ensemble.zk.children(paths.evicted(group, name)))
+
+
+def is_left_behind(ensemble: Ensemble, group: str, name: str) -> bool:
+    """Whether an eviction has left the record of a consumer, because another program has made nodes below it."""
+    has_channel = paths.channel(group, name) in ensemble.zk.nodes
+    return bool(ensemble.zk.children(paths.owners(group, name))) and not has_channel
+
+
+def _is_rewritten(change: Change) -> bool:
+    """Whether another program has written a node as it was."""
+    return change.before is not None and change.after is not None and change.before.content == change.after.content
 
 
 def _is_fenced(sent: StopFetcher) -> bool:

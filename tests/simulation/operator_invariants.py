@@ -23,10 +23,15 @@ class OperatorInvariants:
     def __init__(self, ensemble: Ensemble, tree: TreeInvariants) -> None:
         self._ensemble = ensemble
         self._tree = tree
+        self._is_partial = False  # a restore has written to groups, and is not complete
         ensemble.watchers.append(self.committed)
 
     def committed(self, session_id: int, _operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         host = self._ensemble.hosts.get(session_id)
+        is_restore = isinstance(host, OperatorHost) and host.is_restoring
+        self._is_partial = paths.RESTORE in self._ensemble.zk.nodes and (
+            self._is_partial or (is_restore and any(change.path.startswith(paths.GROUPS) for change in changes))
+        )
         if not isinstance(host, OperatorHost):
             self._check_barrier(host, changes)
             return
@@ -44,14 +49,15 @@ class OperatorInvariants:
     def _check_barrier(self, host: Host | None, changes: tuple[Change, ...]) -> None:
         """Check that no coordinator leads, and no agent stores offsets or joins, while a restore is not complete.
 
-        An agent that looked before the restore began may still join. Without a leader, it gets no partitions.
+        An agent that looked before the restore began may still join. Without a leader, it gets no partitions. One that
+        owns some may store offsets until the restore writes: it finds the agent first, and withdraws.
         """
         if paths.RESTORE not in self._ensemble.zk.nodes:
             return
         knows = isinstance(host, AgentHost) and host.machine.joining is not None and host.machine.joining.is_restoring
         for change in changes:
             is_barred = isinstance(host, CoordinatorHost) or (
-                isinstance(host, AgentHost) and "/offsets/" in change.path
+                isinstance(host, AgentHost) and "/offsets/" in change.path and self._is_partial
             )
             if change.path.startswith(f"{paths.GROUPS}/") and (is_barred or knows):
                 raise BrokenPromiseError("restore", f"{host and host.name} wrote {change.path} in a part of a tree")

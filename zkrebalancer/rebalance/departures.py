@@ -201,12 +201,14 @@ class Departures:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
             return
         group, operations = self._view.group, list[Operation]()
-        if member.registered:
+        stay = self._left_behind(member)
+        if member.registered and paths.ids(group, consumer) not in stay:
             operations.append(Delete(paths.ids(group, consumer)))
         record: EvictionRecord | None = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
         create = store(paths.evicted(group, consumer), _encoded(record))
-        last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer))]
+        owners = paths.owners(group, consumer)
+        last: list[Operation] = [] if member.is_record_gone or owners in stay else [Delete(owners)]
         given = paths.given(group, consumer)
         last += [Delete(given)] if consumer in self._view.recorded and given not in self._in_the_way else []
         while record is not None and self._scheduler.room([*operations, *last, create]) < 0:
@@ -217,6 +219,10 @@ class Departures:
             channel = paths.channel(group, consumer)
             inside = [Delete(f"{channel}/{node}") for node in reply.names]
             if not self._in_the_way.isdisjoint(delete.path for delete in inside):
+                if owners in stay:  # nothing would tell a consumer that still lives
+                    self._in_the_way.difference_update(delete.path for delete in inside)  # the next try looks again
+                    self._give_way(consumer)
+                    return
                 inside, channel = [], ""  # the channel stays: without `owners`, nothing in it can be acknowledged
             if inside and self._scheduler.room([*operations, *inside, Delete(channel), *last]) < 0:
                 self._empty_channel(inside, consumer, tries, late)
@@ -225,6 +231,14 @@ class Departures:
         operations += last
         written = [operation.path for operation in operations]
         self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
+
+    def _left_behind(self, member: Member) -> set[str]:
+        """Return the nodes of a member that an eviction leaves: nodes are below them, so no session will end them.
+
+        If it holds nothing, it disturbs nobody: then the eviction is tried again until they can be deleted.
+        """
+        nodes = {paths.ids(self._view.group, member.consumer), paths.owners(self._view.group, member.consumer)}
+        return nodes & self._in_the_way if member.held() or member.blocked_topics() else set()
 
     def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
         """Delete as many commands as fit into one transaction; there are too many to delete with the consumer."""
@@ -249,7 +263,7 @@ class Departures:
         is_race = path == paths.channel(self._view.group, consumer)  # a command was sent meanwhile
         if reply.refusal in {Refusal.NOT_EMPTY, Refusal.NODE_EXISTS} and not is_race and path not in self._in_the_way:
             self._in_the_way.add(path)
-            self._scheduler.warn(f"{path} is in the way of an eviction: {reply.refusal.value}")
+            self._scheduler.complain(path, f"{path} is in the way of an eviction: {reply.refusal.value}")
 
     def _give_way(self, consumer: str) -> None:
         """Call an eviction off; if it is still due afterwards, it is tried again after a pause."""
@@ -330,13 +344,14 @@ class Departures:
             self._note_in_the_way(reply, consumer, written)
             path = written[reply.index] if reply.index is not None else ""
             is_missing = reply.refusal is Refusal.NO_NODE
-            if is_missing and path == paths.ids(self._view.group, consumer):
+            ids, owners = paths.ids(self._view.group, consumer), paths.owners(self._view.group, consumer)
+            if is_missing and path == ids:
                 member.registered = False
             if is_missing and path == paths.given(self._view.group, consumer):
                 self._view.recorded.discard(consumer)
             is_over = member.is_record_gone and not member.registered
-            is_foreign = reply.refusal is Refusal.NOT_EMPTY and path == paths.ids(self._view.group, consumer)
-            if path == paths.owners(self._view.group, consumer) or is_over or is_foreign or tries == 0:
+            is_vain = path == owners or (path == ids and reply.refusal is Refusal.NOT_EMPTY)
+            if (is_vain and path not in self._left_behind(member)) or is_over or tries == 0:
                 self._give_way(consumer)
                 return
             self._view.touch(consumer)

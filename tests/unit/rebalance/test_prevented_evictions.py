@@ -10,6 +10,7 @@ from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Reply
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS
 
 MAX_CALLS = 1_500
 LEASE_MS = 4_000
@@ -27,6 +28,11 @@ def limit_calls(world: World) -> None:
         return perform(call, session_id)
 
     world.zk.perform = counting  # type: ignore[method-assign]
+
+
+def delete_given(world: World) -> None:
+    folder = paths.given(GROUP)
+    world.zk.perform(Multi((*(Delete(f"{folder}/{name}") for name in world.zk.children(folder)), Delete(folder))))
 
 
 def make(world: World, path: str, content: bytes = b"") -> None:
@@ -57,6 +63,78 @@ def test_a_member_of_no_session_that_cannot_be_deleted_is_tried_at_growing_inter
     world.pass_time(120_000)
     assert not [path for path in world.zk.nodes if path.endswith("/x")]
     world.assert_settled()
+
+
+@pytest.mark.parametrize("kinds", [("owners",), ("ids",), ("ids", "owners")], ids=str)
+@pytest.mark.parametrize("with_channel", [False, True], ids=["without a channel", "with a channel"])
+def test_nodes_that_stay_hold_nothing_after_the_lease_although_it_is_lost_what_was_given(
+    monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...], with_channel: bool
+) -> None:
+    """In `Departures._left_behind`, leave nothing: they may own anything, and block all partitions for ever."""
+    monkeypatch.setattr(World, "check", lambda _world: None)  # it would miss the records
+    world = world_with(GroupSettings(), "a")
+    world.kill_coordinator(world.leader())
+    for kind in kinds:
+        make(world, f"{paths.group(GROUP)}/{kind}/x")
+        make(world, f"{paths.group(GROUP)}/{kind}/x/foreign")
+    if with_channel:
+        make(world, paths.channel(GROUP, "x"))
+    delete_given(world)
+    world.set_topic("t", 6)
+    world.add_coordinator()
+    limit_calls(world)
+    world.pass_time(UNKNOWN_LEASE_MS - 1_000)
+    assert len(world.owned()["a-1"]) == 4
+    world.pass_time(5_000)
+    assert len(world.owned()["a-1"]) == 6
+    assert world.zk.nodes[paths.given(GROUP)].content  # the next leader need not believe what members claim
+    for kind in kinds:
+        world.zk.perform(Multi((Delete(f"{paths.group(GROUP)}/{kind}/x/foreign"),)))
+    world.pass_time(400_000)
+    assert not [path for path in world.zk.nodes if path.endswith("/x")]
+    world.assert_settled()
+
+
+@pytest.mark.parametrize("kinds", [("owners",), ("ids",), ("ids", "owners")], ids=str)
+def test_a_consumer_whose_nodes_were_replaced_by_some_that_stay_gives_its_partitions_up(
+    monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    """In `Departures._left_behind`, leave nothing: its partitions have no owner for ever."""
+    monkeypatch.setattr(World, "check", lambda _world: None)  # its record stays
+    world = world_with(GroupSettings(), "a", "b")
+    owned = world.owned()["a-1"]
+    world.agents["a"].silent = True
+    for kind in kinds:
+        path = f"{paths.group(GROUP)}/{kind}/a-1"
+        content = world.zk.nodes[path].content
+        world.zk.perform(Multi((Delete(path), Create(path, content), Create(f"{path}/foreign"))))
+    limit_calls(world)
+    world.pass_time(2_000)
+    evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert evicted.partitions == owned
+    assert paths.channel(GROUP, "a-1") not in world.zk.nodes  # which tells the consumer
+    assert len(world.owned()["b-1"]) == 2
+    world.pass_time(2 * LEASE_MS)
+    assert len(world.owned()["b-1"]) == 4
+
+
+def test_a_record_that_stays_beside_a_command_that_stays_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Departures._channel_listed`, evict it all the same: its consumer may live, and would not learn of it."""
+    world = world_with(GroupSettings(), "a", "b")
+    owned = world.owned()["a-1"]
+    path, channel = paths.owners(GROUP, "a-1"), paths.channel(GROUP, "a-1")
+    world.agents["a"].silent = True
+    content = world.zk.nodes[path].content
+    below = Create(f"{path}/foreign"), Create(f"{channel}/foreign"), Create(f"{channel}/foreign/below")
+    world.zk.perform(Multi((Delete(path), Create(path, content), *below)))
+    limit_calls(world)
+    world.pass_time(300_000)
+    assert world.owned()["a-1"] == owned
+    assert paths.evicted(GROUP, "a-1") not in world.zk.nodes
+    world.zk.perform(Multi((Delete(f"{channel}/foreign/below"),)))
+    monkeypatch.setattr(World, "check", lambda _world: None)  # its record stays
+    world.pass_time(60_000)
+    assert len(world.owned()["b-1"]) == 4
 
 
 def test_an_eviction_record_that_cannot_be_removed_holds_nothing_after_the_lease(
