@@ -1,11 +1,13 @@
 """A streaming source for event files that are still growing: `format("event_files")`.
 
 Spark's own file source reads a file once, when it appears. Here the offset holds the bytes and lines read of each file,
-always whole lines, so each line is delivered exactly once however often the query is killed and restarted.
+always whole lines, so each line is delivered exactly once however often the query is killed and restarted. A file
+that was moved elsewhere has no more lines, also if they were planned.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +26,7 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _ONLY_APPENDED = "event files may only be appended to"
+_log = logging.getLogger(__name__)
 SCHEMA = "file string, row long, text string"
 Offset = dict[str, dict[str, int]]  # path below the folder -> "bytes" and "lines" read so far
 
@@ -96,20 +99,27 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise EventFileError(f"{self._folder / file} has become shorter; {_ONLY_APPENDED}")
             wanted = size - taken["bytes"] if budget is None else min(budget, size - taken["bytes"])
             if wanted > 0:
-                length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
+                try:
+                    length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
+                except FileNotFoundError:  # moved elsewhere since it was listed
+                    continue
                 end[file] = {"bytes": taken["bytes"] + length, "lines": taken["lines"] + lines}
                 budget = None if budget is None else max(0, budget - length)
         return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one part for each file that has grown."""
+        """Return one part for each file that has grown; say once which of them are gone."""
         nothing = {"bytes": 0, "lines": 0}
         known = {file: start.get(file, nothing) for file in end}
-        return [
+        parts = [
             Part(file, known[file]["bytes"], upto["bytes"], known[file]["lines"] + 1)
             for file, upto in sorted(end.items())
             if upto["bytes"] > known[file]["bytes"]
         ]
+        is_here = {part.file: (self._folder / part.file).exists() for part in parts}
+        if gone := [file for file in is_here if not is_here[file]]:
+            self._tell_of(gone)
+        return [part for part in parts if is_here[part.file]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Iterate over Arrow batches of lines.
@@ -120,14 +130,19 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not isinstance(partition, Part):
             raise TypeError(f"{partition} is not a part of an event file")
+        path = self._folder / partition.file
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # since it was planned
+            self._tell_of([partition.file])
+            return
         left, row = partition.end - partition.begin, partition.row
-        with (self._folder / partition.file).open("rb") as file:
+        with file:
             file.seek(partition.begin)
             while left:
                 lines = file.readlines(min(left, _CHUNK_BYTES))  # whole lines: the last one may exceed the limit
                 lines = _up_to(lines, left)
                 if not lines:
-                    path = self._folder / partition.file
                     raise EventFileError(f"{path} has become shorter or was replaced; {_ONLY_APPENDED}")
                 left -= sum(map(len, lines))
                 texts = [line.removesuffix(b"\n").decode(errors="replace") for line in lines]
@@ -135,6 +150,10 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 columns: dict[str, list[Any]] = {"file": files, "row": rows, "text": texts}
                 yield pa.RecordBatch.from_pydict(columns)
                 row += len(texts)
+
+    def _tell_of(self, gone: Sequence[str]) -> None:
+        text = "event files are gone before all their lines were read (%d, such as %s): the tables miss these lines"
+        _log.warning(text, len(gone), self._folder / gone[0])
 
     def _sizes(self) -> dict[str, int]:
         return event_sizes(self._folder)

@@ -110,6 +110,26 @@ def test_a_file_that_lost_planned_lines_is_an_error(tmp_path: Path, end: int) ->
         list(parts)
 
 
+def test_a_file_that_was_moved_elsewhere_keeps_no_watcher_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `partitions` or `read`, require the file: a watcher that was killed within a micro-batch never continues."""
+    for name in ("here", "moved", "moving"):
+        (tmp_path / f"{name}.jsonl").write_text("one\n")
+    reader = EventFileReader(tmp_path)
+    end = reader.latestOffset({}, ReadAllAvailable())
+    (tmp_path / "moved.jsonl").unlink()
+    parts = reader.partitions({}, end)
+    (tmp_path / "moving.jsonl").unlink()
+    assert len([batch for part in parts for batch in reader.read(part)]) == 1
+    assert [line.split(" (")[1] for line in caplog.messages] == [
+        f"1, such as {tmp_path}/{name}.jsonl): the tables miss these lines" for name in ("moved", "moving")
+    ]
+    sizes = {"gone.jsonl": 4, "here.jsonl": 4}
+    monkeypatch.setattr(tail, "event_sizes", lambda _folder: sizes)  # as it was before the file was moved
+    assert reader.latestOffset({}, ReadAllAvailable()) == {"here.jsonl": {"bytes": 4, "lines": 1}}
+
+
 def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EventFileError, match="offsets of another source"):
         EventFileReader(tmp_path).latestOffset({"topic": {"0": {"from": 0, "to": 1}}}, ReadAllAvailable())  # type: ignore[dict-item]
