@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.mutations.bugs import MUTATIONS
 from tests.mutations.editing import edited
 from tests.simulation.plan import make_plan
+from tests.simulation.region_restore import RestoredRun
 from tests.simulation.run import run
 
 
@@ -29,7 +30,20 @@ def hunt(number: int, seeds: int | None = None) -> Hunt:
     mutation = MUTATIONS[number]
     with edited(mutation.edits):
         for seed in range(seeds or mutation.seeds):
-            _result, failure = run(make_plan(seed, mutation.hostile.split()))
-            if failure is not None:
-                return Hunt(number, seed, failure.name)
+            broken = _broken_in_region(seed) if mutation.in_regions else _broken(seed, mutation.hostile)
+            if broken is not None:
+                return Hunt(number, seed, broken)
     return Hunt(number, None, "")
+
+
+def _broken(seed: int, hostile: str) -> str | None:
+    _result, failure = run(make_plan(seed, hostile.split()))
+    return None if failure is None else failure.name
+
+
+def _broken_in_region(seed: int) -> str | None:
+    try:
+        RestoredRun(seed).run()
+    except AssertionError as error:
+        return str(error).partition(":")[0]
+    return None

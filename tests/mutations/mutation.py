@@ -16,4 +16,5 @@ class Mutation:
     edits: tuple[Edit, ...]
     seeds: int = 3  # enough to find it
     hostile: str = ""  # the kinds of hostile faults that find it; "": the usual faults do
+    in_regions: bool = False  # restores of consistent regions find it, instead of the whole cluster
     redundant: str = ""  # why nothing breaks without the rule; if set, no seed may find the bug

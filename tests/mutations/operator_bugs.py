@@ -62,6 +62,19 @@ OPERATOR_MUTATIONS = (
         seeds=60,
     ),
     Mutation(
+        "a member of a region registers in a tree that a restore replaces",
+        None,
+        (Edit("Member.register", "if self.is_restoring or (", "if ("),),
+        in_regions=True,
+    ),
+    Mutation(
+        "a restored region goes on without a reset",
+        None,
+        (Edit("backup._portable_region", 'pending="restored from a backup"', "pending=None"),),
+        in_regions=True,
+        seeds=5,
+    ),
+    Mutation(
         "a restored generation is that of the backup",
         None,
         (Edit("backup.portable", "generation + GENERATION_STEP", "generation"),),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Self, cast
@@ -34,13 +35,17 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete, Operation
 from zkrebalancer.runtime.zk import BlockingZk
 
-AWAY_US = (4_000_000, 10_000_000)  # how long coordinators and consumers are stopped: mostly longer than a session
+AWAY_US = (5_000_000, 12_000_000)  # how long coordinators and consumers are stopped: longer than their sessions
 BEGIN_US = (300_000, 1_500_000)  # until the restore begins: a backup, if there is none, and clean stops come before
-FRESH = 0.5  # share of the restores of a backup that was just taken
+FRESH = 0.7  # share of the restores of a backup that was just taken
 AGAIN_AFTER_US = 11_000_000  # the session of a killed restore is over
+MAX_REPEATS = 2  # of a restore that has not completed
+REPEATED = 0.9  # share of these that are repeated; the others are accepted at the end as they are
 FORGOTTEN = 0.3  # share of the restores for which one group is not stopped
+NOTICED = 0.5  # share of these whose operator stops that group once the restore was refused
 STALE = 0.2  # share of the cases in which the tree has offsets of former topics: such a backup is refused later
-KEPT = 0.7  # share of the restores during which nobody creates a topic anew: otherwise, most are refused
+KEPT = 0.8  # share of the restores during which nobody creates a topic anew: otherwise, most are refused
+MAX_LOOKS, LOOK_US = 60, 200_000  # for marks of former topics that the leader has not removed
 LOST = 0.3  # share of the restores before which all groups are lost
 AGAIN_US = (0, 800_000)  # until a topic comes back
 COPIED_US = (500_000, 3_000_000)  # until its offsets are put back: a coordinator has to delete and to copy them before
@@ -123,57 +128,107 @@ def _check_backup(kept: list[Node], witness: Witness) -> None:
 
 
 def _restore(cluster: Cluster, draw: Random, _target: Target) -> None:
-    """Stop coordinators and consumers for a while, and put the last backup back."""
-    if paths.RESTORE in cluster.ensemble.zk.nodes or not (cluster.is_known_by_id() or draw.random() < STALE):
-        return
-    if (not cluster.disk.files or draw.random() < FRESH) and not _is_garbled(cluster):
-        backup.back_up(_at_once(cluster), Path(str(cluster.schedule.now_us)), 0, _nothing)
-    if draw.random() < KEPT:
+    """Stop coordinators and consumers for a while, and put the last backup back; mostly, until that is complete."""
+    restore = _Restore(cluster, draw, draw.random() < KEPT, draw.random() < NOTICED)
+    if restore.keeps_topics:
         cluster.kept_topics.update(cluster.incarnations)
-    away_us = draw.randrange(*AWAY_US)
-    cluster.unled_until_us = cluster.schedule.now_us + away_us
-    forgotten = draw.choice([*GROUPS]) if draw.random() < FORGOTTEN else ""
-    for group in [name for name in GROUPS if name != forgotten]:
-        stop_consumers(cluster, draw, group, away_us)
-    for process in cluster.living_coordinators():
-        process.kill()
-        process.connection.drop()
-        cluster.add_coordinator()
-    begin_us = draw.randrange(*BEGIN_US)
-    later(cluster, begin_us, _begin_restore, cluster, is_lost=not forgotten and draw.random() < LOST)
-    later(cluster, begin_us + AGAIN_AFTER_US, _repeat, cluster)
+    later(cluster, 0, restore.wait_for_marks, 0 if draw.random() < STALE else MAX_LOOKS)
 
 
-def _repeat(cluster: Cluster) -> None:
-    """Repeat an interrupted restore. No member has to be stopped: all wait for its end."""
-    if paths.RESTORE in cluster.ensemble.zk.nodes:
-        _begin_restore(cluster, is_lost=False)
+@dataclass
+class _Restore:
+    """What an operator does until the tree is restored."""
+
+    cluster: Cluster
+    draw: Random
+    keeps_topics: bool
+    notices: bool  # that a group has consumers
+    is_over: bool = False  # complete, or refused for ever
+    repeats: int = 0
+
+    def wait_for_marks(self, looks: int) -> None:
+        """Begin once the tree has no offsets of former topics: such a backup is refused later."""
+        cluster, draw = self.cluster, self.draw
+        if paths.RESTORE in cluster.ensemble.zk.nodes:
+            return
+        if looks and not cluster.is_known_by_id():
+            if looks > 1:
+                later(cluster, LOOK_US, self.wait_for_marks, looks - 1)
+            return
+        file = _last(cluster)
+        is_old = file is None or not _is_of_these_topics(cluster, cluster.disk.files[file])
+        if (is_old or draw.random() < FRESH) and not _is_garbled(cluster):
+            backup.back_up(_at_once(cluster), Path(str(cluster.schedule.now_us)), 0, _nothing)
+        forgotten = draw.choice([*GROUPS]) if draw.random() < FORGOTTEN else ""
+        self._stop(forgotten, is_lost=not forgotten and draw.random() < LOST)
+
+    def _stop(self, forgotten: str = "", *, is_lost: bool = False) -> None:
+        """Stop what writes into the tree, and begin a little later."""
+        cluster, draw = self.cluster, self.draw
+        if self.keeps_topics:
+            cluster.kept_topics.update(cluster.incarnations)
+        away_us = draw.randrange(*AWAY_US)
+        cluster.unled_until_us = max(cluster.unled_until_us, cluster.schedule.now_us + away_us)
+        for group in [name for name in GROUPS if name != forgotten]:
+            stop_consumers(cluster, draw, group, away_us)
+        for process in cluster.living_coordinators():
+            process.kill()
+            process.connection.drop()
+            cluster.add_coordinator()
+        later(cluster, draw.randrange(*BEGIN_US), self.begin, is_lost=is_lost)
+
+    def begin(self, *, is_lost: bool = False) -> None:
+        """Start the command, and see later what has become of it."""
+
+        def command(zk: BlockingZk) -> None:
+            try:
+                self._run(zk, host, is_lost=is_lost)
+            finally:
+                cluster.kept_topics.clear()
+
+        cluster = self.cluster
+        host = begin(cluster, command)
+        host.is_restoring = True
+        if self.repeats < MAX_REPEATS and self.draw.random() < REPEATED:
+            later(cluster, AGAIN_AFTER_US, self._repeat, host)
+
+    def _repeat(self, former: OperatorHost) -> None:
+        """Repeat an interrupted restore. Where it has written, no member has to be stopped: all wait for its end."""
+        if self.is_over:
+            return
+        self.repeats += 1
+        if former.alive:
+            former.kill()
+        if paths.RESTORE in self.cluster.ensemble.zk.nodes:
+            self.begin()
+        else:
+            self._stop()
+
+    def _run(self, zk: BlockingZk, host: OperatorHost, *, is_lost: bool) -> None:
+        cluster = self.cluster
+        for attempt in range(MAX_TRIES):
+            file = _last(cluster)
+            if file is None or not _is_usable(cluster, cluster.disk.files[file]):
+                self.is_over = True
+                return
+            kept = cluster.disk.files[file]
+            if is_lost and attempt == 0:
+                _lose_groups(cluster)
+            with _restoring(cluster), suppress(RestoreRefusedError, RestoreLostError), Witness(cluster) as witness:
+                backup.restore(zk, file, overwrite=True, adopt_topics=False, progress=_nothing)
+                _check_restored(cluster, host, kept, witness)
+                self.is_over = True
+                return
+            if paths.RESTORE not in cluster.ensemble.zk.nodes and not _is_of_these_topics(cluster, kept):
+                self.is_over = True
+                return
+            for group in GROUPS if self.notices else ():
+                stop(cluster, group)
+            host.sleep(PAUSE_S)
 
 
-def _begin_restore(cluster: Cluster, *, is_lost: bool) -> None:
-    def try_once(zk: BlockingZk, file: Path) -> bool:
-        with _restoring(cluster), suppress(RestoreRefusedError, RestoreLostError), Witness(cluster) as witness:
-            backup.restore(zk, file, overwrite=True, adopt_topics=False, progress=_nothing)
-            _check_restored(cluster, host, cluster.disk.files[file], witness)
-            return True
-        return False
-
-    def command(zk: BlockingZk) -> None:
-        try:
-            for attempt in range(MAX_TRIES):
-                file = max(cluster.disk.files, default=None, key=lambda file: int(file.name))
-                if file is None or not _is_usable(cluster, cluster.disk.files[file]):
-                    return
-                if is_lost and attempt == 0:
-                    _lose_groups(cluster)
-                if try_once(zk, file):
-                    return
-                host.sleep(PAUSE_S)
-        finally:
-            cluster.kept_topics.clear()
-
-    host = begin(cluster, command)
-    host.is_restoring = True
+def _last(cluster: Cluster) -> Path | None:
+    return max(cluster.disk.files, default=None, key=lambda file: int(file.name))
 
 
 @contextmanager
@@ -190,14 +245,24 @@ def _is_usable(cluster: Cluster, kept: list[Node]) -> bool:
     in_kafka = [
         (tp[0], text.removeprefix(MARK_PREFIX)) for (_group, tp), (_offset, text) in cluster.brokers.offsets.items()
     ]
-    marks = [
+    marks = _marks(cluster, kept)
+    return all(mark and _has_id(cluster, topic, mark) for topic, mark in marks) and all(
+        _has_id(cluster, topic, mark) for topic, mark in in_kafka
+    )
+
+
+def _marks(cluster: Cluster, kept: list[Node]) -> list[tuple[str, str]]:
+    """Return the topics that a backup has offsets of, and the marks that a restore writes."""
+    return [
         (match[1], backup.portable(node.path, node.content, adopt_topics=False).decode(errors="replace"))
         for node in kept
         if (match := _MARK.fullmatch(node.path)) and match[1] in cluster.incarnations
     ]
-    return all(mark and _has_id(cluster, topic, mark) for topic, mark in marks) and all(
-        _has_id(cluster, topic, mark) for topic, mark in in_kafka
-    )
+
+
+def _is_of_these_topics(cluster: Cluster, kept: list[Node]) -> bool:
+    """Whether a restore accepts its marks: topics that were created anew have other ids."""
+    return all(cluster.topic_ids[topic] in mark.split() for topic, mark in _marks(cluster, kept))
 
 
 def _has_id(cluster: Cluster, topic: str, mark: str) -> bool:

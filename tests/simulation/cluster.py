@@ -84,7 +84,7 @@ class Cluster:
         self.incarnations = dict.fromkeys(TOPICS, 0)
         self.topic_ids: dict[str, str] = {}  # topic -> the id in its node, "" for none
         self.share_of_ids = self.random.choice((0.0, 0.5, 1.0)) if plan.is_hostile else 1.0
-        if plan.seed % 2 and any(fault.kind == "restore" for fault in plan.faults):
+        if plan.seed % 8 and any(fault.kind == "restore" for fault in plan.faults):
             self.share_of_ids = 1.0  # without, no restore is possible
         self.lives: dict[str, str] = {}  # name of a topic in a mark -> incarnation
         self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> content before and after

@@ -267,8 +267,8 @@ class SimulatedMember:
         assert self.running is not None
         try:
             self.calls = next(self.running) if replies is None else self.running.send(replies)
-            if self.calls == [Get(paths.RESTORE)]:  # none runs in this world
-                self.calls = self.running.send([Refused(Refusal.NO_NODE)])
+            if self.calls == [look := Get(paths.RESTORE)]:  # at once: what is written afterwards takes steps
+                self.calls = self.running.send([self.world.zk.perform(look, self.session.session_id)])
         except StopIteration as end:
             self.running = None
             self._ended(end.value)
