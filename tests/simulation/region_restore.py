@@ -178,7 +178,7 @@ class RestoredRun(RegionRun):
             self.restore is None or session_id != self.restore.session.session_id
         ):
             written = [change.path for change in changes if change.path.startswith(f"{paths.GROUPS}/")]
-            assert not written, f"session {session_id} wrote {written[0]} in a part of a tree"
+            assert not written, f"{written[0]} in a part of a tree: written by session {session_id}"
 
     def _is_restores(self, session_id: int) -> bool:
         return self.restore is not None and session_id == self.restore.session.session_id

@@ -7,7 +7,7 @@ from collections import Counter
 from tests.simulation.region_restore import RESTORES, RestoredRun
 from tests.support import examples
 
-SEEDS = examples.count() // 16
+SEEDS = examples.count() // 8
 
 
 def test_no_records_effect_is_lost_or_doubled_by_a_restore() -> None:
@@ -17,5 +17,5 @@ def test_no_records_effect_is_lost_or_doubled_by_a_restore() -> None:
         run.run()
         seen += run.seen
     assert seen["restores complete"] == seen["restores"] == RESTORES * SEEDS
-    assert seen["restores killed"] > SEEDS
-    assert seen["checkpoints"] > 2 * SEEDS
+    assert seen["restores killed"] >= SEEDS
+    assert seen["checkpoints"] >= SEEDS
