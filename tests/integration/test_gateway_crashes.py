@@ -16,8 +16,8 @@ import pytest
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.kafka_clients import wait_until
 from tests.integration.raw_requests import answer, request
-from zkrebalancer.gateway.buckets import node_name
 from zkrebalancer.gateway.layout import BUCKETS
+from zkrebalancer.gateway.nodes import node_name
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of

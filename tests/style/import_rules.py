@@ -64,6 +64,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer.operations": (
         "zkrebalancer.protocol",
         "zkrebalancer.assignment",
+        "zkrebalancer.group_protocol.placement",
+        "zkrebalancer.group_protocol.stored",
+        "zkrebalancer.gateway.nodes",
         "zkrebalancer.rebalance.planning",
         "zkrebalancer.rebalance.subscriptions",
         "zkrebalancer.rebalance.view",

@@ -10,9 +10,10 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from zkrebalancer.gateway.layout import BUCKETS, OWNERS
+from zkrebalancer.gateway.nodes import node_name, node_path
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -163,17 +164,6 @@ class Buckets:
             when_stored(error)
 
         self._session.request(Multi((claim.check, operation)), replied)
-
-
-def node_name(group: str) -> str:
-    """Return the name of a group's node, encoded, because Kafka allows any text as a group's name."""
-    name = quote(group, safe="")
-    return name.replace(".", "%2E") if not name.strip(".") else name or "%"
-
-
-def node_path(group: str) -> str:
-    """Return the path of a group's node."""
-    return f"{BUCKETS}/{bucket_of(group)}/{node_name(group)}"
 
 
 def _belongs_to(name: str, bucket: int) -> bool:

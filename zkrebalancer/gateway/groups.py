@@ -17,8 +17,9 @@ import gevent
 from gevent.event import Event
 
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.buckets import Buckets, Claim, node_name, node_path
+from zkrebalancer.gateway.buckets import Buckets, Claim
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.nodes import node_name, node_path
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import effects

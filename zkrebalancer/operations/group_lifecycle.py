@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import audit
+from zkrebalancer.operations.gateway_members import members_at_gateways
 from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.operations.starts_pause import starts_paused
 from zkrebalancer.protocol import last_change, paths, settings
@@ -108,7 +109,7 @@ def read_nodes(zk: BlockingZk, group: str) -> GroupNodes:
 
 
 def refuse_members(zk: BlockingZk, group: str) -> None:
-    """Raise GroupInUseError if the group has consumers; the channel of a dead consumer is none."""
+    """Raise GroupInUseError if the group has consumers, also at gateways; the channel of a dead consumer is none."""
     members = sorted({*names_below(zk, paths.ids(group)), *names_below(zk, paths.owners(group))})
     if members:
         raise GroupInUseError(f"group {group} has consumers ({_some(members)}); stop them first")
@@ -116,6 +117,8 @@ def refuse_members(zk: BlockingZk, group: str) -> None:
     if evicted:
         text = "their leases may not be over; try again once a coordinator has removed them"
         raise GroupInUseError(f"group {group} has evicted consumers ({_some(evicted)}): {text}")
+    if at_gateways := members_at_gateways(zk, group):
+        raise GroupInUseError(at_gateways)
 
 
 def delete_group(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:

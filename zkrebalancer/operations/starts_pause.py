@@ -17,6 +17,7 @@ from uuid import uuid4
 import gevent
 
 from zkrebalancer.operations import audit
+from zkrebalancer.operations.gateway_members import members_at_gateways
 from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -111,6 +112,7 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
 
     The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S. Then
     a channel alone belongs to nobody: a consumer creates and loses it together with the nodes that are read after it.
+    Members at gateways count, and may take as long to leave.
     """
     give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
     while True:
@@ -125,7 +127,11 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
             text = "their leases may not be over; try again once a coordinator has removed them"
             raise OffsetsRefusedError(f"group {group} has evicted consumers ({', '.join(evicted[:3])}): {text}")
         if is_late or not (owners or evicted or channels):
-            return
+            at_gateways = members_at_gateways(zk, group)
+            if not at_gateways:
+                return
+            if is_late:
+                raise OffsetsRefusedError(at_gateways)
         gevent.sleep(CLEANUP_INTERVAL_S)
 
 

@@ -11,7 +11,7 @@ from gevent.event import AsyncResult, Event
 
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
-from zkrebalancer.gateway.buckets import Buckets, Claim, node_name
+from zkrebalancer.gateway.buckets import Buckets, Claim
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
@@ -19,6 +19,7 @@ from zkrebalancer.gateway.layout import BUCKETS, OWNERS
 from zkrebalancer.gateway.links import KEYS, Links
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.nodes import node_name
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
 from zkrebalancer.gateway.security import Upstream

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
-from zkrebalancer.gateway.buckets import node_name
 from zkrebalancer.gateway.layout import Layout, TooManyError, decode, decode_alive, encode, encode_alive
+from zkrebalancer.gateway.nodes import node_name
 from zkrebalancer.protocol.errors import NodeContentError
 
 

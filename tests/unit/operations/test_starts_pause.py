@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP
+from tests.unit.operations.model_client import ModelClient
 from tests.unit.operations.test_move_offsets import client_of
+from zkrebalancer.gateway.nodes import node_path
+from zkrebalancer.group_protocol import stored
+from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.stored import StoredGroup, StoredMember
 from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations.group_lifecycle import GroupInUseError, read_nodes
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError, refuse_consumers
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi
+from zkrebalancer.runtime.zk import BlockingZk
 
 LEFT_BEHIND = f"{paths.owners(GROUP)}/c-1"
+MEMBER = StoredMember("app-1", None, "app", "/10.0.0.1", 10_000, 60_000, (), b"")
+AT_GATEWAY = StoredGroup(3, "consumer", "range", "app-1", is_assigned=True, members=(MEMBER,))
 
 
 def test_what_an_ended_consumer_leaves_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +94,28 @@ def test_a_lease_that_lasts_is_not_called_a_consumer_to_stop() -> None:
     world.zk.perform(Multi((Create(paths.evicted(GROUP, "c-1")),)))
     with pytest.raises(OffsetsRefusedError, match=r"has evicted consumers \(c-1\): their leases may not be over"):
         refuse_consumers(client_of(world), GROUP)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("is_served", [True, False])
+def test_members_at_a_gateway_are_consumers(*, is_served: bool) -> None:
+    """In `refuse_consumers`, look at agents only: offsets are reset while clients read on, and then commit others."""
+    world = world_with()
+    node, client = node_path(GROUP), ModelClient(world.zk)
+    client.create(node, stored.to_bytes(AT_GATEWAY))
+    if is_served:
+        client.create(f"{paths.BUCKET_OWNERS}/{bucket_of(GROUP)}")
+    text = r"group g has members at a gateway \(app on /10\.0\.0\.1\); stop them first"
+    unserved = rf"; no gateway serves them now: start one, or delete {node} if none is used any more"
+    wanted = rf"^{text}{'' if is_served else unserved}$"
+    zk = cast("BlockingZk", client)
+    with pytest.raises(OffsetsRefusedError, match=wanted):
+        refuse_consumers(zk, GROUP)
+    with pytest.raises(GroupInUseError, match=wanted):
+        read_nodes(zk, GROUP)
+    client.set(node, b"unreadable")
+    with pytest.raises(OffsetsRefusedError, match=r"may have members at a gateway: .* delete this node"):
+        refuse_consumers(zk, GROUP)
+    client.set(node, stored.to_bytes(replace(AT_GATEWAY, members=())))
+    refuse_consumers(zk, GROUP)
+    read_nodes(zk, GROUP)
