@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from consumer_agent.runtime.failpoints import VARIABLE
-from tests.integration.commands import begin
+from tests.integration.commands import begin, command_of
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
 from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.server import child_environment
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
@@ -86,6 +87,50 @@ def test_a_frozen_agent_emits_nothing_of_what_it_lost(stage: Stage) -> None:
     output, errors = agent.communicate(timeout=WAIT_S)
     assert output == ""
     assert agent.returncode == 0, errors
+
+
+WALL_CLOCK = """
+import pathlib, sys, time
+now_ns, file = time.time_ns, pathlib.Path(__file__).with_name("ahead_s")
+time.time_ns = lambda: now_ns() + int(file.read_text()) * 10**9
+time.time = lambda: time.time_ns() / 1e9
+"""
+DAY_S = 86_400
+
+
+def test_jumps_of_the_wall_clock_neither_end_nor_prolong_a_lease(stage: Stage, tmp_path: Path) -> None:
+    """In `consumer_agent/runtime/clock.py`, return `time.time_ns() // 1_000_000`."""
+    (tmp_path / "sitecustomize.py").write_text(WALL_CLOCK)
+    ahead_s = tmp_path / "ahead_s"
+    ahead_s.write_text("0")
+    stage.produce([0], 3)
+    address = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
+    own = ["--group", stage.group, "--topic", stage.topic, "--session-timeout-ms", SESSION_TIMEOUT_MS, "--json"]
+    environment = {**child_environment(), "PYTHONPATH": str(tmp_path)}
+    command = command_of("consumer-agent", "run", *address, *own)
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment, start_new_session=True) as agent:
+        try:
+            member = stage.wait_member()
+            stage.wait_ack(stage.start(member, 0))
+            assert agent.stdout is not None
+            before = [json.loads(agent.stdout.readline())["offset"] for _ in range(3)]
+            for jump_s in (DAY_S, 0, -DAY_S):
+                ahead_s.write_text(str(jump_s))
+                stage.produce([0], 3)
+                before += [json.loads(agent.stdout.readline())["offset"] for _ in range(3)]
+            assert before == list(range(12))
+            assert stage.members() == (member,)
+            faults.freeze(agent.pid)
+            wait_until(lambda: stage.members() == (), "the session to expire")
+            stage.produce([0], 50)
+            ahead_s.write_text(str(-2 * DAY_S))
+            faults.thaw(agent.pid)
+            stage.wait_member(member)
+            agent.send_signal(signal.SIGINT)
+            output, errors = agent.communicate(timeout=WAIT_S)
+            assert (agent.returncode, output) == (0, ""), errors
+        finally:
+            agent.kill()
 
 
 CHILD = """

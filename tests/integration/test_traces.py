@@ -30,6 +30,7 @@ PLANNED: dict[str, EventField] = {
     "moved_count": 3,
     "plan_us": 400,
 }
+DAY_NS = 86_400 * 10**9
 ENDED: dict[str, EventField] = {"outcome": "finished", "late_members": ["m"], "pause_us_max": 1_500, "moved_count": 3}
 
 
@@ -42,12 +43,12 @@ class Followed:
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
-        self._now_ns = 0
-        self.traces = Traces(self._exporter, 1, self._tick)
+        self._steady_ns = self.wall_ahead_ns = 0
+        self.traces = Traces(self._exporter, 1, lambda: self._steady_ns + self.wall_ahead_ns, self._tick)
 
     def _tick(self) -> int:
-        self._now_ns += 1_000_000
-        return self._now_ns
+        self._steady_ns += 1_000_000
+        return self._steady_ns
 
     def note(self, kind: str, fields: dict[str, EventField], cause_id: str = CAUSE) -> None:
         self.traces.note(Emit(kind, "g", 7, cause_id, fields), "member-joined")
@@ -57,9 +58,12 @@ class Followed:
         return {span.name: span for span in self._exporter.get_finished_spans()}
 
 
-def test_a_rebalance_is_a_span_with_its_plan_and_its_commands() -> None:
+@pytest.mark.parametrize("jump_ns", [0, DAY_NS, -DAY_NS])
+def test_a_rebalance_is_a_span_with_its_plan_and_its_commands(jump_ns: int) -> None:
+    """In `Traces.note`, look at the wall clock: it may jump during a rebalance."""
     followed = Followed()
     followed.note("rebalance_requested", {"trigger": "member-joined"})
+    followed.wall_ahead_ns = jump_ns
     followed.note("rebalance_planned", PLANNED)
     followed.note("command_sent", sent("c1"))
     followed.note("command_acked", {"command_id": "c1", "member": "m"})

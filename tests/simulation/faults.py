@@ -341,7 +341,7 @@ def _restart_zookeeper(cluster: Cluster, draw: Random) -> None:
 
 def _jump_wall_clock(cluster: Cluster, draw: Random) -> None:
     host = draw.choice([*cluster.living_agents(), *cluster.living_coordinators()])
-    host.wall_offset_ms += draw.choice([-1, 1]) * draw.randrange(10_000_000)
+    host.wall_offset_ms += draw.choice([-10, 10]) * draw.randrange(10_000_000)  # up to 28 hours
 
 
 def _stop_kafka(cluster: Cluster, draw: Random) -> None:

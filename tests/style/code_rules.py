@@ -11,6 +11,10 @@ from tests.style.sources import Source
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "uuid1", "uuid4"})
+WALL_CLOCKS = frozenset(
+    {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "datetime.now", "datetime.today"}
+    | {"clock.epoch_ms", "clock.boot_ms", "time.CLOCK_REALTIME"}
+)
 BROAD = frozenset({"Exception", "BaseException"})
 # These patterns are written so that they do not match themselves.
 _UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX|[N]otImplementedError)\b")
@@ -53,6 +57,15 @@ def blind_sleeps(source: Source) -> list[str]:
         source.at(node, "time.sleep without a polling loop")
         for node, name in _calls(source)
         if name == "sleep" and ast.unparse(node.func) in {"sleep", "time.sleep"} and id(node) not in polling
+    ]
+
+
+def wall_clocks(source: Source) -> list[str]:
+    """Return each use of the wall clock, which may jump: what waits or expires by it may do so at once, or never."""
+    return [
+        source.at(node, f"{ast.unparse(node)} may jump")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS
     ]
 
 

@@ -12,6 +12,32 @@ from tests.style.sources import PRODUCT, Source, python_sources, text_files
 
 Rule = Callable[[Source], list[str]]
 TextRule = Callable[[str, str], list[str]]
+WALL_CLOCK = {  # file -> what it is for
+    "consumer_agent/kafka/tokens.py": "the end of a token, which its issuer dates",
+    "consumer_agent/runtime/frontend.py": "shown: when a member registered",
+    "consumer_agent/sidecar/dead_letters.py": "shown: when a record failed",
+    "zkrebalancer/cli/backup.py": "shown: when a backup was taken",
+    "zkrebalancer/cli/groups/freezing.py": "the end of a freeze, which has to outlive its leader",
+    "zkrebalancer/cli/groups/lags.py": "the age of records, which their producers date",
+    "zkrebalancer/cli/watching.py": "shown: the present time",
+    "zkrebalancer/cli/weights.py": "the hour of the week",
+    "zkrebalancer/coordinator/lag_process.py": "the age of records",
+    "zkrebalancer/coordinator/pages/live.py": "shown: the present time",
+    "zkrebalancer/coordinator/pages/site.py": "shown: times of events",
+    "zkrebalancer/coordinator/service.py": "shown; ends of a freeze and a static grace under the next leader",
+    "zkrebalancer/coordinator/traces.py": "shown: when a rebalance began",
+    "zkrebalancer/experiments/bulk_producer.py": "experiments",
+    "zkrebalancer/experiments/members/recorder.py": "experiments",
+    "zkrebalancer/experiments/producer.py": "experiments",
+    "zkrebalancer/experiments/run.py": "experiments",
+    "zkrebalancer/gateway/member_agent.py": "shown: when a member registered",
+    "zkrebalancer/localcluster/mirror.py": "shown: when a broker was registered",
+    "zkrebalancer/observe/events.py": "the second time of an event; the first never jumps",
+    "zkrebalancer/operations/audit.py": "shown: when a group was changed",
+    "zkrebalancer/operations/loads.py": "the hour of the week",
+    "zkrebalancer/pipeline/topic.py": "where the time of reading begins",
+    "zkrebalancer/runtime/clock.py": "reads it",
+}
 MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/sidecar/cli.py")
 
 
@@ -23,6 +49,13 @@ def test_the_code_keeps_each_rule(rule: Rule) -> None:
 def test_only_the_command_line_prints() -> None:
     sources = [source for source in python_sources(*PRODUCT) if not source.path.startswith(MAY_PRINT)]
     assert [problem for source in sources for problem in code_rules.prints(source)] == []
+
+
+def test_each_use_of_the_wall_clock_was_looked_at() -> None:
+    """A new one: what if the clock jumps by a day? Then add it here, and what remains to docs/reliability.md."""
+    sources = python_sources(*PRODUCT)
+    found = {problem.split(":")[0] for source in sources for problem in code_rules.wall_clocks(source)}
+    assert sorted(found) == sorted(WALL_CLOCK)
 
 
 def test_no_log_handler_ends_a_thread_of_the_agent_or_a_connection() -> None:

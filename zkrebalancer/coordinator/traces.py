@@ -64,6 +64,7 @@ class _Open:
     root: trace.Span
     context: Context
     requested_ns: int
+    ahead_ns: int  # of the wall clock, when it was requested, before the steady one
     group: str
     commands: dict[str, trace.Span] = field(default_factory=dict)
     command_count: int = 0
@@ -72,8 +73,14 @@ class _Open:
 class Traces:
     """Makes the spans."""
 
-    def __init__(self, exporter: SpanExporter, broker_id: int, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Send to `exporter`."""
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        broker_id: int,
+        now_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Send to `exporter`. A span begins by the wall clock, and lasts by the other one, which never jumps."""
         self._ids = _Ids()
         resource = Resource.create({"service.name": SERVICE, "service.instance.id": str(broker_id)})
         self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
@@ -87,6 +94,7 @@ class Traces:
         )
         self._tracer = self._provider.get_tracer("zkrebalancer")
         self._now_ns = now_ns
+        self._steady_ns = steady_ns
         self._open: OrderedDict[str, _Open] = OrderedDict()  # by cause id
 
     def note(self, effect: Emit, _cause: str) -> None:
@@ -95,7 +103,7 @@ class Traces:
             self._resigned(effect)
         handle = self._handlers.get(effect.kind)
         if handle is not None and effect.cause_id is not None:
-            handle(self, effect, effect.cause_id, self._now_ns())
+            handle(self, effect, effect.cause_id, self._steady_ns())
 
     def close(self) -> None:
         """End what is under way, and send what waits, for a limited time."""
@@ -105,18 +113,22 @@ class Traces:
         closing.start()
         closing.join(CLOSE_LIMIT_S)
 
-    def _requested(self, effect: Emit, cause_id: str, now_ns: int) -> None:
+    def _requested(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
+        now_ns = self._now_ns()
         attributes = {"zkrebalancer.group": effect.group or "", "zkrebalancer.trigger": _text(effect, "trigger")}
         self._ids.cause_id = cause_id
         root = self._tracer.start_span(f"rebalance {effect.group}", attributes=attributes, start_time=now_ns)
         self._ids.cause_id = ""
-        self._open[cause_id] = _Open(root, trace.set_span_in_context(root), now_ns, effect.group or "")
+        self._open[cause_id] = _Open(
+            root, trace.set_span_in_context(root), now_ns, now_ns - steady_ns, effect.group or ""
+        )
         self._abandon(MAX_OPEN)
 
-    def _planned(self, effect: Emit, cause_id: str, now_ns: int) -> None:
+    def _planned(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
         known = self._open.get(cause_id)
         if known is None:
             return
+        now_ns = known.ahead_ns + steady_ns
         numbers = {f"zkrebalancer.{name}": _number(effect, name) for name in _PLANNED}
         known.root.set_attributes(numbers)
         known.root.set_attribute("zkrebalancer.mode", _text(effect, "mode"))
@@ -125,7 +137,7 @@ class Traces:
         plan = self._tracer.start_span("plan", known.context, start_time=began_ns)
         plan.end(now_ns)
 
-    def _sent(self, effect: Emit, cause_id: str, now_ns: int) -> None:
+    def _sent(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
         known = self._open.get(cause_id)
         if known is None:
             return
@@ -140,16 +152,16 @@ class Traces:
             _text(effect, "option"),
             known.context,
             attributes=attributes,
-            start_time=now_ns,
+            start_time=known.ahead_ns + steady_ns,
         )
 
-    def _acked(self, effect: Emit, cause_id: str, now_ns: int) -> None:
+    def _acked(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
         known = self._open.get(cause_id)
         span = None if known is None else known.commands.pop(_text(effect, "command_id"), None)
-        if span is not None:
-            span.end(now_ns)
+        if known is not None and span is not None:
+            span.end(known.ahead_ns + steady_ns)
 
-    def _finished(self, effect: Emit, cause_id: str, now_ns: int) -> None:
+    def _finished(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
         known = self._open.pop(cause_id, None)
         if known is None:
             return
@@ -162,20 +174,21 @@ class Traces:
                 "zkrebalancer.command_count": known.command_count,
             }
         )
-        self._end(known, None if effect.fields["outcome"] != "failed" else "failed", now_ns)
+        self._end(known, None if effect.fields["outcome"] != "failed" else "failed", steady_ns)
 
     def _resigned(self, effect: Emit) -> None:
         for cause_id in [cause_id for cause_id, known in self._open.items() if concerns(effect.fields, known.group)]:
-            self._end(self._open.pop(cause_id), NOT_FOLLOWED, self._now_ns())
+            self._end(self._open.pop(cause_id), NOT_FOLLOWED, self._steady_ns())
 
     def _abandon(self, kept: int) -> None:
         """End the oldest rebalances until only so many are under way."""
         while len(self._open) > kept:
             _cause_id, known = self._open.popitem(last=False)
-            self._end(known, NOT_FOLLOWED, self._now_ns())
+            self._end(known, NOT_FOLLOWED, self._steady_ns())
 
     @staticmethod
-    def _end(known: _Open, error: str | None, now_ns: int) -> None:
+    def _end(known: _Open, error: str | None, steady_ns: int) -> None:
+        now_ns = known.ahead_ns + steady_ns
         for span in known.commands.values():
             span.set_status(Status(StatusCode.ERROR, "not acknowledged"))
             span.end(now_ns)

@@ -7,6 +7,7 @@ begin and end of all partitions, so that a repeated batch reads the same records
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_se
 from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import clock
 
 NAME = "zkrebalancer-watch"  # client id, and group id for brokers that authorize by group; the group is never joined
 MAX_BATCH_ROWS = 200_000
@@ -71,7 +73,7 @@ class EventTopic(DataSource):
         return "event_topic"
 
     def schema(self) -> str:
-        """Return the columns of `format("consumer_group")`."""
+        """Return the columns of `format("consumer_group")`; `generation` is the time of reading, in milliseconds."""
         return spark_schema(include_headers=False)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
@@ -87,6 +89,7 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Store the options; nothing is connected yet."""
         self._options = options
         self._targets: dict[TopicPartition, int] | None = None  # the ends of an availableNow query
+        self._began: tuple[int, float] | None = None  # the time of reading at first, and when that was
 
     def initialOffset(self) -> Document:  # noqa: N802  # here and below PySpark's names
         """Return the beginning: no partition is known."""
@@ -109,7 +112,9 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             EventTopicError: the topic no longer has the records to read next.
 
         """
-        read_to = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}
+        before = offsets.decode(start)
+        read_to = {(whole.topic, whole.partition): whole.end for whole in before}
+        now_ms = self._reading_ms(before)
         try:
             with Logs(self._options) as logs:
                 firsts = logs.offsets(logs.partitions(self._options.topics), FIRST)
@@ -127,7 +132,18 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not unread:
             return start
         upto = offsets.limited(unread, limit.max_rows if isinstance(limit, ReadMaxRows) else MAX_BATCH_ROWS)
-        return offsets.encode(Range(*p, begin, upto.get(p, begin), None) for p, begin in begins.items())
+        return offsets.encode(Range(*p, begin, upto.get(p, begin), now_ms) for p, begin in begins.items())
+
+    def _reading_ms(self, before: Sequence[Range]) -> int:
+        """Return the time of reading, about milliseconds since the epoch: it never goes back, whatever clocks do.
+
+        It is stored as the generation of a batch's ranges, which a topic without a group has no other use for.
+        """
+        if self._began is None:
+            known_ms = max((whole.generation or 0 for whole in before), default=0)
+            self._began = max(known_ms, clock.epoch_ms()), time.monotonic()
+        began_ms, at_s = self._began
+        return began_ms + int((time.monotonic() - at_s) * 1_000)
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
         """Divide a batch into tasks."""

@@ -8,7 +8,8 @@ rewritten as often as the number of micro-batches has digits to that base.
 
 A producer may send lines to Kafka again after a failure. Equal lines of a run that are read within REPEATED_WITHIN of
 each other count once; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time
-of the events, so no line is ever too late and only repetitions are dropped.
+of the events, by a clock that never goes back (`topic.py`), so no line is ever too late and only repetitions are
+dropped.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def topic_lines(spark: SparkSession, place: Place) -> DataFrame:
         (F.col("offset") + 1).alias("row"),
         F.col("value").cast("string").alias("text"),
         F.md5("value").alias("digest"),
-        F.current_timestamp().alias("read_at"),
+        F.timestamp_millis("generation").alias("read_at"),
     )
     once = lines.withWatermark("read_at", REPEATED_WITHIN).dropDuplicatesWithinWatermark(["run", "digest"])
     return once.drop("digest", "read_at")

@@ -20,3 +20,8 @@ def monotonic_us(at_us: int) -> int:
 def epoch_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def boot_ms() -> int:
+    """Return when `steady_us` was 0, by the present wall clock: it differs once that has jumped."""
+    return epoch_ms() - steady_us() // 1_000

@@ -422,3 +422,17 @@ def test_groups_are_counted_again_after_a_while_which_is_longer_if_it_takes_long
     world.pass_time(2_000)
     assert members_after(8_400_000) == 2
     assert members_after(8_500_000) == 3
+
+
+@pytest.mark.parametrize("jump_ms", [86_400_000, -86_400_000])
+def test_since_when_a_group_has_its_state_follows_a_wall_clock_that_was_corrected(
+    monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    """In `Site`, compute when the clock began once, at the start."""
+    world = world_with(GroupSettings(), "a")
+    shown = site_of(world, world.leader())
+    before = document(shown, "/page/group", f"name={GROUP}")["since_ms"]
+    epoch_ms = clock.epoch_ms
+    monkeypatch.setattr(clock, "epoch_ms", lambda: epoch_ms() + jump_ms)
+    after = document(shown, "/page/group", f"name={GROUP}")["since_ms"]
+    assert round((after - before) / jump_ms, 3) == 1

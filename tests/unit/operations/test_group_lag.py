@@ -137,3 +137,20 @@ def test_the_newest_reading_before_the_window_counts_and_partitions_that_are_gon
     assert watch.verdicts({}) == {("t", 0): Verdict.REWIND}
     watch.note(reading_of("g", 20, 100)[0], {}, 22_000)
     assert watch.verdicts({}) == {}
+
+
+@pytest.mark.parametrize("jump_ms", [86_400_000, -86_400_000])
+def test_a_window_is_as_long_as_it_is_whatever_the_wall_clock_does(
+    monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    """In `lags.read_worst`, note the wall clock: after a jump back, the readings span no time."""
+    walls_ms, now_us = iter([10**12, 10**12 + jump_ms, 10**12 + jump_ms]), iter([0, 8_000_000, 16_000_000])
+    monkeypatch.setattr(lags.clock, "epoch_ms", lambda: next(walls_ms))
+    monkeypatch.setattr(lags.clock, "steady_us", lambda: next(now_us))
+    monkeypatch.setattr(lags.gevent, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(inspection, "read_offsets", lambda _zk, _report: None)
+    monkeypatch.setattr(GroupReport, "owned", lambda _self: {("t", 0): "c"})
+    report, lag = reading_of("g", 5, 9)
+    monkeypatch.setattr(group_lag, "read_lag", lambda _report, _kafka: lag)
+    monkeypatch.setattr(lag_watch, "first_unread_ms", lambda _kafka, _unread: {("t", 0): 0})
+    assert lags.read_worst(cast("BlockingZk", None), {}, [report], 16) == {"g": Verdict.STALL.value}

@@ -17,6 +17,7 @@ from zkrebalancer.pipeline.topic import EventTopic, EventTopicError, EventTopicR
 from zkrebalancer.protocol.fields import TopicPartition
 
 NO_LIMIT = ReadMaxRows(1_000)
+DAY_MS = 86_400_000
 
 
 class FakeKafka:
@@ -81,6 +82,39 @@ def lengths(ranges: Iterable[Range]) -> dict[int, int]:
     for each in ranges:
         found[each.partition] = found.get(each.partition, 0) + each.end - each.begin
     return found
+
+
+def reading_ms(end: Document) -> int:
+    return max(each.generation or 0 for each in tasks({}, end))
+
+
+def test_the_time_of_reading_never_goes_back(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `EventTopicReader._reading_ms`, return the wall clock, or do not look at what was stored.
+
+    Spark would drop all lines until the clock has caught up with its watermark.
+    """
+    wall_ms, passed_s = 10**12, 0.0
+    monkeypatch.setattr(topic.clock, "epoch_ms", lambda: wall_ms)
+    monkeypatch.setattr(topic.time, "monotonic", lambda: passed_s)
+    reader, found, end = new_reader(), list[int](), Document()
+    for jump_ms, restarts in (
+        (0, False),
+        (DAY_MS, False),
+        (0, False),
+        (-DAY_MS, True),
+        (-2 * DAY_MS, False),
+        (0, True),
+    ):
+        wall_ms, passed_s = 10**12 + jump_ms, passed_s + 1
+        if restarts:
+            reader = new_reader()
+        kafka.logs = {0: (0, len(found) + 1)}
+        end = reader.latestOffset(end, NO_LIMIT)
+        found.append(reading_ms(end))
+    assert found == [10**12, 10**12 + 1_000, 10**12 + 2_000, 10**12 + 2_000, 10**12 + 3_000, 10**12 + 3_000]
+    wall_ms += DAY_MS
+    kafka.logs = {0: (0, 100)}
+    assert reading_ms(new_reader().latestOffset(end, NO_LIMIT)) == 10**12 + DAY_MS
 
 
 def test_each_offset_is_read_once_also_in_new_partitions(kafka: FakeKafka) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.support import world as world_module
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Get
 from zkrebalancer.protocol.settings import GroupSettings
+
+DAY_MS = 86_400_000
 
 
 def stored(world: World) -> GroupSettings:
@@ -59,6 +64,19 @@ def test_a_freeze_that_was_made_longer_or_endless_does_not_end_at_the_first_time
         world.configure(settings.encode(GroupSettings(frozen=True, frozen_until_ms=later)))
         world.pass_time(120_000)
         assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
+def test_a_jump_of_the_wall_clock_neither_ends_nor_prolongs_it(monkeypatch: pytest.MonkeyPatch, jump_ms: int) -> None:
+    """In `Expiry.look`, measure again at each look what is left."""
+    world = world_with(GroupSettings(), "a")
+    freeze(world, 60_000)
+    monkeypatch.setattr(world_module, "EPOCH_OFFSET_MS", world_module.EPOCH_OFFSET_MS + jump_ms)
+    for passed_ms, is_frozen in ((10_000, True), (40_000, True), (12_000, False)):
+        world.leader().machine.groups[GROUP].load("reconciliation")
+        world.tick()
+        world.pass_time(passed_ms)
+        assert stored(world).frozen == is_frozen
 
 
 def test_other_settings_of_the_node_stay() -> None:

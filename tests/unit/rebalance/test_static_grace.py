@@ -114,6 +114,23 @@ def test_rule_17_no_clock_ends_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert len(world.owned()["b-1"]) == 4
 
 
+@pytest.mark.parametrize("jump_ms", [86_400_000, -86_400_000])
+def test_a_wall_clock_that_jumps_keeps_the_partitions_of_a_static_member_for_one_grace_at_most(
+    monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    """In `StaticMembers._await_deadline`, wait as long as the deadline says."""
+    world = world_with(GroupSettings(static_grace_ms=GRACE_MS), "b")
+    member = world.add_agent("c", instance_id="pod-1")
+    world.pass_time(1_000)
+    world.kill_agent(member)
+    world.pass_time(1_000)
+    world.kill_coordinator(world.leader())
+    monkeypatch.setattr(world_module, "EPOCH_OFFSET_MS", world_module.EPOCH_OFFSET_MS + jump_ms)
+    world.add_coordinator()
+    world.pass_time(GRACE_MS + 2_000)
+    assert len(world.owned()["b-1"]) == 4
+
+
 def served_first(world: World, told: int) -> tuple[object, object]:
     """Return who was told something first since so many commands, and what."""
     first = events(world, "command_sent")[told]

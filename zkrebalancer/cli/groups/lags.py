@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +16,11 @@ from zkrebalancer.operations.lag_verdict import Verdict, worst
 from zkrebalancer.operations.lag_watch import DEFAULT_WINDOW_S, MIN_WINDOW_S, READINGS, LagWatch
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_GROUPS = 200  # whose lag one command reads
+_BOOT_MS = clock.boot_ms()
 verdict_option = click.option(
     "--verdict",
     "window_s",
@@ -87,14 +88,14 @@ class LagReader:
             for _ in range(READINGS - 1):
                 earlier = inspection.read_group(self._zk, report.name)
                 inspection.read_offsets(self._zk, earlier)
-                self._seen.note(earlier, group_lag.read_lag(earlier, self._kafka), _now_ms())
+                self._seen.note(earlier, group_lag.read_lag(earlier, self._kafka), _steady_ms())
                 gevent.sleep(window_s / (READINGS - 1))
             inspection.read_offsets(self._zk, report)
         lag = group_lag.read_lag(report, self._kafka)
-        times = group_lag.read_lag_times(lag, self._kafka, _now_ms()) if self._wanted.with_times else None
+        times = group_lag.read_lag_times(lag, self._kafka, clock.epoch_ms()) if self._wanted.with_times else None
         if self._seen is None:
             return Lags(lag, times)
-        self._seen.note(report, lag, _now_ms())
+        self._seen.note(report, lag, _steady_ms())
         return Lags(lag, times, self._seen.verdicts(self._kafka))
 
 
@@ -108,12 +109,13 @@ def read_worst(
     for number in range(READINGS):
         for report in reports:
             inspection.read_offsets(zk, report)
-            seen[report.name].note(report, group_lag.read_lag(report, kafka), _now_ms())
+            seen[report.name].note(report, group_lag.read_lag(report, kafka), _steady_ms())
         if number < READINGS - 1:
             gevent.sleep(window_s / (READINGS - 1))
     found = {name: worst(watch.verdicts(kafka).values()) for name, watch in seen.items()}
     return {name: None if verdict is None else verdict.value for name, verdict in found.items()}
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1_000)
+def _steady_ms() -> int:
+    """Return the time since the epoch by a clock that never jumps: a window would last as long as the jump."""
+    return _BOOT_MS + clock.steady_us() // 1_000

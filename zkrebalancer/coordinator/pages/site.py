@@ -83,7 +83,6 @@ class Site:
         self._rendered = Rendered()
         self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
         self._files["/"] = STATIC / "index.html"
-        self._started_ms = clock.epoch_ms() - clock.steady_us() // 1_000
         self._leader: tuple[int, str, Document | None] = (-LEADER_KEPT_US, "", None)  # when it was read, and where
         monitor.shards.keep_turnover()
         monitor.listeners.append(lambda effect, cause: self._recent.note(effect, cause, clock.epoch_ms()))
@@ -170,7 +169,7 @@ class Site:
             return lambda: encode(
                 {
                     **role,
-                    **overview.document(listed, wanted, self._started_ms),
+                    **overview.document(listed, wanted, clock.boot_ms()),
                     "ended": [asdict(one) for one in reversed(ended)],
                 }
             )
@@ -245,7 +244,7 @@ class Site:
         extra = {"problems": problems, "levels": levels}
         planned = self._recent.planned.get(name)
         copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
-        return lambda: encode({**role, **group_view.document(copied, past, parts, self._started_ms), **extra})
+        return lambda: encode({**role, **group_view.document(copied, past, parts, clock.boot_ms()), **extra})
 
     def _past(self, name: str) -> tuple[tuple[Rebalanced, ...], list[str]]:
         """Return the recorded rebalances of a group, and why others cannot be read."""
