@@ -17,6 +17,7 @@ from zkrebalancer.operations.lag_verdict import Verdict
 from zkrebalancer.operations.lag_watch import LagWatch
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -145,9 +146,9 @@ def test_a_window_is_as_long_as_it_is_whatever_the_wall_clock_does(
 ) -> None:
     """In `lags.read_worst`, note the wall clock: after a jump back, the readings span no time."""
     walls_ms, now_us = iter([10**12, 10**12 + jump_ms, 10**12 + jump_ms]), iter([0, 8_000_000, 16_000_000])
-    monkeypatch.setattr(lags.clock, "epoch_ms", lambda: next(walls_ms))
-    monkeypatch.setattr(lags.clock, "steady_us", lambda: next(now_us))
-    monkeypatch.setattr(lags.gevent, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(clock, "epoch_ms", lambda: next(walls_ms))
+    monkeypatch.setattr(clock, "steady_us", lambda: next(now_us))
+    monkeypatch.setattr(gevent, "sleep", lambda _seconds: None)
     monkeypatch.setattr(inspection, "read_offsets", lambda _zk, _report: None)
     monkeypatch.setattr(GroupReport, "owned", lambda _self: {("t", 0): "c"})
     report, lag = reading_of("g", 5, 9)

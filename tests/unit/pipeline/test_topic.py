@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Self
 
@@ -15,6 +16,7 @@ from zkrebalancer.pipeline.source.offsets import Document, Range
 from zkrebalancer.pipeline.source.stream import RangesPartition
 from zkrebalancer.pipeline.topic import EventTopic, EventTopicError, EventTopicReader, Place
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import clock
 
 NO_LIMIT = ReadMaxRows(1_000)
 DAY_MS = 86_400_000
@@ -94,8 +96,8 @@ def test_the_time_of_reading_never_goes_back(kafka: FakeKafka, monkeypatch: pyte
     Spark would drop all lines until the clock has caught up with its watermark.
     """
     wall_ms, passed_s = 10**12, 0.0
-    monkeypatch.setattr(topic.clock, "epoch_ms", lambda: wall_ms)
-    monkeypatch.setattr(topic.time, "monotonic", lambda: passed_s)
+    monkeypatch.setattr(clock, "epoch_ms", lambda: wall_ms)
+    monkeypatch.setattr(time, "monotonic", lambda: passed_s)
     reader, found, end = new_reader(), list[int](), Document()
     for jump_ms, restarts in (
         (0, False),
