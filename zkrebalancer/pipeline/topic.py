@@ -24,7 +24,6 @@ from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_se
 from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.runtime import clock
 
 NAME = "zkrebalancer-watch"  # client id, and group id for brokers that authorize by group; the group is never joined
 MAX_BATCH_ROWS = 200_000
@@ -141,7 +140,7 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._began is None:
             known_ms = max((whole.generation or 0 for whole in before), default=0)
-            self._began = max(known_ms, clock.epoch_ms()), time.monotonic()
+            self._began = max(known_ms, time.time_ns() // 1_000_000), time.monotonic()
         began_ms, at_s = self._began
         return began_ms + int((time.monotonic() - at_s) * 1_000)
 
