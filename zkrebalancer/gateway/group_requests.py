@@ -26,7 +26,6 @@ from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
-NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 # How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
 LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
 EMPTY, CLASSIC = ClassicState.EMPTY.value, "classic"
@@ -211,7 +210,7 @@ class GroupRequests:
 
     def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:
         check = translation.build(COMMITS[apis()[header.api_key]], fields)
-        found = self._send_if_allowed(check, header, fields | NO_MEMBER, client_host)
+        found = self._send_if_allowed(check, header, fields, client_host)
         return {"topics": refused_topics(fields["topics"], found)} if isinstance(found, ErrorCode) else found
 
     def _fetch(self, header: Header, fields: Fields, client_host: str) -> Fields:

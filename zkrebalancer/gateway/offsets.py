@@ -42,6 +42,8 @@ EMPTY = ["Empty"]
 MAX_ASKED = 20  # brokers, at a time, when groups are listed
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
+NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+COMMITS = frozenset({"OffsetCommit", "TxnOffsetCommit"})
 # Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
 HIGHEST = {"OffsetCommit": 9, "OffsetFetch": 9, "TxnOffsetCommit": 4}
 _log = logging.getLogger(__name__)
@@ -78,7 +80,8 @@ class UpstreamOffsets:
     def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
         """Send a request for a group; `when_answered` gets the answer's fields, or the error for the client."""
         give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
-        ask = partial(self._ask_patiently, group, name, fields, self._fence(group), give_up_us)
+        sent = fields | NO_MEMBER if name in COMMITS else fields
+        ask = partial(self._ask_patiently, group, name, sent, self._fence(group), give_up_us)
         self._lanes.send(group, ask, when_answered)
 
     def coordinator_error(self, group: str) -> ErrorCode:

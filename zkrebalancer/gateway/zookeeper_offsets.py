@@ -149,6 +149,9 @@ class ZooKeeperOffsets:
         return Refused(reply.refusal, reply.index - 1)
 
     def _commit(self, group: str, fields: Fields) -> Outcome:
+        """Store offsets; those of no member only if no agent is registered: its next commit would replace them."""
+        if fields["generation_id_or_member_epoch"] < 0 and self._children(paths.ids(group)):
+            return ErrorCode.UNKNOWN_MEMBER_ID
         wanted: dict[TopicPartition, int] = {
             (topic["name"], one["partition_index"]): one["committed_offset"]
             for topic in fields["topics"]

@@ -30,6 +30,7 @@ class Brokers:
         self.are_back = False
         self.brokers = {1: ("h", 1)}
         self.reached: list[str] = []
+        self.asked: list[dict[str, Any]] = []  # the fields of what reached them
 
     def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:  # noqa: ARG002
         if not self.are_back:
@@ -42,8 +43,9 @@ class Brokers:
     def to(self, _address: object) -> Brokers:
         return self
 
-    def ask(self, name: str, _fields: object, _highest: object, _timeout_s: float) -> Brokers:
+    def ask(self, name: str, fields: dict[str, Any], _highest: object, _timeout_s: float) -> Brokers:
         self.reached.append(name)
+        self.asked.append(fields)
         return self
 
 
@@ -74,6 +76,20 @@ def test_a_commit_that_waited_until_another_gateway_served_the_group_is_refused(
     brokers, answer = commit_while_away(afterwards)
     assert brokers.reached == []
     assert answer is ErrorCode.NOT_COORDINATOR
+
+
+def test_the_brokers_hear_of_no_member() -> None:
+    """In `UpstreamOffsets.send`, send the member: the brokers do not know it, and refuse its commits."""
+    brokers = Brokers()
+    brokers.are_back = True
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
+    for name in ("OffsetCommit", "TxnOffsetCommit"):
+        answered: AsyncResult[object] = AsyncResult()
+        member = {"generation_id": 3, "generation_id_or_member_epoch": 3, "member_id": "m", "group_instance_id": "i"}
+        offsets.send("g", name, member, answered.set)
+        answered.get(timeout=WAIT_S)
+    nobody = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    assert brokers.asked == [nobody, nobody]
 
 
 def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
