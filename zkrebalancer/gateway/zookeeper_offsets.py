@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
+
+import gevent
+from gevent.lock import Semaphore
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
 from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
@@ -21,6 +25,7 @@ from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.protocol import cluster_nodes, paths, registration
 from zkrebalancer.protocol.calls import (
+    Call,
     Check,
     Children,
     Content,
@@ -32,6 +37,7 @@ from zkrebalancer.protocol.calls import (
     Operation,
     Refusal,
     Refused,
+    Reply,
 )
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
@@ -39,7 +45,8 @@ from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
-LISTED_AT_ONCE = 100  # groups
+READ_AT_ONCE = 100  # nodes, for all groups together: renewals of the lease and writes wait behind them
+_Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +72,7 @@ class ZooKeeperOffsets:
         self._partition_counts = partition_counts
         self._books: OrderedDict[str, OffsetBook] = OrderedDict()
         self._lanes = Lanes()
+        self._reading = Semaphore()
         self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
         self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
             "OffsetCommit": self._commit,
@@ -98,11 +106,9 @@ class ZooKeeperOffsets:
         """See `OffsetStore`. Agents' groups count, too: their offsets are in the same nodes."""
         groups = [group for group in self._children(paths.GROUPS) if is_served(group)]
         found: list[str] = []
-        for at in range(0, len(groups), LISTED_AT_ONCE):
-            some = groups[at : at + LISTED_AT_ONCE]
-            replies = self._session.perform_all([ListChildren(paths.offsets(group)) for group in some])
-            pairs = zip(some, replies, strict=True)
-            found += [group for group, reply in pairs if isinstance(reply, Children) and reply.names]
+        for group, reply in self._read_each(groups, lambda group: ListChildren(paths.offsets(group))):
+            if isinstance(reply, Children) and reply.names:
+                found.append(group)
         return found
 
     def watch(self) -> None:
@@ -181,8 +187,7 @@ class ZooKeeperOffsets:
 
     def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
         """Find out which of these have a node, so that the first transaction can succeed."""
-        replies = self._session.perform_all([Get(paths.offsets(group, *one)) for one in partitions])
-        for partition, reply in zip(partitions, replies, strict=True):
+        for partition, reply in self._get_offsets(group, partitions):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
             else:
@@ -216,6 +221,18 @@ class ZooKeeperOffsets:
 
     # ---- reads
 
+    def _read_each(self, keys: Sequence[_Key], call_of: Callable[[_Key], Call]) -> Iterator[tuple[_Key, Reply]]:
+        """Read a node for each of these keys, however many they are; other groups have their turns in between."""
+        for at in range(0, len(keys), READ_AT_ONCE):
+            some = keys[at : at + READ_AT_ONCE]
+            with self._reading:
+                replies = self._session.perform_all([call_of(key) for key in some])
+            gevent.sleep(0)  # a semaphore goes to the next one that waits only when this greenlet pauses
+            yield from zip(some, replies, strict=True)
+
+    def _get_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[tuple[TopicPartition, Reply]]:
+        return self._read_each(partitions, lambda partition: Get(paths.offsets(group, *partition)))
+
     def _children(self, path: str) -> tuple[str, ...]:
         reply = self._session.require(ListChildren(path), Refusal.NO_NODE)
         return reply.names if isinstance(reply, Children) else ()
@@ -233,8 +250,7 @@ class ZooKeeperOffsets:
         found: dict[TopicPartition, int | ErrorCode] = {}
         book = self._book(group)
         legal = [one for one in partitions if paths.is_legal_topic(one[0]) and one[1] >= 0]
-        replies = self._session.perform_all([Get(paths.offsets(group, *one)) for one in legal])
-        for partition, reply in zip(legal, replies, strict=True):
+        for partition, reply in self._get_offsets(group, legal):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
                 try:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+import gevent
 import pytest
 from gevent.event import AsyncResult
 
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
+from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE, ZooKeeperOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Check, Create, Delete, Refusal, Refused, SetContent
+from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
 
 WAIT_S = 10.0
@@ -22,11 +24,31 @@ GROUP, BUCKET = "billing", "/bucket"
 COUNTS = {"orders": 1_000, "logs": 2}
 
 
+class SlowSession(ModelSession):
+    """A session whose replies come later; `under_way` has the calls without a reply at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.under_way: list[int] = []
+        self._unanswered = 0
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        self.calls.append(call)
+        self._unanswered += 1
+        self.under_way.append(self._unanswered)
+        gevent.spawn(super().request, call, partial(self._reply, when_replied))
+
+    def _reply(self, when_replied: Callable[[Reply], None], reply: Reply) -> None:
+        self._unanswered -= 1
+        when_replied(reply)
+
+
 class Store:
     """Offsets of one gateway on a model of ZooKeeper; `asked` has the topics that brokers were asked for."""
 
-    def __init__(self) -> None:
-        self.session = ModelSession()
+    def __init__(self, session: ModelSession | None = None) -> None:
+        self.session = session or ModelSession()
         self.session.do(Create(BUCKET, b"1"))
         self.fence: Check | None = Check(BUCKET, 0)
         self.asked: list[set[str]] = []
@@ -244,10 +266,34 @@ def test_a_group_is_deleted_when_nobody_is_registered(store: Store) -> None:
 
 def test_groups_that_have_offsets_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `without_members`, take one slice only, or groups without offsets."""
-    monkeypatch.setattr("zkrebalancer.gateway.zookeeper_offsets.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("zkrebalancer.gateway.zookeeper_offsets.READ_AT_ONCE", 2)
     store = Store()
     assert not store.offsets.without_members(lambda _group: True)
     for group in ("a", "b", "c", "d", "elsewhere"):
         store.commit({("orders", 1): 5}, group)
     assert store.ask("DeleteGroups", {}, "b")["results"][0]["error_code"] == ErrorCode.NONE
     assert sorted(store.offsets.without_members(lambda group: group != "elsewhere")) == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("request_name", ["OffsetFetch", "OffsetCommit"])
+def test_a_large_request_leaves_room_for_others(request_name: str) -> None:
+    """In `_read_each`, ask for all nodes at once: the lease is not renewed; or do not pause: no group has its turn."""
+    session = SlowSession()
+    store = Store(session)
+    fetched: list[Any] = []
+    numbers = range(10 * READ_AT_ONCE)
+    topic = {
+        "name": "none",
+        "partition_indexes": list(numbers),
+        "partitions": [{"partition_index": number, "committed_offset": 1} for number in numbers],
+    }
+    small = {"topics": [{"name": "orders", "partition_indexes": [0]}]}
+    large_answered: AsyncResult[Any] = AsyncResult()
+    store.offsets.send("large", request_name, {"topics": [topic]}, large_answered.set)
+    for group in ("small", "smaller"):
+        store.offsets.send(group, "OffsetFetch", small, lambda _answer: fetched.append(len(session.calls)))
+    large_answered.get(timeout=WAIT_S)
+    assert session.calls.count(Get(paths.offsets("large", "none", numbers[-1]))) == 1
+    assert max(session.under_way) <= READ_AT_ONCE
+    assert len(fetched) == 2
+    assert max(fetched) < 3 * READ_AT_ONCE
