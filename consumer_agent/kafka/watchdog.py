@@ -82,17 +82,18 @@ class WatchedFetcher:
         self._looked_s = now_s
         if was_away:
             self._awake_since_s = now_s
+        # First, as the list of stuck partitions also stands still while the thread hangs that makes it.
+        if progress is None or progress != self._seen or was_away:
+            self._seen, self._seen_s = progress, now_s
         if self.current.failure is not None:
             self._replace(f"has failed: {self.current.failure}", self.current.failure)
         elif self.current.queries.is_overdue(self._awake_since_s):
             self._replace("answers no queries")
-        elif self.current.stuck:
-            self._look_after_stuck(self.current.stuck, now_s)
-        elif progress is None or progress != self._seen or was_away:
-            self._seen, self._seen_s = progress, now_s
-        elif now_s - self._seen_s > STUCK_LIMIT_S:
+        elif progress is not None and now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
             self._replace(f"has not returned from a call for {STUCK_LIMIT_S:.0f} s")
+        elif self.current.stuck:
+            self._look_after_stuck(self.current.stuck, now_s)
         self._ask_for_ends()
 
     def _look_after_stuck(self, stuck: Collection[TopicPartition], now_s: float) -> None:

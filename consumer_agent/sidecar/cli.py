@@ -334,7 +334,9 @@ def _print_json(record: Record) -> None:
 
 def _print_line(record: Record) -> None:
     key, value = (_readable(data) for data in (record.key, record.value))
-    sys.stdout.write(f"{record.topic}/{record.partition} {record.offset} {key} {value}\n")
+    line = f"{record.topic}/{record.partition} {record.offset} {key} {value}\n"
+    encoding = sys.stdout.encoding  # of a terminal that cannot show each character
+    sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _readable(data: bytes | None) -> str:

@@ -35,7 +35,7 @@ BUGS = {
         (0,),
     ),
     "partitions without a holder are in no merge": (
-        (Edit("RegionWrites._merge", "merged(answers, before, unheld)", "merged(answers, before, {})"),),
+        (Edit("RegionWrites._merge", "merged(answers, before, unheld, marks)", "merged(answers, before, {}, marks)"),),
         (1,),
     ),
     "partitions without a holder are merged where they were before": (

@@ -132,7 +132,8 @@ def is_newer(content: bytes) -> bool:
 
 def extended(before: Sequence[Mapping[str, Any]], new: Sequence[Rebalanced]) -> bytes:
     """Return the content of a node with further entries, without those that it has already and the oldest."""
-    known = {(entry.get("epoch"), entry.get("id")) for entry in before if isinstance(entry.get("id"), str)}
+    keys = [(entry.get("epoch"), entry.get("id")) for entry in before]
+    known = {key for key in keys if type(key[0]) is int and isinstance(key[1], str)}  # others may not be hashable
     added = [asdict(one) for one in new if one.key not in known]
     texts = [fields.write_document(entry) for entry in [*before, *added][-MAX_REBALANCES:]]
     room = MAX_HISTORY_BYTES - len(_document([]))

@@ -405,6 +405,7 @@ class Coordinator:
         self.subscriptions.forget_group(name)
         self.groups_to_load.remove(name)
         self.rebalance_request_queue.remove(name)
+        self.turnover.forget(name)
         if self.leadership is not None:
             self.leadership.loading.discard(name)
             self.leadership.gone.discard(name)

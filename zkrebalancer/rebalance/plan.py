@@ -185,11 +185,11 @@ class Vacancies:
         self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
 
     def follow(self, view: GroupView, new: GroupView, gone: Iterable[Member], now_us: int) -> None:
-        """After the group was read again, keep what is unheld, and note what members had that are gone."""
-        kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not new.holders(tp)}
+        """After the group was read again, keep what exists and is unheld, and note what members had that are gone."""
+        kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if new.exists(tp) and not new.holders(tp)}
         self.by_partition = kept
         for member in gone:
-            free = [tp for tp in view.held_by(member.consumer) if not new.holders(tp)]
+            free = [tp for tp in view.held_by(member.consumer) if new.exists(tp) and not new.holders(tp)]
             self.note(member.consumer, free, now_us)
 
     def fill(self, partitions: Iterable[TopicPartition], now_us: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from zkrebalancer.protocol import paths
@@ -21,6 +21,7 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
+from zkrebalancer.protocol.cluster_nodes import is_same_topic
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
@@ -140,11 +141,25 @@ class RegionWrites:
             return
         if isinstance(reply, Content):
             try:
-                found.initial[tp] = documents.decode_initial(reply.content)
+                initial = documents.decode_initial(reply.content)
+                if self._is_of_present(tp[0], initial.incarnation):
+                    found.initial[tp] = initial
             except NodeContentError as error:
                 path = f"{self._path('initial', tp[0])}/{tp[1]}"
                 self._scheduler.complain(path, f"{path}: {error}")
         self._one_less(task, found, then)
+
+    def _is_of_present(self, topic: str, mark: str) -> bool:
+        """Whether what has this mark is of the present topic, not of a deleted one of its name; no mark: of any."""
+        present = self._view.topics.get(topic)
+        return not mark or present is None or not present.incarnation or is_same_topic(mark, present.incarnation)
+
+    def _offsets(self, merge: Merge | None) -> Mapping[TopicPartition, int]:
+        """Return the offsets of a merge that are of present topics."""
+        if merge is None:
+            return {}
+        former = {name for name, mark in merge.incarnations.items() if not self._is_of_present(name, mark)}
+        return {tp: at for tp, at in merge.offsets.items() if tp[0] not in former} if former else merge.offsets
 
     def _one_less(self, task: int, found: _Unheld, then: Callable[[_Unheld], None]) -> None:
         found.missing -= 1
@@ -164,7 +179,7 @@ class RegionWrites:
             self._find_unheld(held, lambda found: self._place(found, merge, done))
 
     def _place(self, found: _Unheld, merge: Merge | None, done: Callable[[], None]) -> None:
-        offsets = merge.offsets if merge is not None else {}
+        offsets = self._offsets(merge)
         writes: list[list[Operation]] = []
         for tp, initial in sorted(found.initial.items()):
             content, path = str(offsets.get(tp, initial.offset)).encode(), paths.offsets(self._view.group, *tp)
@@ -230,12 +245,15 @@ class RegionWrites:
         *,
         is_forced: bool,
     ) -> None:
+        before = None if before is None else replace(before, offsets=self._offsets(before))
         former = before.offsets if before is not None else {}
         unheld = {tp: former.get(tp, initial.offset) for tp, initial in found.initial.items()}
         if not is_forced:
             stored = {tp: decimal(reply.content, MAX_OFFSET) for tp, reply in found.stored.items()}
             unheld.update({tp: at for tp, at in stored.items() if at is not None and tp in unheld})
-        merge = merged(answers, before, unheld)
+        topics = {topic: self._view.topics.get(topic) for topic, _number in unheld}
+        marks = {name: topic.incarnation for name, topic in topics.items() if topic is not None}
+        merge = merged(answers, before, unheld, marks)
         pieces = documents.merge_pieces(merge, piece_bytes(self._scheduler.limit.max_bytes))
         if len(pieces) > MAX_PIECES:
             done(None, 0)

@@ -79,6 +79,10 @@ class Turnover:
         """Return the changes of a group, None if there are none of it."""
         return self._groups.get(group)
 
+    def forget(self, group: str) -> None:
+        """Forget a group that was deleted; its changes leave in their turn."""
+        self._groups.pop(group, None)
+
     def clear(self) -> tuple[deque[Any], dict[str, Any]]:
         """Forget all; return the containers, which the caller frees."""
         order, groups = self._order, self._groups

@@ -74,11 +74,13 @@ class Answers:
         return {topic: mark for part in parts for topic, mark in part.incarnations.items() if mark}
 
 
-def merged(answers: Answers, before: Merge | None, unheld: Mapping[TopicPartition, int]) -> Merge:
+def merged(
+    answers: Answers, before: Merge | None, unheld: Mapping[TopicPartition, int], marks: Mapping[str, str]
+) -> Merge:
     """Return the checkpoint of a round.
 
     `before`: the last complete one, whose copies are still those of members that are away. `unheld`: where partitions
-    continue that no member holds. Raises ContradictionError.
+    continue that no member holds, `marks`: topic -> its incarnation, of those. Raises ContradictionError.
     """
     known = before or Merge(answers.round.id)
     offsets = {**unheld, **answers.union()}
@@ -86,6 +88,6 @@ def merged(answers: Answers, before: Merge | None, unheld: Mapping[TopicPartitio
     return Merge(
         answers.round.id,
         {tp: at for tp, at in offsets.items() if at != UNKNOWN},
-        {**known.incarnations, **answers.incarnations()},
+        {**known.incarnations, **marks, **answers.incarnations()},
         {**known.states, **dict.fromkeys(answers.round.members, answers.round.id)},
     )

@@ -308,6 +308,13 @@ def test_what_changed_is_named() -> None:
     assert configured.reasons == (changed, Reason("settings-changed", "x" * MAX_NAME), Reason("member-joined", "c-1"))
 
 
+@pytest.mark.parametrize("epoch", [[1], {"a": 1}, True, None])
+def test_a_damaged_entry_prevents_no_further_one(epoch: object) -> None:
+    """In `extended`, put whatever `epoch` is into a set."""
+    damaged = {**history.entries(history.extended([], [one(1)]))[0], "epoch": epoch}
+    assert len(history.entries(history.extended([damaged], [one(1)]))) == 2
+
+
 def test_an_entry_is_added_once() -> None:
     before = history.entries(history.extended([], [one(1)]))
     assert history.decode(history.extended(before, [one(1), one(2)])).rebalances == (one(1), one(2))

@@ -9,6 +9,7 @@ import pytest
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.assignment import model as problems
 from zkrebalancer.assignment.transition import place
+from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -158,3 +159,12 @@ def test_no_more_vacancies_are_kept_than_the_limit_says(monkeypatch: pytest.Monk
     assert vacancies.fill([("t", 0), ("t", 1)], 10) == 10
     vacancies.note("b", [("t", 8), ("t", 9)], 10)
     assert vacancies.by_partition.keys() == {("t", 2), ("t", 8), ("t", 9)}
+
+
+def test_what_no_longer_exists_is_no_vacancy_once_the_group_was_read() -> None:
+    """In `Vacancies.follow`, keep everything that nobody holds: a topic of this name may come again days later."""
+    vacancies, before = Vacancies(), GroupView("g", {})
+    vacancies.note("a", [("t", 0), ("deleted", 0), ("t", 9)], 0)
+    after = GroupView("g", {"t": Topic(frozenset({0, 1}), "id-1")})
+    vacancies.follow(before, after, [], 1)
+    assert vacancies.by_partition.keys() == {("t", 0)}

@@ -14,7 +14,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation, SetCon
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import region_writes
 from zkrebalancer.rebalance.scheduler import FIRST_PAUSE_US
-from zkrebalancer.region.documents import RESET, Round
+from zkrebalancer.region.documents import RESET, Initial, Round, encode_initial
 
 
 def region_with_unheld(*names: str, partitions: int = 2, **options: object) -> RegionWorld:
@@ -175,6 +175,25 @@ def test_after_a_reset_partitions_without_a_holder_continue_where_the_merge_has_
     reset(region)
     assert region.order().open is None
     assert region.offsets("u") == {0: "30", 1: "4", 2: "3"}
+
+
+@pytest.mark.parametrize("is_in_merge", [False, True])
+def test_a_topic_made_anew_does_not_continue_where_the_deleted_one_began_or_was(is_in_merge: bool) -> None:
+    """In `RegionWrites`, do not look at the incarnation of initial offsets, or of a merge."""
+    region = region_with_unheld()
+    region.store_initial("u", {0: 3, 1: 4})
+    if is_in_merge:
+        region.complete_checkpoint()
+        assert unheld_in_merge(region) == {0: 3, 1: 4}
+    region.world.delete_topic("u")
+    region.run()
+    region.world.set_topic("u", 2, "id-of-another")
+    region.run()
+    if is_in_merge:  # somebody has begun to read the new topic, at its first record
+        path = paths.region(GROUP, "initial", "u")
+        region.write(*(SetContent(f"{path}/{n}", encode_initial(Initial(0, "id-of-another"))) for n in (0, 1)))
+    reset(region)
+    assert region.offsets("u") == ({0: "0", 1: "0"} if is_in_merge else {})
 
 
 def test_an_offset_that_is_right_already_is_not_written() -> None:

@@ -116,3 +116,13 @@ def test_the_changes_lead_to_the_present_owners_whatever_happens() -> None:
 
 def test_a_leader_that_nobody_looks_at_keeps_no_changes() -> None:
     assert world_with(GroupSettings(), "a").leader().machine.turnover.of(GROUP) is None
+
+
+def test_a_deleted_group_is_forgotten() -> None:
+    """In `Coordinator._drop`, do not tell `Turnover`."""
+    world = world_with()
+    machine = world.leader().machine
+    machine.turnover.is_kept = True
+    machine.turnover.begin(GROUP, 1)
+    machine._drop(GROUP)
+    assert machine.turnover.of(GROUP) is None

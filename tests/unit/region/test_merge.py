@@ -37,7 +37,7 @@ def test_permuted_answers_make_the_same_merge(order: tuple[str, ...]) -> None:
     assert found.missing == []
     assert found.uncovered(HELD) == []
     wanted = {tp: offset for held in OFFSETS.values() for tp, offset in held.items()}
-    assert merged(found, None, {}) == Merge(9, wanted, {"t": "id-1"}, dict.fromkeys(OFFSETS, 9))
+    assert merged(found, None, {}, {}) == Merge(9, wanted, {"t": "id-1"}, dict.fromkeys(OFFSETS, 9))
 
 
 def test_a_repeated_answer_counts_once() -> None:
@@ -60,7 +60,7 @@ def test_one_member_is_merged_as_many_are() -> None:
     found = answers("a")
     found.add("a", part("a"))
     assert found.missing == []
-    assert merged(found, None, {}).offsets == OFFSETS["a"]
+    assert merged(found, None, {}, {}).offsets == OFFSETS["a"]
 
 
 def test_contradicting_offsets_are_refused() -> None:
@@ -121,7 +121,7 @@ def test_a_member_that_is_away_keeps_its_last_copy_and_a_partition_without_holde
     before = Merge(4, {("t", 3): 30, ("u", 0): 1}, {"u": "id-9"}, {"z": 3, "a": 4})
     found = answers("a")
     found.add("a", part("a"))
-    now = merged(found, before, {("t", 3): 31})
+    now = merged(found, before, {("t", 3): 31}, {"t": "id-1"})
     assert now.states == {"z": 3, "a": 9}
     assert now.offsets == {**OFFSETS["a"], ("t", 3): 31}
     assert now.incarnations == {"t": "id-1", "u": "id-9"}
@@ -130,7 +130,7 @@ def test_a_member_that_is_away_keeps_its_last_copy_and_a_partition_without_holde
 def test_a_partition_without_a_position_keeps_the_offset_of_the_last_merge() -> None:
     found = answers("a")
     found.add("a", part("a", {("t", 0): UNKNOWN, ("t", 1): UNKNOWN}))
-    assert merged(found, Merge(4, {("t", 0): 3}), {}).offsets == {("t", 0): 3}
+    assert merged(found, Merge(4, {("t", 0): 3}), {}, {}).offsets == {("t", 0): 3}
 
 
 # ---- pieces

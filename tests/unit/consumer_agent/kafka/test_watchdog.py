@@ -291,6 +291,18 @@ def test_a_client_that_fetches_no_more_is_replaced(start: Begin, monkeypatch: py
     setting.look_until(lambda: works.rounds > rounds + 10)  # all is read: nobody else is put into its place
 
 
+def test_a_client_that_hangs_while_a_partition_is_unreadable_is_replaced(start: Begin) -> None:
+    """In `WatchedFetcher.look_after`, look after stuck partitions first: their list stays while the thread hangs."""
+    hangs, works = Client(3, hangs=True), Client(2, hangs=False)
+    setting = start([hangs, works])
+    setting.assign()
+    assert hangs.hung.wait(DEADLINE_S)
+    setting.fetcher.current.stuck = [PARTITION]
+    setting.fetcher._unreadable.tried({PARTITION: setting.shared.buffer.next_offset(PARTITION)}, time.monotonic())
+    setting.look_until(lambda: setting.offsets == [0, 1, 2, 3, 4])
+    assert len(setting.fetcher._replaced_at_s) == 1
+
+
 def test_a_broker_that_goes_away_at_once_is_waited_for(start: Begin) -> None:
     client = BriefBroker(2, hangs=False)
     setting = start([client])
