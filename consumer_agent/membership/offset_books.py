@@ -14,7 +14,7 @@ transaction is built again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -98,8 +98,12 @@ class OffsetBook(Book):
     def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets that a transaction has written."""
         self.stored.update(offsets)
-        self.nodes.update(offsets)
-        self.missing_topics.difference_update(topic for topic, _ in offsets)
+        self.note_nodes(offsets)
+
+    def note_nodes(self, partitions: Collection[TopicPartition]) -> None:
+        """Note nodes that exist, whatever their offsets are."""
+        self.nodes.update(partitions)
+        self.missing_topics.difference_update(topic for topic, _ in partitions)
 
     def first_chunk(
         self, offsets: Mapping[TopicPartition, int], limit: RequestLimit, beside: Iterable[Operation]

@@ -7,7 +7,6 @@ gateway that no longer serves the group writes nothing.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -19,6 +18,7 @@ from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
 from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
+from zkrebalancer.gateway.offset_nodes import OffsetNodes
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import RefusedError
@@ -44,7 +44,6 @@ from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
-MAX_BOOKS = 10_000  # groups whose nodes are remembered
 READ_AT_ONCE = 100  # nodes, for all groups together: renewals of the lease and writes wait behind them
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class ZooKeeperOffsets:
         self._metrics = metrics
         self._fence = fence
         self._partition_counts = partition_counts
-        self._books: OrderedDict[str, OffsetBook] = OrderedDict()
+        self._nodes = OffsetNodes()
         self._lanes = Lanes()
         self._reading = Semaphore()
         self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
@@ -128,13 +127,7 @@ class ZooKeeperOffsets:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         finally:
             del self._allowed[group]
-
-    def _book(self, group: str) -> OffsetBook:
-        book = self._books.pop(group, None) or OffsetBook(group)
-        self._books[group] = book
-        if len(self._books) > MAX_BOOKS:
-            self._books.popitem(last=False)
-        return book
+            self._nodes.keep_within_limits(group)
 
     # ---- writes
 
@@ -169,13 +162,14 @@ class ZooKeeperOffsets:
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif not 0 <= offset <= cluster_nodes.MAX_COUNTER:
                 errors[partition] = ErrorCode.INVALID_REQUEST
-        book = self._book(group)
+        book = self._nodes.of(group)
         self._look_for_nodes(group, book, [one for one in wanted if one not in errors and one not in book.nodes])
         new = [one for one in wanted if one not in errors and one not in book.nodes]
         counts = self._partition_counts({topic for topic, _number in new}) if new else {}
         for topic, number in new:
             if not 0 <= number < counts.get(topic, 0):
                 errors[topic, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._look_for_topics(group, book, {one[0] for one in new if one not in errors})
         left = {partition: offset for partition, offset in wanted.items() if partition not in errors}
         while left:
             beside = [Create(path) for path in _nodes_above(group)]
@@ -190,8 +184,12 @@ class ZooKeeperOffsets:
         for partition, reply in self._get_offsets(group, partitions):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
-            else:
-                book.missing_topics.add(partition[0])  # if it exists, the first transaction finds out
+
+    def _look_for_topics(self, group: str, book: OffsetBook, topics: Iterable[str]) -> None:
+        """Find out which of these have no node; the brokers know them all, so that made-up ones are not remembered."""
+        for topic, reply in self._read_each(sorted(topics), lambda topic: Get(paths.offsets(group, topic))):
+            if isinstance(reply, Refused):
+                book.missing_topics.add(topic)  # if it exists, the first transaction finds out
 
     def _write(self, group: str, book: OffsetBook, chunk: Mapping[TopicPartition, int]) -> None:
         topics = {paths.offsets(group, topic) for topic, _number in chunk}
@@ -200,7 +198,7 @@ class ZooKeeperOffsets:
             operations = above + book.operations(chunk)
             refused = self._perform(group, operations)
             if refused is None:
-                book.note_written(chunk)
+                book.note_nodes(chunk)
                 return
             operation = operations[refused.index or 0]
             if operation in above or (operation.path in topics and refused.refusal is Refusal.NO_NODE):
@@ -248,7 +246,7 @@ class ZooKeeperOffsets:
     def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:
         """Return partition -> its offset, or why it cannot be read; without partitions that have none."""
         found: dict[TopicPartition, int | ErrorCode] = {}
-        book = self._book(group)
+        book = self._nodes.of(group)
         legal = [one for one in partitions if paths.is_legal_topic(one[0]) and one[1] >= 0]
         for partition, reply in self._get_offsets(group, legal):
             if isinstance(reply, Content):
@@ -306,7 +304,7 @@ class ZooKeeperOffsets:
                 elif paths.is_legal_topic(topic["name"]) and one["partition_index"] >= 0:
                     going.append(partition)
         self._remove(group, [paths.offsets(group, *one) for one in going])
-        self._book(group).nodes.difference_update(going)
+        self._nodes.of(group).nodes.difference_update(going)
         return {"error_code": ErrorCode.NONE, "topics": _answered(fields, errors)}
 
     def _subscribed(self, group: str) -> set[str] | None:
@@ -334,7 +332,7 @@ class ZooKeeperOffsets:
             topics = dict.fromkeys(topic for topic, _number in partitions)
             self._remove(group, [paths.offsets(group, *one) for one in partitions])
             self._remove(group, [paths.offsets(group, topic) for topic in topics])
-            self._books.pop(group, None)
+            self._nodes.forget(group)
             if not partitions:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
         return {"results": [{"group_id": group, "error_code": error}]}

@@ -16,7 +16,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE, ZooKeeperOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
 
 WAIT_S = 10.0
@@ -275,6 +275,26 @@ def test_groups_that_have_offsets_are_listed(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(store.offsets.without_members(lambda group: group != "elsewhere")) == ["a", "c", "d"]
 
 
+def test_topics_that_the_brokers_do_not_know_are_not_remembered(store: Store) -> None:
+    """In `_look_for_topics`, take all topics: made-up ones fill the memory, as they never get a node."""
+    wanted = {(f"made-up-{number}", 0): 1 for number in range(5)} | {("logs", 0): 1}
+    assert len(store.commit(wanted)) == 5
+    book = store.offsets._nodes.of(GROUP)
+    assert (book.nodes, book.missing_topics, book.stored) == ({("logs", 0)}, set(), {})
+
+
+def test_new_partitions_of_topics_with_offsets_need_one_transaction() -> None:
+    """In `_look_for_topics`, take all topics for missing: each that is not costs a transaction that fails."""
+    session = SlowSession()
+    store = Store(session)
+    topics = [f"topic-{number}" for number in range(20)]
+    store.counts = lambda asked: dict.fromkeys(asked, 2)
+    assert store.commit({(topic, 0): 1 for topic in topics}) == {}
+    session.calls.clear()
+    assert store.commit({(topic, 1): 1 for topic in topics}) == {}
+    assert sum(isinstance(call, Multi) for call in session.calls) == 1
+
+
 @pytest.mark.parametrize("request_name", ["OffsetFetch", "OffsetCommit"])
 def test_a_large_request_leaves_room_for_others(request_name: str) -> None:
     """In `_read_each`, ask for all nodes at once: the lease is not renewed; or do not pause: no group has its turn."""
@@ -289,7 +309,8 @@ def test_a_large_request_leaves_room_for_others(request_name: str) -> None:
     }
     small = {"topics": [{"name": "orders", "partition_indexes": [0]}]}
     large_answered: AsyncResult[Any] = AsyncResult()
-    store.offsets.send("large", request_name, {"topics": [topic]}, large_answered.set)
+    fields = {"topics": [topic], "generation_id_or_member_epoch": 1}
+    store.offsets.send("large", request_name, fields, large_answered.set)
     for group in ("small", "smaller"):
         store.offsets.send(group, "OffsetFetch", small, lambda _answer: fetched.append(len(session.calls)))
     large_answered.get(timeout=WAIT_S)
