@@ -236,7 +236,7 @@ class Region:
         if not isinstance(reply, Content):
             return
         try:
-            self._requests[name] = documents.decode_request(reply.content)
+            self._requests[name] = documents.decode_request(reply.content, reply.stat.created_zxid)
         except NodeContentError as error:
             path = self._path("requests", name)
             self._scheduler.complain(path, f"{path}: {error}; it is deleted")

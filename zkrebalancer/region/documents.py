@@ -96,6 +96,7 @@ class Request:
     kind: str
     member: str
     reason: str = ""
+    zxid: int = 0  # of the transaction that stored it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +138,12 @@ def encode_request(request: Request) -> bytes:
     return fields.write_document(document)
 
 
-def decode_request(content: bytes) -> Request:
-    """Decode the content of a request."""
+def decode_request(content: bytes, zxid: int = 0) -> Request:
+    """Decode the content of a request; `zxid`: of the transaction that stored it."""
     document = _document("request", content)
     kind = _one_of("request", document, "kind", REQUEST_KINDS)
     reason = fields.text("request", document, "reason")[:MAX_REASON]
-    return Request(kind, _name("request", fields.text("request", document, "member")), reason)
+    return Request(kind, _name("request", fields.text("request", document, "member")), reason, zxid)
 
 
 def encode_initial(initial: Initial) -> bytes:

@@ -92,12 +92,17 @@ def _with_members(order: Order, seen: Seen) -> Decision | None:
 
 
 def _with_requests(order: Order, seen: Seen) -> Decision | None:
-    """Note which members leave or want a reset; requests for checkpoints are answered when one is opened."""
-    leaving = {node: wanted.member for node, wanted in seen.requests.items() if wanted.kind == "leave"}
+    """Note which members leave or want a reset; requests for checkpoints are answered when one is opened.
+
+    A request to leave that is older than its member's registration is of a former process of that name: the present one
+    would go on after the checkpoint with which it leaves, and what it processes then would be lost.
+    """
+    leaving = {node: wanted for node, wanted in seen.requests.items() if wanted.kind == "leave"}
     if leaving:
-        names = tuple(sorted({*order.leaving, *leaving.values()} & order.members.keys()))
-        after = replace(order, leaving=names)
-        return Decision(Next.WRITE, after, f"{next(iter(leaving.values()))} leaves", requests=tuple(sorted(leaving)))
+        new = {one.member for one in leaving.values() if one.zxid > order.members.get(one.member, one.zxid)}
+        after = replace(order, leaving=tuple(sorted({*order.leaving, *new})))
+        reason = f"{min(new)} leaves" if new else "who asked to leave is gone"
+        return Decision(Next.WRITE, after, reason, requests=tuple(sorted(leaving)))
     nodes = sorted(node for node, wanted in seen.requests.items() if wanted.kind in {"reset", "reset-initial"})
     if not nodes:
         return None

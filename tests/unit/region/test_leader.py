@@ -152,7 +152,7 @@ def test_a_stranger_is_an_obstacle_and_a_partition_that_has_just_come_to_a_membe
 
 
 def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:
-    asked = decide(IDLE, seen(requests={"leave-0": Request("leave", "b")})).order
+    asked = decide(IDLE, seen(requests={"leave-0": Request("leave", "b", zxid=13)})).order
     assert asked.leaving == ("b",)
     order = decide(asked, seen()).order
     assert order.open == Round(5, CHECKPOINT, ("a", "b"), leaving=("b",))
@@ -163,9 +163,15 @@ def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:
     assert decide(after, seen(registered={"a": 11, "b": 40})).order.members == {"a": 11, "b": 40}
 
 
+def test_a_former_process_that_asked_to_leave_does_not_make_its_successor_leave() -> None:
+    """What the successor processed after that checkpoint would be lost: it does not know that it leaves."""
+    decision = decide(IDLE, seen(requests={"leave-0": Request("leave", "b", zxid=11)}))
+    assert (decision.order, decision.requests) == (IDLE, ("leave-0",))
+
+
 def test_an_asking_member_that_processed_on_does_not_leave_with_a_checkpoint_that_was_opened_before() -> None:
     order = opened(CHECKPOINT)
-    asked = decide(order, seen(answered(order, "a"), requests={"leave-0": Request("leave", "b")})).order
+    asked = decide(order, seen(answered(order, "a"), requests={"leave-0": Request("leave", "b", zxid=13)})).order
     after = decide(asked, seen(answered(order, "a", "b"))).order
     assert (after.members, after.leaving) == (IDLE.members, ("b",))
 
