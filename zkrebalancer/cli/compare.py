@@ -11,6 +11,7 @@ import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
+from zkrebalancer.localcluster.locks import folder_locked
 
 if TYPE_CHECKING:  # takes long to import
     from zkrebalancer.pipeline.report.sentences import Verdict
@@ -60,13 +61,14 @@ def compare(
 
     runs = find_runs(paths)  # fails before Spark starts
     files = report.event_files_below([path for path in paths if path.is_dir()])
-    if files:
-        usual = session.for_input(sum(file.size for file in files))
-        with session.spark_job("facts", master, memory, {**usual, **settings}, records_classes=True) as spark:
-            found = report.compare(spark, runs, files, out, with_untrusted=with_untrusted)
-    else:
-        found = report.compare(None, runs, files, out, with_untrusted=with_untrusted)
-    output.write(found, out)
+    with folder_locked(out):
+        if files:
+            usual = session.for_input(sum(file.size for file in files))
+            with session.spark_job("facts", master, memory, {**usual, **settings}, records_classes=True) as spark:
+                found = report.compare(spark, runs, files, out, with_untrusted=with_untrusted)
+        else:
+            found = report.compare(None, runs, files, out, with_untrusted=with_untrusted)
+        output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
     told = {
         "runs": len(found.runs),

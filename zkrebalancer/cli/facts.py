@@ -16,6 +16,7 @@ from rich.text import Text
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.tables import console
+from zkrebalancer.localcluster.locks import folder_locked
 
 SHOWN = (
     "run",
@@ -61,21 +62,22 @@ def run_pipeline(
     from zkrebalancer.pipeline import batch, local_files, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
 
-    require_unwatched(out)
-    began_s = time.monotonic()
-    # Without an event file, it fails before Spark starts.
-    files = None if "://" in source else local_files.event_files(local_files.Source(source))
-    usual = {} if files is None else session.for_input(sum(file.size for file in files))
-    ahead = None if files is None else batch.read_ahead(files, str(out), master)
-    started = session.spark_job(
-        "events and facts", master, memory, {**usual, **settings}, records_classes=True, meanwhile=ahead
-    )
-    with started as spark:
-        if files is None:
-            batch.run(spark, source, str(out))
-        else:
-            batch.write_tables(spark, files, str(out), ahead)
-    runs = batch.summary(str(out), MAX_RUNS_TOLD)
+    with folder_locked(out):
+        require_unwatched(out)
+        began_s = time.monotonic()
+        # Without an event file, it fails before Spark starts.
+        files = None if "://" in source else local_files.event_files(local_files.Source(source))
+        usual = {} if files is None else session.for_input(sum(file.size for file in files))
+        ahead = None if files is None else batch.read_ahead(files, str(out), master)
+        started = session.spark_job(
+            "events and facts", master, memory, {**usual, **settings}, records_classes=True, meanwhile=ahead
+        )
+        with started as spark:
+            if files is None:
+                batch.run(spark, source, str(out))
+            else:
+                batch.write_tables(spark, files, str(out), ahead)
+        runs = batch.summary(str(out), MAX_RUNS_TOLD)
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}
     if as_json:
         click.echo(json.dumps({**told, "runs": runs}))

@@ -17,6 +17,7 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.facts import refuse_event_files
 from zkrebalancer.cli.tables import console
+from zkrebalancer.localcluster.locks import folder_locked
 
 if TYPE_CHECKING:
     from zkrebalancer.pipeline.fleet.questions import Question
@@ -49,10 +50,11 @@ def fleet(
 
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with session.spark_job("the fleet's events", master, memory, settings) as spark:
-        tables = job.fleet(spark, source, str(out), seed)
-    asked = questions.questions(tables)
-    files = output.write(tables, asked, out)
+    with folder_locked(out):
+        with session.spark_job("the fleet's events", master, memory, settings) as spark:
+            tables = job.fleet(spark, source, str(out), seed)
+        asked = questions.questions(tables)
+        files = output.write(tables, asked, out)
     told: dict[str, Any] = {"events": source, "master": master, "seed": seed, "groups": len(tables.groups)}
     told |= {"files": files, "questions": [asdict(one) for one in asked]}
     told["elapsed_s"] = round(time.monotonic() - began_s, 1)

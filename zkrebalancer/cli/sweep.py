@@ -13,6 +13,7 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.tables import console
+from zkrebalancer.localcluster.locks import folder_locked
 
 MAX_REPEATS = 1_000
 
@@ -58,9 +59,10 @@ def sweep(
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    with session.spark_job(f"{len(cells)} cells", master, memory, settings) as spark:
-        result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
-    output.write(result, out)
+    with folder_locked(out):
+        with session.spark_job(f"{len(cells)} cells", master, memory, settings) as spark:
+            result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
+        output.write(result, out)
     told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}
     files = {"table": str(out / output.TABLE), "csv": str(out / output.CSV), "page": str(out / output.PAGE)}
     told |= files | {"elapsed_s": round(time.monotonic() - began_s, 1), "medians": output.summary(result)}

@@ -14,6 +14,7 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.tables import console
+from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.operations.weights import require_group, write_weights
 from zkrebalancer.protocol.weights import encode
 from zkrebalancer.runtime import clock
@@ -76,12 +77,13 @@ def weights(
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
     ingest.require_event_files(source)
-    with session.spark_job("weights", master, memory, settings) as spark:
-        past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
-        errors = model.back_test(past)
-        chosen, learned = model.learn(past, errors)
-    content = encode(learned)
-    (out / WEIGHTS).write_bytes(content)
+    with folder_locked(out):
+        with session.spark_job("weights", master, memory, settings) as spark:
+            past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
+            errors = model.back_test(past)
+            chosen, learned = model.learn(past, errors)
+        content = encode(learned)
+        (out / WEIGHTS).write_bytes(content)
     if zookeeper is not None and group is not None:
         with BlockingZk(zookeeper) as zk:
             write_weights(zk, group, content)

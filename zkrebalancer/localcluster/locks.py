@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from zkrebalancer.localcluster.errors import LocalClusterError
 
 ASK_INTERVAL_S = 0.1
+LOCK = ".lock"
 
 
 @contextmanager
@@ -33,6 +34,11 @@ def locked(path: Path, deadline_s: float, report: Callable[[str], None] = lambda
                 raise LocalClusterError(f"another zkrebalancer has locked {path} (waited {deadline_s:g} s)")
             time.sleep(ASK_INTERVAL_S)
         yield
+
+
+def folder_locked(folder: Path) -> AbstractContextManager[None]:
+    """Lock a folder of results against other commands that write there, as `locked` does, without waiting."""
+    return locked(folder / LOCK, 0.0)
 
 
 def _try_lock(file: int) -> bool:

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.pipeline import batch, ingest, progress, store
 from zkrebalancer.pipeline.commits import Commits
 from zkrebalancer.pipeline.facts.one_pass import File, Pass
@@ -34,7 +34,6 @@ from zkrebalancer.pipeline.topic import EventTopic, Place
 from zkrebalancer.protocol.errors import ConfigurationError
 
 CHECKPOINT = "checkpoint"
-LOCK = ".lock"
 REPEATED_WITHIN = "10 minutes"
 _ID_DIGITS = 16
 _NO_RUN = "run_id=none"
@@ -45,10 +44,10 @@ MERGED = 16  # parts
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Lock the tables below `out` against other watchers while the block runs.
+    """Lock the tables below `out` against other watchers, and batches, while the block runs.
 
     Raises:
-        LocalClusterError: another watcher has the lock.
+        LocalClusterError: another command has the lock.
         ConfigurationError: a batch wrote the tables there.
 
     """
@@ -56,7 +55,7 @@ def claimed(out: Path) -> Iterator[None]:
         raise ConfigurationError(f"--out {out} has the tables of a batch; name another folder")
     if (out / batch.EVENTS).is_dir() and not (out / batch.EVENTS).is_symlink():
         raise ConfigurationError(f"--out {out} has the tables of a watcher of an earlier version; name another folder")
-    with locked(out / LOCK, 0.0):
+    with folder_locked(out):
         yield
 
 

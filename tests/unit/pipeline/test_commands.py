@@ -12,11 +12,14 @@ from tests.support.pipeline_run import Command
 from tests.unit.observe.history import History
 from tests.unit.pipeline.histories import write_run
 from zkrebalancer.cli.main import zkrebalancer
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.pipeline import session
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.weights import HOUR_S
 
 HOURS = 5
+PUBLISHED = max((Path(__file__).parents[3] / "docs/data").glob("experiments-*.jsonl"))
 
 
 def test_pipeline_weights(command: Command, tmp_path: Path) -> None:
@@ -72,3 +75,28 @@ def test_missing_input_is_told_before_spark_starts(
     result = CliRunner().invoke(zkrebalancer, [*arguments, "--out", "."])
     assert isinstance(result.exception, RebalancerError)
     assert why in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("pipeline", name, "--events", "in") for name in ("run", "fleet", "weights", "watch")),
+        ("pipeline", "sweep"),
+        ("experiment", "compare", "published.jsonl"),
+    ],
+    ids=lambda arguments: str(arguments[1]),
+)
+def test_two_commands_do_not_write_one_folder_at_once(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Do not lock `out`: each replaces the tables of the other while it reads them, and prints a verdict."""
+    write_run(tmp_path / "in", History().produced(0, 9))
+    (tmp_path / "published.jsonl").write_bytes(PUBLISHED.read_bytes())
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "spark_session", lambda *_, **_more: pytest.fail("Spark starts"))
+    with folder_locked(tmp_path / "out"):
+        result = CliRunner().invoke(zkrebalancer, [*arguments, "--out", "out"])
+    assert isinstance(result.exception, LocalClusterError), result.output
+    assert str(result.exception).startswith("another zkrebalancer has locked out/.lock")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
