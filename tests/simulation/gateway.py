@@ -1,0 +1,132 @@
+"""A gateway's central groups in random order: the real agents, all on one session, group machine and coordinators.
+
+Each step is drawn from all that could happen next: a call of the gateway, an answer to it, a report of its groups, a
+call of a coordinator. Between any two, the gateway's connection breaks, its session ends with all of its members, it
+dies, or a leader dies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from tests.support.central_world import CentralWorld
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+KINDS = ("kip-848", "cooperative", "eager")
+FAULTS = ("connection", "connection", "session", "gateway", "leader")  # what breaks, ends or dies
+MAX_CLIENTS, MAX_AGENTS = 5, 2
+STEPS = 40
+FAULT = 0.01  # between two steps of the actors
+CALM_MS = 80_000  # a client that died is waited for
+
+
+class GatewayRun(CentralWorld):
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(f"{seed}/gateway")
+        self.seen = Counter[str]()
+        self.is_calm = True
+        strategy = self.draw.choice(["sticky", "range", "balanced"])
+        super().__init__(GroupSettings(mode=self.draw.choice((INCREMENTAL, EAGER)), strategy=strategy))
+        self.born = 0
+
+    def play(self) -> None:
+        """Run with faults, then without; raise AssertionError if a promise is broken."""
+        for _ in range(STEPS):
+            self.is_calm = False
+            self._act()
+            self.pass_time(self.draw.choice((100, 300, 1_000)))
+        self.is_calm = True
+        self.pass_time(CALM_MS)
+        if self.shares():
+            self.assert_shared()
+
+    # ---- steps
+
+    def run(self) -> None:
+        """Let all actors go on in random order until only clients or timers have anything left to do."""
+        while moves := self._moves():
+            self._move(moves)
+
+    def _moves(self) -> list[Callable[[], object]]:
+        moves: list[Callable[[], object]] = []
+        if self.session.model.sent or self.session.model.inbox:
+            moves += [self.session.move] * 2
+        if self.groups.unheard:
+            moves.append(self._report)
+        for process in self.world.coordinators:
+            if process.alive and (process.session.sent or process.session.inbox or process.computing):
+                moves.append(partial(self.world.move, process))
+        for agent in self.world.agents.values():
+            if self.world.act(agent):
+                moves.append(self.check)
+        return moves
+
+    def _move(self, moves: list[Callable[[], object]]) -> None:
+        self.draw.choice(moves)()
+        self.check()
+        if not self.is_calm and self.draw.random() < FAULT:
+            self._fault()
+            self.check()
+
+    def _report(self) -> None:
+        self.agents.reported(self.groups.unheard.pop(0))
+
+    def _act(self) -> None:
+        """Let clients and agents come and go."""
+        roll = self.draw.random()
+        client = self.draw.choice(self.clients) if self.clients else None
+        self.born += 1
+        if roll < 0.4 and len(self.clients) < MAX_CLIENTS:
+            self.add(f"c{self.born}", self.draw.choice(KINDS))
+        elif roll < 0.5 and client is not None:
+            self.drop(client)
+        elif roll < 0.6 and client is not None and self.is_member(client):
+            self.leave(client)
+        elif roll < 0.7 and len(self.world.agents) < MAX_AGENTS:
+            self.world.add_agent(f"a{self.born}")
+        elif roll < 0.75 and self.world.agents:
+            self._end_agent(self.draw.choice(sorted(self.world.agents)))
+
+    def _end_agent(self, name: str) -> None:
+        self.world.kill_agent(self.world.agents.pop(name))
+
+    def _fault(self) -> None:
+        kind = self.draw.choice(FAULTS)
+        self.seen[kind] += 1
+        if kind == "connection":
+            self.world.zk.disconnect(self.session.model)
+            self.world.zk.reconnect(self.session.model)
+        elif kind == "session":
+            self._end_session()
+        elif kind == "gateway":
+            self.world.zk.kill(self.session.model)
+            self._read_groups()
+            self.start_gateway()
+        else:
+            self._kill_coordinators()
+            self.world.add_coordinator()
+
+    def _end_session(self) -> None:
+        """End the gateway's session, with all of its members; it gets another, and reads its groups again."""
+        zk, session = self.world.zk, self.session
+        zk.expire(session.model)
+        while session.model.inbox:
+            session.move()
+        session.model = zk.open(session.model.timeout_ms)
+        self._read_groups()
+
+    def _read_groups(self) -> None:
+        self.groups.unheard = []
+        for client in self.clients:
+            client.ticket = 0
+        self.groups.crash()
+
+    def _kill_coordinators(self) -> None:
+        for process in self.world.coordinators:
+            if process.alive:
+                self.world.kill_coordinator(process)

@@ -1,0 +1,28 @@
+"""A gateway's central groups in random order: no partition has two owners, and everything is shared in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.gateway import FAULTS, GatewayRun
+from tests.support import examples
+from zkrebalancer.gateway.member_agent import MemberAgent
+
+SEEDS = max(2, examples.count() // 8)
+
+
+def test_members_on_one_session_share_everything_whatever_ends() -> None:
+    seen = Counter[str]()
+    for seed in range(SEEDS):
+        run = GatewayRun(seed)
+        run.play()
+        seen += run.seen
+    assert seen.keys() == set(FAULTS)
+
+
+def test_a_stop_that_does_not_wait_for_the_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemberAgent, "_has_let_go", lambda _agent, _partitions: True)
+    with pytest.raises(AssertionError, match="two owners"):
+        GatewayRun(0).play()
