@@ -131,6 +131,11 @@ class ZooKeeperOffsets:
 
     # ---- writes
 
+    def _beside(self, group: str) -> list[Operation]:
+        """Return what `_perform` adds to a transaction."""
+        fence = self._allowed[group]
+        return [] if fence is None else [fence]
+
     def _perform(self, group: str, operations: list[Operation]) -> Refused | None:
         """Perform a transaction while the group is served here; return the first operation's refusal, if any."""
         fence = self._allowed[group]
@@ -172,7 +177,7 @@ class ZooKeeperOffsets:
         self._look_for_topics(group, book, {one[0] for one in new if one not in errors})
         left = {partition: offset for partition, offset in wanted.items() if partition not in errors}
         while left:
-            beside = [Create(path) for path in _nodes_above(group)]
+            beside = [*self._beside(group), *(Create(path) for path in _nodes_above(group))]
             chunk = book.first_chunk(left, self._session.request_limit, beside)
             self._write(group, book, chunk)
             for partition in chunk:
@@ -211,11 +216,7 @@ class ZooKeeperOffsets:
         """Return operations that create the group, as a registering consumer does."""
         wanted = _nodes_above(group)
         replies = self._session.perform_all([Get(path) for path in wanted])
-        return [
-            Create(path)
-            for path, reply in zip(wanted, replies, strict=True)
-            if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE
-        ]
+        return [Create(path) for path, reply in zip(wanted, replies, strict=True) if _is_missing(reply)]
 
     # ---- reads
 
@@ -256,7 +257,7 @@ class ZooKeeperOffsets:
                 except NodeContentError as error:  # not "none": the client would begin anew
                     _log.error("%s: %s", paths.offsets(group, *partition), error)
                     found[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-            elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            elif not _is_missing(reply) and isinstance(reply, Refused):
                 raise ZooKeeperUnavailableError(f"ZooKeeper does not show offsets: {reply.refusal.value}")
         return found
 
@@ -303,9 +304,14 @@ class ZooKeeperOffsets:
                     errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif paths.is_legal_topic(topic["name"]) and one["partition_index"] >= 0:
                     going.append(partition)
-        self._remove(group, [paths.offsets(group, *one) for one in going])
+        self._remove(group, self._existing(group, going))
         self._nodes.of(group).nodes.difference_update(going)
         return {"error_code": ErrorCode.NONE, "topics": _answered(fields, errors)}
+
+    def _existing(self, group: str, partitions: Iterable[TopicPartition]) -> list[str]:
+        """Return the nodes of those partitions that have one: each other one would fail a transaction."""
+        replies = self._get_offsets(group, list(dict.fromkeys(partitions)))
+        return [paths.offsets(group, *one) for one, reply in replies if not _is_missing(reply)]
 
     def _subscribed(self, group: str) -> set[str] | None:
         """Return the topics that registered consumers want; None if they may want any."""
@@ -340,14 +346,19 @@ class ZooKeeperOffsets:
     def _remove(self, group: str, nodes: list[str]) -> None:
         """Delete nodes, except those that are gone or no longer empty."""
         while nodes:
-            some = nodes[:MAX_OPERATIONS]
-            refused = self._perform(group, [Delete(path) for path in some])
+            deletions = [Delete(path) for path in nodes[:MAX_OPERATIONS]]
+            some = nodes[: self._session.request_limit.fitting(deletions, self._beside(group))]
+            refused = self._perform(group, list(deletions[: len(some)]))
             if refused is None:
                 nodes = nodes[len(some) :]
             elif refused.refusal in {Refusal.NO_NODE, Refusal.NOT_EMPTY}:
                 nodes = [path for path in nodes if path != some[refused.index or 0]]
             else:
                 raise ZooKeeperUnavailableError(f"ZooKeeper refuses to delete: {refused.refusal.value}")
+
+
+def _is_missing(reply: Reply) -> bool:
+    return isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE
 
 
 def _nodes_above(group: str) -> list[str]:

@@ -18,6 +18,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
+from zkrebalancer.protocol.requests import MIN_REQUEST_BYTES, RequestLimit
 
 WAIT_S = 10.0
 GROUP, BUCKET = "billing", "/bucket"
@@ -273,6 +274,48 @@ def test_groups_that_have_offsets_are_listed(monkeypatch: pytest.MonkeyPatch) ->
         store.commit({("orders", 1): 5}, group)
     assert store.ask("DeleteGroups", {}, "b")["results"][0]["error_code"] == ErrorCode.NONE
     assert sorted(store.offsets.without_members(lambda group: group != "elsewhere")) == ["a", "c", "d"]
+
+
+def test_partitions_without_an_offset_cost_no_transaction_when_offsets_are_deleted() -> None:
+    """In `_existing`, take all nodes: each one that does not exist fails a transaction; or take duplicates."""
+    session = SlowSession()
+    store = Store(session)
+    wanted = [("logs", number) for number in range(50)]
+    assert store.commit({("logs", 1): 1, ("logs", 0): 1}) == {}
+    session.calls.clear()
+    assert store.delete(*wanted, ("logs", 1)) == {}
+    (deletion,) = [call for call in session.calls if isinstance(call, Multi)]
+    assert len(deletion.operations) == 1 + 2
+    assert store.fetch() == {}
+
+
+@pytest.mark.parametrize("name", ["OffsetDelete", "DeleteGroups"])
+def test_deletions_fit_into_transactions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In `_remove`, count operations only: with long names, no offset can be deleted."""
+    session = SlowSession()
+    store = Store(session)
+    topic, numbers = "t" * 200, range(600)
+    store.counts = lambda asked: dict.fromkeys(asked, 1_000)
+    assert store.commit({(topic, number): 1 for number in numbers}) == {}
+    limit = RequestLimit(MIN_REQUEST_BYTES)
+    monkeypatch.setattr(ModelSession, "request_limit", limit)
+    session.calls.clear()
+    partitions = [{"partition_index": number} for number in numbers]
+    store.ask(name, {"topics": [{"name": topic, "partitions": partitions}], "groups_names": [GROUP]})
+    assert store.fetch() == {}
+    transactions = [call.operations for call in session.calls if isinstance(call, Multi)]
+    assert all(limit.fits(operations) for operations in transactions)
+    assert len(transactions) <= 4
+
+
+@pytest.mark.parametrize("max_bytes", range(2_000, 2_060))
+def test_commits_fit_into_transactions_beside_the_fence(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
+    """In `_commit`, leave out the fence: a first commit of many partitions is refused as too large."""
+    limit = RequestLimit(max_bytes)
+    monkeypatch.setattr(ModelSession, "request_limit", limit)
+    session = SlowSession()
+    assert Store(session).commit({("orders", number): 1 for number in range(40)}) == {}
+    assert all(limit.fits(call.operations) for call in session.calls if isinstance(call, Multi))
 
 
 def test_topics_that_the_brokers_do_not_know_are_not_remembered(store: Store) -> None:
