@@ -11,7 +11,7 @@ from consumer_agent.errors import CommitFailedError, CommitTimeoutError
 from consumer_agent.kafka.client import KafkaLog
 from consumer_agent.kafka.messages import by_partition
 from consumer_agent.membership.events import Origin
-from consumer_agent.membership.offset_books import Storage
+from consumer_agent.membership.offset_books import Storage, is_of_another_topic
 from consumer_agent.records import readable_headers
 from consumer_agent.runtime.record_buffer import Advance
 from consumer_agent.runtime.shares import equal_shares
@@ -27,6 +27,7 @@ __all__ = [
     "by_partition",
     "equal_shares",
     "find_faults",
+    "is_of_another_topic",
     "parse_offset_reset",
     "readable_headers",
     "subscription",

@@ -207,5 +207,9 @@ class KafkaBook(Book):
         return {tp: (offset, MARK_PREFIX + self.marks.get(tp[0], "")) for tp, offset in offsets.items()}
 
     def _is_of_another_topic(self, topic: str, text: str) -> bool:
-        mark, known = text.removeprefix(MARK_PREFIX), self.marks.get(topic, "")
-        return text.startswith(MARK_PREFIX) and known != "" and not is_same_topic(mark, known)
+        return is_of_another_topic(text, self.marks.get(topic, ""))
+
+
+def is_of_another_topic(metadata: str, known: str) -> bool:
+    """Whether the metadata of an offset in Kafka says that it is of another topic than the present one; "": unknown."""
+    return metadata.startswith(MARK_PREFIX) and known != "" and not is_same_topic(metadata[len(MARK_PREFIX) :], known)

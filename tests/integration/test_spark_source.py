@@ -22,9 +22,11 @@ from zkrebalancer.pipeline.source.offsets import Document
 from zkrebalancer.pipeline.source.options import Options, parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader, RangesPartition
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Multi, Refusal
 from zkrebalancer.protocol.errors import ConfigurationError
 
 Place = tuple[int, int]  # partition and offset
+EXISTS = {Refusal.NODE_EXISTS}
 
 
 class Query:
@@ -254,6 +256,26 @@ def test_a_batch_query_knows_what_the_group_stores_in_kafka(stage: Stage, storag
     tasks = ConsumerGroupReader(options(stage, offsetsStorage=storage, minPartitions="1")).partitions()
     ranges = [each for task in tasks if isinstance(task, RangesPartition) for each in task.ranges]
     assert [(each.partition, each.begin, each.end) for each in ranges] == [(0, 7, 10), (1, 0, 10)]
+
+
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
+def test_a_batch_query_reads_a_topic_that_was_made_anew_from_its_beginning(stage: Stage, storage: str) -> None:
+    """In `ConsumerGroupReader._stored`, look at no mark: the first records would be left out, without a word."""
+    stage.produce([0], 10)
+    if storage == "kafka":
+        consumer = Consumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
+        former = TopicPartition(stage.topic, 0, 7, metadata="zkrebalancer:id-of-the-former czxid-1")
+        consumer.commit(offsets=[former], asynchronous=False)
+        consumer.close()
+    else:
+        path = paths.offsets(stage.group, stage.topic)
+        parts = path.split("/")
+        for depth in range(2, len(parts)):
+            stage.zk.perform(Multi((Create("/".join(parts[:depth])),)), EXISTS)
+        stage.zk.perform(Multi((Create(path, b"id-of-the-former czxid-1"), Create(f"{path}/0", b"7"))))
+    tasks = ConsumerGroupReader(options(stage, offsetsStorage=storage, minPartitions="1")).partitions()
+    ranges = [each for task in tasks if isinstance(task, RangesPartition) for each in task.ranges]
+    assert [(each.partition, each.begin, each.end) for each in ranges] == [(0, 0, 10)]
 
 
 # ---- offsets that are no records

@@ -124,8 +124,8 @@ class Logs:
         without_records = [partition for partition, offset in found.items() if offset < 0]  # no record is that recent
         return {**found, **(self.offsets(without_records, END) if without_records else {})}
 
-    def committed(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
-        """Return the group's offsets stored in Kafka, without partitions that have none.
+    def committed(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, tuple[int, str]]:
+        """Return the group's offsets stored in Kafka with their metadata, without partitions that have none.
 
         Raises:
             KafkaReadError: Kafka does not answer, or does not know one of the partitions.
@@ -137,7 +137,7 @@ class Logs:
         except KafkaException as error:
             raise KafkaReadError(f"no stored offsets from Kafka at {self._bootstrap}: {self._text(error)}") from None
         _require_known(answers)
-        return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0}
+        return {(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
 
     def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
         self._errors.drain(self._client)  # discard earlier errors
