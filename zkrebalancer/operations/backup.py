@@ -13,15 +13,19 @@ release, can lead a tree that is not complete.
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import gevent
 
 from zkrebalancer.operations import backup_file
 from zkrebalancer.operations.backup_file import Node
@@ -45,12 +49,14 @@ from zkrebalancer.protocol.calls import (
     Sync,
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
-from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS = 200  # nodes that are read at once, with the lists of their children
 MAX_WRITES = 200
+RECONNECT_S = 5.0  # longest time to wait for a connection that broke
+RECONNECT_INTERVAL_S = 0.1
 GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a backup and its loss
 _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
@@ -63,6 +69,8 @@ _OFFSETS = re.compile(rf"{_GROUP}/offsets(/.*)?")
 _LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)}|{re.escape(paths.SHARDS)})(/.*)?")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
 _COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
+_REMEDY = "if so, `zkrebalancer restore --accept-partial` lets one lead"
+_log = logging.getLogger(__name__)
 Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
 
 
@@ -170,9 +178,14 @@ class _Barrier:
             address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
             begin = [Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address)), Create(paths.RESTORE)]
         begin += [Create(holder, ephemeral=True), *self._without_former_leaders()]
-        if isinstance(self.zk.perform(Multi(tuple(begin)), CHANGED), Refused):
-            raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
         self.fence = Check(holder, 0)
+        try:
+            reply = self.zk.perform(Multi(tuple(begin)), CHANGED)
+        except BaseException:  # Ctrl-C, or the connection broke: perhaps it was performed
+            self._give_up()
+            raise
+        if isinstance(reply, Refused):
+            raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
         return self
 
     def _without_former_leaders(self) -> list[Operation]:
@@ -186,16 +199,35 @@ class _Barrier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let coordinators lead, unless a part is missing."""
-        holder = Delete(self.fence.path)
-        everything = Multi((self.fence, holder, Delete(paths.RESTORE), Delete(paths.COORDINATOR)))
-        if kind is None:
-            reply = self.zk.perform(everything, CHANGED | {Refusal.NOT_EMPTY})
-            if isinstance(reply, Refused):
-                raise RestoreLostError(_lost("what kept coordinators from leading was changed"))
+        if kind is not None:
+            self._give_up()
+        elif isinstance(self.zk.perform(self._removal(), CHANGED | {Refusal.NOT_EMPTY}), Refused):
+            raise RestoreLostError(_lost("what kept coordinators from leading was changed"))
+
+    def _removal(self) -> Multi:
+        return Multi((self.fence, Delete(self.fence.path), Delete(paths.RESTORE), Delete(paths.COORDINATOR)))
+
+    def _give_up(self) -> None:
+        """Let coordinators lead if the tree is as it was; an error of that is only told: that of the restore counts."""
+        if self.was_interrupted or self.has_written:
+            with suppress(RebalancerError):
+                self.zk.perform(Multi((Delete(self.fence.path),)), CHANGED)
             return
-        is_partial = self.was_interrupted or self.has_written
-        with suppress(ZooKeeperUnavailableError):  # the error of the restore counts
-            self.zk.perform(Multi((holder,)) if is_partial else everything, CHANGED | {Refusal.NOT_EMPTY})
+        give_up_s = time.monotonic() + RECONNECT_S
+        while why := self._why_kept():
+            if time.monotonic() >= give_up_s:
+                _log.warning("nothing was restored, but no coordinator may be able to lead: %s; %s", why, _REMEDY)
+                return
+            gevent.sleep(RECONNECT_INTERVAL_S)
+
+    def _why_kept(self) -> str:
+        """Try to remove what keeps coordinators from leading; return why it is still there, "" if it is gone."""
+        try:
+            reply = self.zk.perform(self._removal(), CHANGED | {Refusal.NOT_EMPTY})
+            is_kept = isinstance(reply, Refused) and exists(self.zk, paths.RESTORE)
+        except RebalancerError as error:
+            return str(error)
+        return f"{paths.RESTORE} belongs to no session, or to another restore" if is_kept else ""
 
     def write(self, operations: list[Operation]) -> None:
         """Perform operations in transactions that fail once this restore has lost its node."""

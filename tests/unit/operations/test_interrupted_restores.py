@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.support.backups import OFFSETS, backed_up, client, empty_world, nothing, offsets, restored
-from tests.support.client import KilledError
+from tests.support.client import Client, KilledError
 from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
 from zkrebalancer.observe import inspection
@@ -17,8 +19,10 @@ from zkrebalancer.operations.backup import PartialTreeError, RestoreLostError, R
 from zkrebalancer.operations.backup_file import check, read, write
 from zkrebalancer.operations.change_shards import NodeInTheWayError
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Refused, Reply
+from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.rebalance.election import ElectionState
+from zkrebalancer.runtime.zk import BlockingZk
 
 
 def leads(world: World) -> bool:
@@ -194,3 +198,59 @@ def test_an_accepted_part_has_no_offsets_without_what_says_which_topic_they_are_
         else:
             break
     assert parts > 1
+
+
+class Torn(Client):
+    """Raises `error` instead of the reply to the transaction that begins a restore, and once more after it.
+
+    `is_gone`: the connection does not come back.
+    """
+
+    error: BaseException
+    is_gone = False
+    is_sent = True
+    losses = 0
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if self.is_gone and self.left == 0:
+            raise ZooKeeperUnavailableError("gone")
+        if self.losses:
+            self.losses -= 1
+            raise ZooKeeperUnavailableError("away")
+        begins = isinstance(call, Multi) and any(Create(paths.RESTORE) == one for one in call.operations)
+        reply = super().perform(call, expected) if self.is_sent or not begins else Done()
+        if begins:
+            self.left, self.losses = 0 if self.is_gone else self.left, 1
+            raise self.error
+        return reply
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZooKeeperUnavailableError("broke")], ids=["Ctrl-C", "broken"])
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_restore_that_ends_as_it_begins_keeps_no_coordinator_from_leading(
+    tmp_path: Path, error: BaseException, *, is_sent: bool
+) -> None:
+    """In `_Barrier.__enter__`, let the error pass: nobody leads until an operator accepts a part that is whole."""
+    file, world = backed_up(tmp_path), empty_world()
+    torn = Torn(world, 10_000)
+    torn.principal, torn.session_id, torn.error = COORDINATOR, world.zk.open().session_id, error
+    torn.is_sent = is_sent
+    with pytest.raises(type(error)):
+        operation.restore(cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, progress=nothing)
+    assert paths.RESTORE not in world.zk.nodes
+    assert leads(world)
+
+
+def test_what_a_restore_cannot_take_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(operation, "RECONNECT_S", 0.0)
+    file, world = backed_up(tmp_path), empty_world()
+    torn = Torn(world, 10_000)
+    torn.principal, torn.session_id, torn.error = COORDINATOR, world.zk.open().session_id, KeyboardInterrupt()
+    torn.is_gone = True
+    with pytest.raises(KeyboardInterrupt):
+        operation.restore(cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, progress=nothing)
+    assert [line for line in caplog.messages if "restore" in line] == [
+        f"nothing was restored, but no coordinator may be able to lead: gone; {operation._REMEDY}"
+    ]
