@@ -23,6 +23,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
@@ -55,6 +56,7 @@ class GroupRequests:
         self._groups = groups
         self._offsets = offsets
         self._metrics = metrics
+        self._complaints = Complaints()
         self._others: dict[str, Callable[[Header, Fields, str], Fields]] = {
             **dict.fromkeys(COMMITS, self._commit),
             "OffsetFetch": self._fetch,
@@ -110,7 +112,14 @@ class GroupRequests:
         answer: Fields = translation.fields_of(answered.get())
         if isinstance(request, requests.HeartbeatRequest) and not answer["error_code"]:
             answer["error_code"] = self._error_of_heartbeat(request.group_id)
+        if name == "ConsumerGroupHeartbeat" and answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
+            self._complain(fields["group_id"], answer["error_message"])
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
+
+    def _complain(self, group_id: str, reason: str) -> None:
+        text = self._complaints.text(group_id, reason, clock.steady_us() / 1e6)
+        if text is not None:
+            _log.warning("group %s: a client of the KIP-848 protocol is refused: %s", group_id, text)
 
     def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
         """Refuse clients of a group that has members at the brokers: newcomers retry, members give up all partitions.

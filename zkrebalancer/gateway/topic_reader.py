@@ -78,11 +78,19 @@ class Memory:
 
     def update(self, found: Mapping[str, Topic], now_s: float) -> dict[str, Topic]:
         """Return the topics after an answer; `now_s`: of a clock that never jumps."""
+        found = {name: _with_known_id(topic, self._topics.get(name)) for name, topic in found.items()}
         missing = {name: topic for name, topic in self._topics.items() if _is_less(found.get(name), topic)}
         since_s = {name: self._missing_since_s.get(name, now_s) for name in missing}
         self._missing_since_s = {name: at_s for name, at_s in since_s.items() if now_s - at_s < MISSING_S}
         self._topics = {**found, **{name: missing[name] for name in self._missing_since_s}}
         return dict(self._topics)
+
+
+def _with_known_id(found: Topic, known: Topic | None) -> Topic:
+    """Return the topic with its id if this broker, but not the one before, is too old to show it."""
+    if found.has_id or known is None or not known.has_id:
+        return found
+    return Topic(known.topic_id, found.partition_count)
 
 
 def _is_less(found: Topic | None, known: Topic) -> bool:
@@ -92,7 +100,7 @@ def _is_less(found: Topic | None, known: Topic) -> bool:
 def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
     """Return name -> topic of a Metadata answer, without topics with an error."""
     return {
-        topic["name"]: Topic(topic["topic_id"], len(topic["partitions"]))
+        topic["name"]: Topic.of(topic["name"], topic["topic_id"], len(topic["partitions"]))
         for topic in metadata["topics"]
         if not topic["error_code"] and topic["name"] is not None
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR, Assignor, NamedPartition, Subscriber
 from zkrebalancer.group_protocol.central import FIRST_TARGET, HASTE, CentralTargets
-from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster, from_stored, to_stored
+from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster, from_stored, to_stored, with_ids
 from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -114,6 +114,7 @@ class ConsumerGroup:
         self.room.note_stored()
         self.untold = set(self.roster.members)
         self._keep_while_empty()
+        self._renew_ids()
         self._report_members(self._standings())
         self.topics_changed()
 
@@ -171,10 +172,26 @@ class ConsumerGroup:
         """Raise the epoch if topics of this group were created, deleted, or have more partitions now."""
         if not self.world.topics.is_known:
             return
+        self._renew_ids()
         if self.roster.members and self._wanted() != self._seen:
             self.bump("topics changed")
-        if self.group_epoch > self.target_epoch:
+        if self._has_changed or self.group_epoch > self.target_epoch:
             self.advance()
+
+    def _renew_ids(self) -> None:
+        """Go on with the present ids of topics that had a made-up one, or have one now: nobody loses anything."""
+        present = self.world.topics.renewed_ids(self._seen)
+        if not present:
+            return
+        self._seen = {
+            name: replace(topic, topic_id=present.get(topic.topic_id, topic.topic_id))
+            for name, topic in self._seen.items()
+        }
+        self.roster.renew_ids(present)
+        self._waiting = [
+            turn if turn.owned is None else replace(turn, owned=with_ids(turn.owned, present)) for turn in self._waiting
+        ]
+        self._has_changed = True
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
         """Return the existing topics that a member wants."""

@@ -21,7 +21,7 @@ from zkrebalancer.group_protocol.requests import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
-from zkrebalancer.group_protocol.topics import check_expression
+from zkrebalancer.group_protocol.topics import Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
 
 MEMBER_ID_FROM_CLIENT = 1  # versions of ConsumerGroupHeartbeat
@@ -59,6 +59,28 @@ def validate(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors
             check_expression(request.subscribed_topic_regex)
         except PatternError as error:
             raise RefusedError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
+
+
+def check_ids(request: ConsumerGroupHeartbeatRequest, group: ConsumerGroup | None, topics: Topics) -> None:
+    """Check that all topics of a client have ids: it gets ids, and asks the brokers for the names.
+
+    Raises:
+        RefusedError: one has none. Clients end with this error.
+
+    """
+    if not topics.without_ids or request.member_epoch < JOIN_EPOCH:
+        return
+    member = None if group is None else group.roster.members.get(request.member_id)
+    wanted = frozenset(request.subscribed_topic_names or ())
+    if request.subscribed_topic_regex:
+        wanted |= topics.matching(request.subscribed_topic_regex)
+    if group is not None and member is not None:
+        wanted |= group.subscription(member)
+    missing = wanted & topics.without_ids
+    if missing:
+        why = "the brokers' inter.broker.protocol.version is below 2.8"
+        text = f"Topic {min(missing)} has no id, because {why}: use group.protocol=classic."
+        raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
 class Heartbeat:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from zkrebalancer.group_protocol.consumer_states import MEMBER_TRANSITIONS, ConsumerMemberState
@@ -112,6 +112,15 @@ class ConsumerRoster:
             del self._holders[partition]
         self._hold(member, position.held)
         member.position = position
+
+    def renew_ids(self, present: Mapping[UUID, UUID]) -> None:
+        """Replace the ids of topics, which stay the same topics: former id -> present id."""
+        for member in self.members.values():
+            position = member.position
+            assigned, revoking = with_ids(position.assigned, present), with_ids(position.revoking, present)
+            member.position = replace(position, assigned=assigned, revoking=revoking)
+            member.target = with_ids(member.target, present)
+        self._holders = {(present.get(one, one), number): holder for (one, number), holder in self._holders.items()}
 
     def _hold(self, member: ConsumerMember, partitions: Partitions) -> None:
         for partition in partitions:
@@ -226,6 +235,11 @@ def from_stored(stored: StoredConsumerMember) -> ConsumerMember:
         ),
         _unpacked(stored.target),
     )
+
+
+def with_ids(partitions: Partitions, present: Mapping[UUID, UUID]) -> Partitions:
+    """Return partitions with other ids of their topics: former id -> present id."""
+    return frozenset((present.get(topic_id, topic_id), number) for topic_id, number in partitions)
 
 
 def by_topic(partitions: Partitions) -> dict[UUID, tuple[int, ...]]:

@@ -21,7 +21,7 @@ from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
-from zkrebalancer.group_protocol.consumer_heartbeat import validate
+from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, validate
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -265,6 +265,9 @@ class Machine:
     def _receive_for_one(self, received: Received, request: OneGroup) -> None:
         try:
             self._check(received, request)
+            if isinstance(request, ConsumerGroupHeartbeatRequest):
+                present = self._groups.get(request.group_id)
+                check_ids(request, present if isinstance(present, ConsumerGroup) else None, self._topics)
             group = self._group_for(request)
             if group is None:
                 self._scheduler.reply(received.ticket, for_unknown_group(request, received.api_version))

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from uuid import UUID
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
 
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import WHITE_LIST
 
 MAX_EXPRESSIONS = 1_000  # whose topics are remembered: clients may send any number of them
+NO_ID = UUID(int=0)  # what brokers say whose `inter.broker.protocol.version` is below 2.8
+MADE_UP = UUID("6f0c3c0e-5d0b-4b53-9d7b-0a4f6a2f5e11")  # the namespace of ids that are made up here; never changes
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; if it is deleted and created again, its id changes."""
+    """One topic; if it is deleted and created again, its id changes, unless it is made up."""
 
     topic_id: UUID
     partition_count: int
+    has_id: bool = field(default=True, compare=False)  # at the brokers
+
+    @staticmethod
+    def of(name: str, topic_id: UUID, partition_count: int) -> Topic:
+        """Return a topic as brokers show it; all topics without an id have the same one there."""
+        has_id = topic_id != NO_ID
+        return Topic(topic_id if has_id else made_up_id(name), partition_count, has_id)
 
 
 class Topics:
@@ -26,6 +35,7 @@ class Topics:
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] = {}
         self.name_of: dict[UUID, str] = {}
+        self.without_ids: frozenset[str] = frozenset()  # at the brokers
         self.is_known = False
         self._matching: dict[str, frozenset[str]] = {}
 
@@ -33,8 +43,18 @@ class Topics:
         """Replace the known topics."""
         self.by_name = by_name
         self.name_of = names_of(by_name)
+        self.without_ids = frozenset(name for name, topic in by_name.items() if not topic.has_id)
         self.is_known = True
         self._matching.clear()
+
+    def renewed_ids(self, seen: Mapping[str, Topic]) -> dict[UUID, UUID]:
+        """Return former id -> present id of topics that are the same, although one of the two ids is made up."""
+        changed = {
+            name: (topic.topic_id, self.by_name[name].topic_id)
+            for name, topic in seen.items()
+            if name in self.by_name and self.by_name[name].topic_id != topic.topic_id
+        }
+        return {former: present for name, (former, present) in changed.items() if made_up_id(name) in {former, present}}
 
     def matching(self, expression: str) -> frozenset[str]:
         """Return the topics whose whole name a checked regular expression matches, internal ones too, as in Kafka.
@@ -47,6 +67,11 @@ class Topics:
             filter_ = _of_whole_names(expression)
             self._matching[expression] = frozenset(name for name in self.by_name if filter_.matches_internal(name))
         return self._matching[expression]
+
+
+def made_up_id(name: str) -> UUID:
+    """Return the id of a topic that has none at the brokers: the same one in every gateway, and after a restart."""
+    return uuid5(MADE_UP, name)
 
 
 def names_of(by_name: Mapping[str, Topic]) -> dict[UUID, str]:

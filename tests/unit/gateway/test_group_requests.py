@@ -101,6 +101,14 @@ def test_who_is_refused_while_the_group_has_members_at_the_brokers(
     assert error_of(name, fields, is_elsewhere=False) is ErrorCode.NONE
 
 
+def test_a_client_that_needs_ids_which_topics_lack_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """In `_ask_machine`, do not complain: nobody would see on the gateway why its clients end."""
+    refused = ConsumerGroupHeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, "Topic t has no id.")
+    fields = {"member_id": "m", "member_epoch": 0}
+    assert error_of("ConsumerGroupHeartbeat", fields, refused, is_elsewhere=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert caplog.messages == ["group g: a client of the KIP-848 protocol is refused: Topic t has no id."]
+
+
 def test_a_member_that_has_to_join_again_hears_only_afterwards_that_it_is_unknown() -> None:
     """Otherwise its client would forget its id before it joins, and be refused as a newcomer with its partitions."""
     joining = HeartbeatAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
