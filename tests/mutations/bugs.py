@@ -89,7 +89,7 @@ MUTATIONS = (
     Mutation(
         "a dead member delays the others",
         5,
-        (Edit("Moving._not_sent", "self._note_without_channel(consumer)", "pass"),),
+        (Edit("Moving._not_sent", "self._note_without_channel(concerned)", "pass"),),
         seeds=10,
     ),
     Mutation(

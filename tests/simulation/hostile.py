@@ -121,6 +121,9 @@ def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
             (paths.evicted(name), Right.READ),
             (paths.evicted(name), Right.CREATE),
             (paths.evicted(name), Right.DELETE),
+            (paths.offsets(name, target.topic), Right.WRITE),
+            (paths.incarnations(name, target.topic), Right.WRITE),
+            (paths.static(name, "i1"), Right.WRITE),
             *_rights_at_a_member(cluster, target),
         ]
     )
@@ -140,6 +143,7 @@ def _rights_at_a_member(cluster: Cluster, target: Target) -> list[tuple[str, Rig
         (paths.channel(target.group, consumer), Right.READ),
         *[(paths.channel(target.group, consumer), Right.CREATE)] * 6,
         (paths.channel(target.group, consumer), Right.DELETE),
+        *[(paths.given(target.group, consumer), Right.WRITE)] * 3,
     ]
 
 

@@ -19,7 +19,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.rebalance import facts, static_members, topic_reset
 from zkrebalancer.rebalance.plan import Plan
-from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 GROUP_INDEX = 0  # of the operation that checks the settings
@@ -47,13 +47,14 @@ class Batch:
                 self.mark_index = len(self._first)
                 self._first.append(SetContent(paths.given(view.group), content, view.given_version))
         self._room = self._whole_room = scheduler.room(self._first)
-        self._beside: list[Operation] = []
+        self._beside: list[tuple[Operation, str, str | None]] = []  # with its consumer, and topic if it is a topic's
         self._creates: list[Operation] = []
         self.commands: list[tuple[str, Command]] = []  # in the order of the `Create` operations
         self.recorded: set[str] = set()  # consumers whose records are written
         self.recorded_count = 0  # partitions in these records
         self.incarnations: dict[str, str] = {}  # of topics, stored in their marks and records
         self.statics: dict[str, StaticMember] = {}  # by instance, as they are once the transaction has succeeded
+        self._former_statics: dict[str, tuple[StaticMember, int] | None] = {}  # the same before it
         self.left_out: list[str] = []  # instances whose records are too large to be stored
 
     @property
@@ -68,7 +69,24 @@ class Batch:
 
     def operations(self) -> list[Operation]:
         """Return the transaction."""
-        return [*self._first, *self._beside, *self._creates]
+        return [*self._first, *(operation for operation, _consumer, _topic in self._beside), *self._creates]
+
+    def concerned(self, index: int | None) -> tuple[str | None, str | None]:
+        """Return the only consumer or the only topic that one operation concerns; neither: it concerns all."""
+        if index is None or index < len(self._first):
+            return None, None
+        if self.is_command(index):
+            return self.commands[index - self.first_index][0], None
+        _operation, consumer, topic = self._beside[index - len(self._first)]
+        return (consumer, None) if topic is None else (None, topic)
+
+    def is_command(self, index: int | None) -> bool:
+        """Whether one operation creates a command."""
+        return index is not None and index >= self.first_index
+
+    def path(self, index: int | None) -> str:
+        """Return the path of one operation."""
+        return "" if index is None else self.operations()[index].path
 
     def add(self, consumer: str, wanted: Command) -> bool:
         """Add a command, or the part of it that fits; return False if it has to go into the next transaction."""
@@ -77,17 +95,17 @@ class Batch:
             marks = self._marks(wanted)
             prefix = f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
             create = Create(prefix, command.encode(wanted), sequence=True)
-            beside = [write for of in marks.items() for write in topic_reset.stores(self._view, *of)]
-            size = sum(map(self._limit.operation_size, (*beside, create)))
+            stores = [(write, of[0]) for of in marks.items() for write in topic_reset.stores(self._view, *of)]
+            size = sum(map(self._limit.operation_size, (create, *(write for write, _topic in stores))))
+            records: list[Operation] = []
             if size <= self._room or not _is_divisible(wanted):  # otherwise the records would be encoded in vain
                 records = self._records(consumer, wanted, static)
-                beside += records
                 size += sum(map(self._limit.operation_size, records))
             if size <= self._room:
                 break
             if self.commands:
                 return False
-            if static is not None and beside and self._limit.operation_size(beside[-1]) > self._room // 2:
+            if static is not None and records and self._limit.operation_size(records[-1]) > self._room // 2:
                 self.left_out.append(static[0])
                 static = None
             elif isinstance(wanted, StartFetcher) and _is_divisible(wanted):
@@ -96,7 +114,8 @@ class Batch:
             else:
                 break  # it is refused when it is sent
         self._room -= size
-        self._beside += beside
+        self._beside += [(write, consumer, topic) for write, topic in stores]
+        self._beside += [(write, consumer, None) for write in records]
         self._creates.append(create)
         self.commands.append((consumer, wanted))
         self.incarnations |= marks
@@ -106,6 +125,21 @@ class Batch:
         if static is not None:
             self.statics[static[0]] = static[1]
         return True
+
+    def note_statics(self) -> None:
+        """Note the records of static members as they will be."""
+        known = self._view.statics
+        self._former_statics = {instance: known.get(instance) for instance in self.statics}
+        known.update({instance: (record, -1) for instance, record in self.statics.items()})
+
+    def forget_statics(self) -> None:
+        """Note that nothing was written: a record that does not exist cannot be replaced."""
+        known = self._view.statics
+        for instance, former in self._former_statics.items():
+            noted = known.get(instance)
+            if noted is not None and noted[0] is self.statics[instance]:  # not replaced meanwhile
+                known.pop(instance)
+                known.update({} if former is None else {instance: former})
 
     def _records(self, consumer: str, wanted: Command, static: tuple[str, StaticMember] | None) -> list[Operation]:
         records = [self._given_record(consumer, wanted)] if isinstance(wanted, StartFetcher) else []
@@ -120,7 +154,7 @@ class Batch:
 
     def _given_record(self, consumer: str, wanted: StartFetcher) -> Operation:
         given = {*(self._view.members[consumer].given or ()), *wanted.partitions}
-        return _record(self._view, consumer, given, self._whole_room // 2)
+        return given_record(self._view, consumer, given, self._whole_room // 2)
 
     def _marks(self, wanted: Command) -> dict[str, str]:
         """Return the incarnations to store with the start, because a consumer may read the mark right after it."""
@@ -165,13 +199,13 @@ class GivenRecords:
             if member is None or member.given is None or not (member.given or consumer in self._view.recorded):
                 continue
             names.append(consumer)
-            operations.append(_record(self._view, consumer, member.given.keys(), self._scheduler.room() // 2))
+            operations.append(given_record(self._view, consumer, member.given.keys(), self._scheduler.room() // 2))
             count += len(member.given)
         fitting = self._scheduler.fitting(operations)
         self._view.unrecorded.update(dict.fromkeys(names[fitting:]))
         if operations:
             self._is_writing = True
-            self._scheduler.write(operations[:fitting], self._written, names[:fitting])
+            self._scheduler.write(operations[:fitting], self._written, names[:fitting], expected=ANY)
         elif not self._view.is_recorded:
             self._mark()
 
@@ -223,7 +257,7 @@ def _is_divisible(wanted: Command) -> bool:
     return isinstance(wanted, StartFetcher) and len(wanted.partitions) > 1
 
 
-def _record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:
+def given_record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:
     """Return the operation that stores what a consumer was given, as a coarser record if it exceeds `max_bytes`."""
     content = ownership.encode_given(given)
     if len(content) > max_bytes:

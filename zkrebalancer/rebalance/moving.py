@@ -20,8 +20,9 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords, version_in
 from zkrebalancer.rebalance.effects import Warn
+from zkrebalancer.rebalance.left_out import LeftOut
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
-from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
 
@@ -50,6 +51,7 @@ class Moving:
         self._epoch = epoch
         self._report = report
         self._given = GivenRecords(scheduler, view, report)
+        self._left_out = LeftOut(scheduler, view, report, self._serve_again)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self._is_sending = False
@@ -71,6 +73,7 @@ class Moving:
             self._late.clear()
         self._is_sending = False
         self._given.reset()
+        self._left_out.reset()
         self.outstanding.clear()
         self._candidates.clear()
 
@@ -162,8 +165,7 @@ class Moving:
             view.refresh(consumer)
             if isinstance(sent, StartFetcher):
                 view.unrecorded.pop(consumer, None)  # the transaction records it
-        for instance, record in batch.statics.items():
-            view.statics[instance] = record, -1
+        batch.note_statics()
         for instance in batch.left_out:
             self._scheduler.warn(
                 f"static member {instance}: its record is too large, its partitions will not wait for it"
@@ -215,19 +217,23 @@ class Moving:
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
         """Find out why nothing was written, and send the rest again."""
+        batch.forget_statics()
         for consumer, sent in batch.commands:
             member = self._view.members.get(consumer)
             if member is not None:
                 member.pending = [pending for pending in member.pending if pending.command is not sent]
                 self._unsent(member)
-        index = reply.index
-        if index is not None and index >= batch.first_index and reply.refusal not in RACES:
-            self._leave_out_for_now(batch.commands[index - batch.first_index][0])
-        elif index is not None and index >= batch.first_index:
-            consumer = batch.commands[index - batch.first_index][0]
-            self._note_without_channel(consumer)
-            self._report(facts.OwnersInDoubt(consumer))
-        elif index == GROUP_INDEX and reply.refusal in RACES:
+        concerned, topic = batch.concerned(reply.index)
+        is_race = reply.refusal in RACES
+        if concerned is not None and not is_race:
+            self.leave_out(concerned)
+            self._left_out.leave_out(concerned, batch.path(reply.index))
+        elif topic is not None and not is_race:
+            self._left_out.bar(topic)
+        elif concerned is not None and batch.is_command(reply.index):
+            self._note_without_channel(concerned)
+            self._report(facts.OwnersInDoubt(concerned))
+        elif reply.index == GROUP_INDEX and is_race:
             self._report(facts.SettingsInDoubt())
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
             self._report(facts.Outdated())
@@ -242,24 +248,14 @@ class Moving:
             self._report(facts.LetGo(self._view.refresh(consumer)))
             self.expect_readable(member)
 
-    def _leave_out_for_now(self, consumer: str) -> None:
-        """Leave out, for a while, a consumer whose commands ZooKeeper refuses, so that the others continue."""
-        self.leave_out(consumer)
-        member = self._view.members.get(consumer)
-        if member is not None:
-            at_us = self._scheduler.now.mono_us + pause_us(member.refused_tries)
-            member.refused_tries += 1
-            member.is_refused = True
-            self._view.touch(consumer)
-            self._scheduler.wake(("refused", consumer), at_us, self._try_again, consumer)
-            self._report(facts.Changed("member-refused", consumer))
-
-    def _try_again(self, consumer: str) -> None:
-        member = self._view.members.get(consumer)
-        if member is not None:
-            member.is_refused = False
-            self._view.touch(consumer)
+    def _serve_again(self) -> None:
+        """Continue the plan with what was left out of it; without one, make another."""
+        if self.plan is None:
             self._report(facts.Changed("retry"))
+            return
+        self._serve_all(self.plan)
+        self.advance()
+        self._report(facts.Advanced())
 
     def _unsent(self, member: Member) -> None:
         """Forget a command that was refused or cancelled; its partitions are sent again if the plan still needs it."""

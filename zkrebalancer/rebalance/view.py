@@ -250,6 +250,7 @@ class GroupView:
     is_recorded: bool = True  # whether the records of what was given to its members are reliable
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
+    barred: set[str] = field(default_factory=set)  # topics that get no start: ZooKeeper refuses their marks
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -269,7 +270,7 @@ class GroupView:
         other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
         for consumer in other.members.keys() & self.members.keys():
             member, before = other.members[consumer], self.members[consumer]
-            member.failed_tries = before.failed_tries
+            member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
             member.registration = member.registration or before.registration
         for known in fields(self):
             setattr(self, known.name, getattr(other, known.name))
@@ -429,7 +430,7 @@ class GroupView:
 
     def may_start(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
-        if self.settings.starts_paused or self.is_stale(partition[0]):
+        if self.settings.starts_paused or self.is_stale(partition[0]) or partition[0] in self.barred:
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out

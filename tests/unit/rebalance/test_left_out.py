@@ -1,0 +1,97 @@
+"""ZooKeeper refuses what belongs to one consumer or one topic: the others get what is free."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.groups import events, read_paths, world_with
+from tests.support.world import GROUP, Agent, World
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.rebalance.states import REST
+
+MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
+SETTLED_MS = 20_000
+LATER_MS = 40_000  # less than the interval of reconciliations
+
+
+def a_group(mode: str) -> tuple[World, Agent]:
+    world = world_with(GroupSettings(mode=mode), partitions=6)
+    agents = [world.add_agent(client) for client in "abc"]
+    world.pass_time(5_000)
+    assert {len(owned) for owned in world.owned().values()} == {2}
+    return world, agents[0]
+
+
+def owned_counts(world: World) -> dict[str, int]:
+    return {consumer: len(owned) for consumer, owned in world.owned().items()}
+
+
+def sent(world: World) -> int:
+    return len(events(world, "command_sent"))
+
+
+@MODES
+def test_a_consumer_whose_record_is_refused_is_left_out_and_the_others_are_served(mode: str) -> None:
+    world, refused = a_group(mode)
+    denied = "", paths.given(GROUP, refused.name or ""), Right.WRITE
+    world.zk.denied.add(denied)
+    world.set_topic("t", 9)
+    world.pass_time(SETTLED_MS)
+    assert sum(owned_counts(world).values()) == 9
+
+    world.zk.denied.remove(denied)
+    world.pass_time(LATER_MS)
+    assert set(owned_counts(world).values()) == {3}
+    assert world.leader().machine.groups[GROUP].state in REST
+
+
+def test_an_eager_group_does_not_stop_for_each_try_of_a_record_that_is_refused() -> None:
+    world, refused = a_group(EAGER)
+    world.zk.denied.add(("", paths.given(GROUP, refused.name or ""), Right.WRITE))
+    world.set_topic("t", 9)
+    world.pass_time(SETTLED_MS)
+    before = sent(world)
+    world.pass_time(LATER_MS)
+    assert sent(world) == before
+
+
+@MODES
+@pytest.mark.parametrize("path_of", [paths.offsets, paths.incarnations])
+def test_a_topic_whose_mark_is_refused_is_not_started_until_it_can_be_stored(mode: str, path_of: object) -> None:
+    assert callable(path_of)
+    world, _agent = a_group(mode)
+    denied = "", path_of(GROUP), Right.CREATE
+    world.zk.denied.add(denied)
+    world.set_topic("u", 3)
+    world.add_agent("d", {"t": 1, "u": 1})
+    world.pass_time(SETTLED_MS)
+    assert sum(owned_counts(world).values()) == 6
+    before = sent(world)
+    world.pass_time(LATER_MS)
+    assert sent(world) == before
+
+    world.zk.denied.remove(denied)
+    world.pass_time(LATER_MS)
+    assert sum(owned_counts(world).values()) == 9
+    assert sent(world) - before <= 2  # the starts of the topic, and no stop before them
+    assert world.leader().machine.groups[GROUP].state in REST
+
+
+@MODES
+def test_a_static_member_whose_record_is_refused_is_left_out_and_the_others_are_served(mode: str) -> None:
+    world, _agent = a_group(mode)
+    denied = "", paths.static(GROUP), Right.CREATE
+    world.zk.denied.add(denied)
+    world.add_agent("s", instance_id="i")
+    world.set_topic("t", 9)
+    world.pass_time(SETTLED_MS)
+    before, read = len(events(world, "rebalance_planned")), read_paths(world)
+    world.pass_time(LATER_MS)
+    assert paths.static(GROUP) not in read  # the group is not read again: the leader knows that there is no record
+    assert len(events(world, "rebalance_planned")) - before < 10  # the pauses between the tries grow
+
+    world.zk.denied.remove(denied)
+    world.pass_time(LATER_MS)
+    assert sorted(owned_counts(world).values()) == [2, 2, 2, 3]
