@@ -10,7 +10,7 @@ import contextlib
 import logging
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from socket import SHUT_RDWR
 from typing import Any, Protocol
@@ -43,6 +43,10 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
+# Larger requests that are answered here need room, and the client's login: from each client, as much is read anyway.
+MAX_SMALL_BYTES = PIECE_BYTES
+MAX_LARGE_BYTES = 256 << 20  # of larger requests, of all connections together
+MAX_ARRIVAL_S = 60.0  # how long a large request may take to arrive: meanwhile it uses the room of others
 PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
 # How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
 # limit nobody would notice that the client is gone while the broker hangs.
@@ -56,11 +60,31 @@ _INT32 = struct.Struct(">i")
 _log = logging.getLogger(__name__)
 
 
+class Room:
+    """The memory for large requests of all connections together: anybody may connect."""
+
+    def __init__(self) -> None:
+        """Start with no request."""
+        self._used = 0
+
+    @contextlib.contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Use room for a request. Raises FrameError if there is none."""
+        if self._used + size > MAX_LARGE_BYTES:
+            raise FrameError(f"no room for a request of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
+        self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+
+
 class Desk(Protocol):
     """What a connection needs of its gateway."""
 
     served: Mapping[int, Versions]
     asks_for_rights: bool  # whether to check a client's rights at the broker where it has logged in
+    room: Room
     metrics: Metrics
     api_versions: dict[int, bytes]  # known version of ApiVersions -> the last answer, as clients get it
 
@@ -113,6 +137,7 @@ class Connection:
         self._progress = Event()  # an answer was passed on, or no more will come
         self._is_broken = False  # the broker's side has ended
         self._rights = Rights(self._ask)
+        self._has_logged_in = False  # as far as it was asked for
         self._last_question = 0
         self._since_us = 0  # the present request has not arrived before
 
@@ -156,11 +181,8 @@ class Connection:
         if size < _BEGIN.size:
             raise FrameError(f"a request of {size} bytes has no header")
         key, version, correlation_id = _BEGIN.unpack_from(self._reader.peek(_BEGIN.size))
-        if key in self._desk.served:
-            header, content = self._decoded(size)
-            self._answer(header, content)
-        elif key == FIND_COORDINATOR:
-            self._find_coordinator(size)
+        if key in self._desk.served or key == FIND_COORDINATOR:
+            self._handle_here(key, size)
         elif key == API_VERSIONS and version not in message("ApiVersionsRequest").versions:
             self._reader.take(size)
             self._send(_INT32.pack(correlation_id) + rewriting.unsupported_api_versions())
@@ -172,9 +194,26 @@ class Connection:
         else:
             self._relay(size, _Unanswered(key, version, correlation_id))
 
-    def _decoded(self, size: int) -> tuple[Header, bytes]:
+    def _handle_here(self, key: int, size: int) -> None:
+        handle = self._find_coordinator if key == FIND_COORDINATOR else self._answer
+        if size <= MAX_SMALL_BYTES:
+            handle(*self._decoded(size))
+            return
         if size > MAX_DECODED_BYTES:
             raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
+        self._require_login()
+        with self._desk.room.hold(size):
+            with gevent.Timeout(MAX_ARRIVAL_S, TimeoutError(f"no whole request within {MAX_ARRIVAL_S:g} s")):
+                header, content = self._decoded(size)
+            handle(header, content)
+
+    def _require_login(self) -> None:
+        """Ask the broker something, which it answers only to a client that has logged in; else raises EOFError."""
+        if self._desk.asks_for_rights and not self._has_logged_in:
+            self._ask("Metadata", 9, {"topics": [], "allow_auto_topic_creation": False})
+            self._has_logged_in = True
+
+    def _decoded(self, size: int) -> tuple[Header, bytes]:
         content = self._reader.take(size)
         header, end = codec.decode_header(content)
         return header, content[end:]
@@ -193,8 +232,7 @@ class Connection:
         self._note_time()
         self._send_answer(header, answer)
 
-    def _find_coordinator(self, size: int) -> None:
-        header, content = self._decoded(size)
+    def _find_coordinator(self, header: Header, content: bytes) -> None:
         fields = codec.decode("FindCoordinatorRequest", header.version, content, MAX_REQUEST_ELEMENTS)
         if fields["key_type"] != GROUP_KEY_TYPE:
             request = codec.encode_header(header) + content

@@ -20,7 +20,7 @@ from gevent.ssl import SSLContext
 from zkrebalancer.gateway import metrics
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.connection import Connection
+from zkrebalancer.gateway.connection import Connection, Room
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, name_of, prepare
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups, now_ms
@@ -111,6 +111,7 @@ class Gateway:
         self._closed_slots: set[int] = set()  # whose port cannot be opened
         self._learn_again_us = 0  # not before that, a broker without port is looked after
         self._connections = Pool(MAX_CONNECTIONS)
+        self.room = Room()
         self._complaints = Complaints()
         self._joined = Event()  # set once this gateway is listed in ZooKeeper
         self._waiting = ""  # for the end of a restore

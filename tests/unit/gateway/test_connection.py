@@ -18,7 +18,7 @@ from gevent.ssl import SSLContext
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import connection, security
 from zkrebalancer.gateway.addresses import Addresses, Node
-from zkrebalancer.gateway.connection import Connection
+from zkrebalancer.gateway.connection import Connection, Room
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.frames import FrameReader, framed
 from zkrebalancer.gateway.links import KEYS
@@ -40,8 +40,10 @@ class Desk:
 
     def __init__(self, broker: tuple[str, int], upstream: security.Upstream, *, asks_for_rights: bool) -> None:
         self.metrics = Metrics()
+        self.room = Room()
         self.api_versions: dict[int, bytes] = {}
         self.since_us: list[int] = []  # of the requests so far
+        self.complaints: list[str] = []
         self.answers = Event()
         self.answers.set()
         self.asks_for_rights = asks_for_rights
@@ -57,7 +59,8 @@ class Desk:
     def connect(self, _broker_id: int | None) -> socket:
         return self._dialer.dial_any([self._broker])
 
-    def note_malformed(self, _client_host: str, _error: Exception) -> None:
+    def note_malformed(self, _client_host: str, error: Exception) -> None:
+        self.complaints.append(str(error))
         self.metrics.malformed += 1
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
@@ -302,3 +305,64 @@ def test_a_client_that_neither_goes_on_nor_goes_away_is_disconnected(
     wire = connect(lambda _header, _content: b"")
     wire.client.sendall(begin)
     assert wire.received() == b""
+
+
+BEAT = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
+LARGE_BEGIN = (1 << 20).to_bytes(4, "big") + codec.encode_header(Header(KEYS["Heartbeat"], 3, 5, "c"))
+
+
+@pytest.mark.parametrize("has_logged_in", [False, True])
+def test_a_large_request_is_read_only_from_a_client_that_has_logged_in(
+    connect: Open, monkeypatch: pytest.MonkeyPatch, *, has_logged_in: bool
+) -> None:
+    """In `Connection._handle_here`, do not require it: anybody could fill the memory with beginnings of requests."""
+    monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
+    asked: list[int] = []
+
+    def broker(header: Header, content: bytes) -> bytes | None:
+        asked.append(header.api_key)
+        if header.api_key != KEYS["Metadata"]:
+            return member(header, content)
+        return b"\0" + codec.encode("MetadataResponse", 9, {"brokers": [], "topics": []}) if has_logged_in else None
+
+    wire = connect(broker, asks_for_rights=True)
+    if not has_logged_in:
+        wire.client.sendall(LARGE_BEGIN)
+        assert wire.received() == b""
+        wire.served.get(timeout=WAIT_S)
+        assert asked == [KEYS["Metadata"]]
+        return
+    assert [wire.heartbeat()["error_code"] for _ in range(3)] == [0, 0, 0]
+    assert asked.count(KEYS["Metadata"]) == 1
+
+
+def test_large_requests_have_limited_room_together(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Room.hold`, count nothing, or never give the room back."""
+    monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
+    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 1 << 20)
+    wire, other = connect(member), connect(member)
+    other.desk.room = wire.desk.room
+    other.client.sendall(LARGE_BEGIN)
+    while not wire.desk.room._used:
+        gevent.sleep(0)
+    wire.send(KEYS["Heartbeat"], 3, BEAT)
+    assert wire.received() == b""
+    assert [text.partition(" of ")[0] for text in wire.desk.complaints] == ["no room for a request"]
+    other.client.shutdown(SHUT_RDWR)
+    other.served.get(timeout=WAIT_S)
+    again = connect(member)
+    again.desk.room = wire.desk.room
+    assert [again.heartbeat()["error_code"] for _ in range(3)] == [0, 0, 0]
+    assert wire.desk.room._used == 0
+
+
+def test_a_large_request_that_does_not_arrive_uses_room_for_a_limited_time(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection._handle_here`, wait as long as bytes arrive: a few clients could use up the room for ever."""
+    monkeypatch.setattr(connection, "MAX_ARRIVAL_S", 0.05)
+    wire = connect(member)
+    wire.client.sendall(LARGE_BEGIN)
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+    assert wire.desk.room._used == 0
