@@ -190,13 +190,14 @@ class TopicReset:
     def _deleted(self, reply: Reply, chunk: _Chunk, incarnation: str | None, operations: list[Operation]) -> None:
         topic = chunk.topic
         if isinstance(reply, Refused) and not _is_race(reply, operations, chunk):
+            is_progress = False
             if reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
                 self._scheduler.note_refused(operations[reply.index], reply.refusal)  # for others that is a race
-                if len(self._undeletable) < MAX_UNDELETABLE:
-                    self._undeletable[topic, operations[reply.index].path.rpartition("/")[2]] = False
+                is_progress = self._is_new_undeletable(topic, operations[reply.index].path.rpartition("/")[2])
             self._under_way.discard(topic)  # what has to be deleted may be something else by then
-            at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
-            self._tries[topic] += 1
+            tries = 0 if is_progress else self._tries[topic]
+            self._tries[topic] = tries + 1
+            at_us = self._scheduler.now.mono_us + pause_us(tries)
             self._scheduler.wake(("reset", topic), at_us, self.maybe_begin)
             return
         self._tries.pop(topic, None)
@@ -213,12 +214,22 @@ class TopicReset:
         self._under_way.discard(topic)
         if isinstance(reply, Refused):
             self._report(facts.Outdated())
-        elif incarnation is None:
+            return
+        for known in [key for key in self._undeletable if key[0] == topic]:
+            del self._undeletable[known]
+        if incarnation is None:
             self._view.incarnations.pop(topic, None)
             self._view.recorded_incarnations.pop(topic, None)
         else:
             self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = incarnation
             self._report(facts.Changed("topic-recreated", topic))
+
+    def _is_new_undeletable(self, topic: str, name: str) -> bool:
+        """Note a node that has foreign nodes below it; return whether the next try gets further."""
+        is_new = (topic, name) not in self._undeletable and len(self._undeletable) < MAX_UNDELETABLE
+        if is_new:
+            self._undeletable[topic, name] = False
+        return is_new and topic in self._view.topics
 
     def _place_made(self, reply: Reply, topic: str) -> None:
         if reply == Refused(Refusal.NO_NODE, 0):  # the group is gone
@@ -237,9 +248,8 @@ class TopicReset:
             self._copies.look()
 
     def reset(self) -> None:
-        """Forget what was in progress, because the group is read anew, which shows it."""
+        """Forget what was in progress, because the group is read anew, which shows it; not what is in the way."""
         self._under_way.clear()
-        self._undeletable.clear()
         self._is_renaming = False
         self._copies.reset()
 

@@ -133,3 +133,24 @@ def test_of_many_nodes_that_make_no_sense_only_the_first_are_logged() -> None:
     assert len([text for text in world.warnings if "ghost-" in text]) == MAX_PROBLEMS_LOGGED
     assert [text for text in world.warnings if f"{100 - MAX_PROBLEMS_LOGGED} more nodes cannot be read" in text]
     world.assert_settled()
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_a_topic_made_anew_is_served_soon_although_many_of_its_former_offsets_cannot_be_deleted(
+    is_read_again: bool,
+) -> None:
+    """In `TopicReset._deleted`, lengthen each pause; in `reset`, forget what is in the way."""
+    count = 30
+    world = world_with(GroupSettings(), "a", partitions=count)
+    for number in range(count):
+        make_below(world, f"{paths.offsets(GROUP, 't')}/{number}")
+    world.set_topic("t", count, "id-1")
+    world.delete_topic("t")
+    world.pass_time(1_000)
+    world.set_topic("t", count, "id-2")
+    for _ in range(count):
+        world.pass_time(1_000)
+        if is_read_again:
+            world.leader().machine.groups[GROUP].load("outdated")
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == count
