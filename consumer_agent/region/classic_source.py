@@ -6,7 +6,6 @@ until the region has placed it.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -102,11 +101,9 @@ class ClassicSource:
     def poll(self, timeout_s: float) -> list[Message]:
         """Return queued records, at most `max_poll_records`."""
         self._start()
-        deadline_s = time.monotonic() + timeout_s
+        self._flows = True
+        self._changed.wait_until(lambda: self._queue or self._failure is not None, timeout_s)
         with self._changed.lock:
-            self._flows = True
-            while not self._queue and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
-                self._changed.wait(left_s)
             self._known = self.rebalances
             count = min(len(self._queue), self._max_poll_records)
             self._batch = list(islice(self._queue, count))
@@ -118,9 +115,8 @@ class ClassicSource:
     def poll_nothing(self, timeout_s: float) -> None:
         """Let the event thread look after the group, without records."""
         self._start()
-        with self._changed.lock:
-            self._flows = False
-            self._changed.wait(timeout_s)
+        self._flows = False
+        self._changed.wait_for_change(self._changed.changes, timeout_s)
         self._raise_failure()
 
     def catch_up(self) -> None:
@@ -140,11 +136,11 @@ class ClassicSource:
 
     def finish(self) -> None:
         """Note the offsets of the last batch, as those of the next records."""
-        batch, self._batch = self._batch, []
         with self._changed.lock:
-            for message in batch:
+            for message in self._batch:
                 if _place(message) in self._positions:
                     self._positions[_place(message)] = _offset(message) + 1
+        self._batch = []  # last: a signal's handler may raise at any point
 
     def drained(self) -> None:
         """Commit what was processed, for tools that show lag; a reset never begins there, so a failure is logged."""
@@ -181,12 +177,9 @@ class ClassicSource:
                 task()
                 done.append(True)
 
-        deadline_s = time.monotonic() + TASK_TIMEOUT_S
         try:
-            with self._changed.lock:
-                self._tasks.append(run)
-                while not done and self._failure is None and (left_s := deadline_s - time.monotonic()) > 0:
-                    self._changed.wait(left_s)
+            self._tasks.append(run)
+            self._changed.wait_until(lambda: done or self._failure is not None, TASK_TIMEOUT_S)
         except BaseException:  # a signal's: done later, it would move what the application has read by then
             cancelled.append(True)
             raise

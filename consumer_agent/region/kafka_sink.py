@@ -25,6 +25,7 @@ from consumer_agent.errors import ConsumerStateError
 from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.kafka.tokens import Tokens
 from consumer_agent.kafka_config import TOKEN
+from consumer_agent.membership.offset_books import MARK_PREFIX
 from consumer_agent.records import Record
 from consumer_agent.region.at_once import CallsAtOnce
 from consumer_agent.region.sink import Advance, Claim, Row, settled
@@ -74,7 +75,7 @@ class KafkaSink:
             self._settings[TOKEN] = Tokens(kafka[TOKEN])
         try:
             self._admin = GroupAdmin(self._settings)
-            self._admin.open()
+            CallsAtOnce([self._admin.open]).do()
         except KafkaException as error:
             raise ConfigurationError(f"KafkaSink: {error.args[0].str()}") from None
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -130,6 +131,7 @@ class KafkaSink:
 
         Raises:
             ConsumerStateError: the sink is closed, or of the process before a fork.
+            ConfigurationError: there are too many partitions, or another group has the name of this one's progress.
             KafkaException: of Kafka, also if another consumer claims the same partition right now.
 
         """
@@ -141,7 +143,7 @@ class KafkaSink:
         wanted = [claim for claim in claims if settled(claim, stored.get(claim.partition)) is not None]
         if len({*self._lanes, *(claim.partition for claim in wanted)}) > MAX_PRODUCERS:
             raise ConfigurationError(f"KafkaSink: more than {MAX_PRODUCERS} partitions; use more consumers")
-        self._consumer_of(group)  # here, not once in each thread
+        self._at_once([partial(self._consumer_of, group)])  # once, not in each of the next threads
         made = self._at_once([partial(self._new_producer, group, claim) for claim in wanted])
         producers = dict(zip(wanted, made, strict=True))
         stored = self._read(group, [claim.partition for claim in wanted], awaits_end=True)
@@ -255,7 +257,8 @@ class KafkaSink:
 
         def ask() -> None:
             asked = [ConsumerGroupTopicPartitions(_progress_of(group), wanted)]
-            answer = self._admin.ask("list_consumer_group_offsets", asked, TIMEOUT_S, require_stable=awaits_end)
+            send = partial(self._admin.ask, "list_consumer_group_offsets", asked, TIMEOUT_S, require_stable=awaits_end)
+            (answer,) = self._at_once([send])
             found[:] = answer.result(2 * TIMEOUT_S).topic_partitions
             for one in found:
                 if one.error is not None:
@@ -263,6 +266,9 @@ class KafkaSink:
 
         if wanted:
             _repeat(ask, PASSING_FOR_READS)
+        if any((one.metadata or "").startswith(MARK_PREFIX) for one in found):
+            taken = f"Kafka has offsets of a consumer group {_progress_of(group)}"
+            raise ConfigurationError(f"KafkaSink: {taken}, where the progress of {group}'s region would be: rename one")
         return {(one.topic, one.partition): _decoded(one) for one in found if one.offset >= 0}
 
     def _consumer_of(self, group: str) -> KafkaConsumer:

@@ -38,6 +38,7 @@ class PartitionStates:
         self._stored: dict[TopicPartition, int | None] = {}  # next offsets of the copies that are valid
         self._restored: dict[TopicPartition, int] = {}  # generations of the partitions whose state was restored
         self._given_up: dict[TopicPartition, tuple[int, int]] = {}  # their generations, and next offsets of the copies
+        self._begins: dict[TopicPartition, tuple[int, int]] = {}  # generations, and where each partition began in it
         self._batch = Batch()
         self._is_given = True  # the application got the batch
         self._due_s = time.monotonic() + every_s
@@ -151,9 +152,27 @@ class PartitionStates:
             return  # the others are lost: `on_lost` follows
         self._stored.update(committed)
         self._processed.update({tp: positions[tp] for tp in partitions if tp in positions})
-        self._handlers.reset(Checkpoint(offsets=committed | self._copies_of(partitions, generations)))
+        copies = committed | self._copies_of(partitions, generations)
+        self._handlers.reset(Checkpoint(offsets=copies))
+        self._continue_at(self._behind(copies, generations, positions))
         self._restored |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
         self.figures.resets.note(now_ms() - begun_ms)
+
+    def _behind(
+        self,
+        copies: Mapping[TopicPartition, int | None],
+        generations: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """Return where to continue instead of behind records that no copy has.
+
+        A signal's exception has kept `on_revoke` from storing their state, and then the move was cancelled.
+        """
+        known = {tp: one for tp, one in self._begins.items() if one[0] == generations.get(tp)}
+        new = copies.keys() & generations.keys() & positions.keys()
+        self._begins = {tp: (generations[tp], positions[tp]) for tp in new} | known
+        wanted = {tp: self._begins[tp][1] if at is None else at for tp, at in copies.items() if tp in self._begins}
+        return {tp: at for tp, at in wanted.items() if positions.get(tp, at) != at}
 
     def _copies_of(
         self, partitions: list[TopicPartition], generations: Mapping[TopicPartition, int]
@@ -222,6 +241,12 @@ class PartitionStates:
 
     def _restore(self, offsets: Mapping[TopicPartition, int | None], positions: Mapping[TopicPartition, int]) -> None:
         self._handlers.reset(Checkpoint(offsets=offsets))
+        self._continue_at(positions)
+        self._is_torn = False
+
+    def _continue_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if not positions:
+            return
         self._processed.update(positions)
         self._consumer.seek(positions)
         shared = self._frontend.shared
@@ -229,4 +254,3 @@ class PartitionStates:
             for tp, at in positions.items():  # else what was finished further on would be committed
                 with suppress(CommitFailedError):  # it is lost: `on_lost` follows
                     shared.buffer.finish_at({tp: Finished(at)})
-        self._is_torn = False

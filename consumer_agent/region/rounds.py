@@ -166,14 +166,21 @@ class Rounds:
 
     def _note_source(self) -> None:
         """Tell the member what the consumer's callbacks have reported."""
-        source = self._source
-        if source.has_lost:
-            source.has_lost, self._seen = False, None
-            self.member.lost("partitions were lost")
-        if source.was_revoked:
-            source.was_revoked = False
-            if self.member.revoked():
-                self._seen = None
+        source, lost, revoked = self._source, self._source.has_lost, self._source.was_revoked
+        try:
+            if lost:
+                source.has_lost, self._seen = False, None
+                self.member.lost("partitions were lost")
+            if revoked:
+                source.was_revoked = False
+                if self.member.revoked():
+                    self._seen = None
+        except BaseException:  # a signal's: it is told again
+            if lost:
+                source.has_lost = True
+            if revoked:
+                source.was_revoked = True
+            raise
         self.figures.rebalances = source.rebalances
 
     def checkpoint(self, timeout_s: float) -> bytes:
@@ -276,6 +283,7 @@ class Rounds:
 
     def _leave(self) -> None:
         """Make the last checkpoint; the region knows then that this member goes."""
+        self._source.catch_up()
         self.member.leave()
         self._seen = None
         deadline_s = time.monotonic() + DEFAULT_CLOSE_S

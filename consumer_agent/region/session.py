@@ -6,7 +6,6 @@ the leader cannot have noticed that the member is lost: records are returned onl
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -116,12 +115,10 @@ class RegionSession:
     def perform(self, calls: Sequence[Call]) -> list[Reply]:
         """Perform calls, pipelined; replies that do not come are those of a broken connection."""
         task = _Task(calls, [None] * len(calls), len(calls))
-        deadline_s = time.monotonic() + self._call_timeout_s
         with self.changed.lock:
             self._tasks.append(task)
             self._wake()
-            while task.missing and self._is_running and (left_s := deadline_s - time.monotonic()) > 0:
-                self.changed.wait(left_s)
+        self.changed.wait_until(lambda: not (task.missing and self._is_running), self._call_timeout_s)
         return [reply or LOST for reply in task.replies]
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ threads add with `send`. Nothing is decided here.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -105,13 +104,9 @@ class MachineThread:
             raise ConsumerError(f"the machine thread cannot work: {self._failure}") from self._failure
 
     def _wait_for_begin(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        with self._wake_lock.lock:
-            while not self._is_started and self._failure is None:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
-                self._wake_lock.wait(left_s)
+        has_begun = self._wake_lock.wait_until(lambda: self._is_started or self._failure is not None, START_TIMEOUT_S)
+        if not has_begun:
+            raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
 
     def send(self, event: Event) -> None:
         """Send the state machine an event, from any thread; events after its end are dropped."""

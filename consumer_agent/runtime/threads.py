@@ -99,7 +99,10 @@ class Condition:
                 self.lock.release()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Release the lock until `notify` or the timeout, then acquire it again."""
+        """Release the lock until `notify` or the timeout, then acquire it again.
+
+        Not for the application's thread: if a signal's exception ends that, an error about the lock takes its place.
+        """
         waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()
         wake = waiter.wake
         self._waiting.append(wake)
@@ -131,6 +134,20 @@ class Condition:
                     self._waiting.remove(wake)
             waiter.close()
 
+    def wait_until(self, is_so: Callable[[], object], timeout_s: float) -> bool:
+        """Wait until `is_so` holds, no longer than this; return whether it does. As `wait_for_change` otherwise.
+
+        Whoever makes it so calls `notify` after that.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            changes, left_s = self.changes, deadline_s - time.monotonic()
+            if is_so():
+                return True
+            if left_s <= 0:
+                return False
+            self.wait_for_change(changes, left_s)
+
 
 class Thread:
     """A thread of the operating system; the program ends without waiting for it."""
@@ -141,7 +158,7 @@ class Thread:
         self._name = name
         self._is_patched = _is_patched()  # then a thread of `threading` would be a greenlet
         self._python_thread = None if self._is_patched else self._new_thread()
-        self._ended = Condition(new_lock())
+        self._ended = Condition(new_reentrant_lock())  # for signals' handlers
         self.ident: int | None = None  # while it runs
         self.is_alive = self.has_begun = False
         self._is_in_doubt = False  # whether an interrupt has come before or after the thread was started
@@ -168,13 +185,10 @@ class Thread:
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has ended, but no longer than this."""
-        deadline_s = time.monotonic() + timeout_s
         with self._ended.lock:
             if self._is_in_doubt and not self.has_begun:
                 self.is_alive = False
-            while self.is_alive and time.monotonic() < deadline_s:
-                self._ended.wait(deadline_s - time.monotonic())
-            is_at_its_end = not self.is_alive
+        is_at_its_end = self._ended.wait_until(lambda: not self.is_alive, timeout_s)
         if is_at_its_end and self._python_thread is not None and self._python_thread.ident is not None:
             self._python_thread.join(timeout_s)
 

@@ -128,6 +128,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *AGENT_SURFACE,
         "consumer_agent.kafka.group_admin",  # the progress of a sink in Kafka
         "consumer_agent.kafka.tokens",  # the same
+        "consumer_agent.membership.offset_books",  # the marks of groups whose offsets are in Kafka
         "consumer_agent.runtime",
         "zkrebalancer.protocol",
         "zkrebalancer.region",

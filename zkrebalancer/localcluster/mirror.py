@@ -40,7 +40,7 @@ from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock, http_server
 from zkrebalancer.runtime.http_server import Pages
-from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
+from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors, new_client
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 from zkrebalancer.runtime.zk import BlockingZk
@@ -228,12 +228,12 @@ class Mirror:
         """Mirror until interrupted, one round every interval.
 
         Raises:
-            ConfigurationError: it cannot listen at the address for HTTP.
+            ConfigurationError: it cannot listen at the address for HTTP, or librdkafka refuses a setting.
             ZooKeeperUnavailableError, ChrootMissingError: at the start only; later errors are logged and retried.
 
         """
         errors = ConnectionErrors()
-        admin = AdminClient(errors.settings(self._kafka))
+        admin = new_client(AdminClient, errors.settings(self._kafka))
         pages = Pages(self.health, registry(self._seen))
         server = None if self._http is None else http_server.serve(self._http, pages)
         try:

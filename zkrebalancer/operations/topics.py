@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from zkrebalancer.protocol.errors import RebalancerError
-from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
+from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors, new_client
 
 REQUEST_TIMEOUT_S = 10.0
 VISIBLE_TIMEOUT_S = 15.0  # until every partition of a new topic has a leader
@@ -42,11 +42,12 @@ def create_topic(kafka: Mapping[str, str], topic: str, partitions: int, replicat
     """Create a topic and return when each of its partitions has a leader.
 
     Raises:
+        ConfigurationError: librdkafka refuses a setting.
         TopicError: Kafka does not answer, rejects the topic (it may exist), or elects no leader in time.
 
     """
     errors = ConnectionErrors()
-    admin = AdminClient(errors.settings(kafka))
+    admin = new_client(AdminClient, errors.settings(kafka))
     wanted = [NewTopic(topic, num_partitions=partitions, replication_factor=replication)]
     try:
         admin.create_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)[topic].result(2 * REQUEST_TIMEOUT_S)
@@ -66,12 +67,13 @@ def produce(kafka: Mapping[str, str], topic: str, values: Iterable[bytes], per_s
     for the acknowledgement of the records that it has sent.
 
     Raises:
+        ConfigurationError: librdkafka refuses a setting.
         TopicError: Kafka does not answer, the topic does not exist, or records were not acknowledged.
 
     """
     errors = ConnectionErrors()
     settings = {"linger.ms": 5, **errors.settings(kafka), "message.timeout.ms": DELIVERY_TIMEOUT_MS}
-    producer = Producer(settings)
+    producer = new_client(Producer, settings)
     partitions = _partition_count(producer, kafka, topic, errors)
     began_s = time.monotonic()
     failures: list[str] = []

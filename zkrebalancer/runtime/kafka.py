@@ -6,13 +6,16 @@ reached, or authentication fails, librdkafka's calls report a timeout only; the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from zkrebalancer.protocol.errors import ConfigurationError
+
 BOOTSTRAP = "bootstrap.servers"
+T = TypeVar("T")
 # librdkafka's limit of each request to a group's coordinator, the longest that it takes. The caller has to close the
 # client before: librdkafka aborts the process if it ends a request itself and the coordinator comes back later
 # (`eonce->refcnt > 0`, librdkafka#4605, up to 2.16 at least).
@@ -31,6 +34,20 @@ def fault(settings: Mapping[str, str]) -> str | None:
     except TypeError as error:  # a key that expects a callback
         return str(error)
     return None
+
+
+def new_client(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+    """Make a client of this kind.
+
+    Raises:
+        ConfigurationError: librdkafka refuses a setting that `fault` did not see: one that only this kind looks at, or
+            a file that has changed since.
+
+    """
+    try:
+        return kind(dict(settings))
+    except KafkaException as error:
+        raise ConfigurationError(f"no client of Kafka at {settings[BOOTSTRAP]}: {error.args[0].str()}") from None
 
 
 class ConnectionErrors:

@@ -179,7 +179,7 @@ class Kafka:
         return any(producer.is_open for producer in self.current.values())
 
     def patched(self) -> Any:
-        """Return a context manager, of the sink's module only: an interrupt may keep it from ending."""
+        """Return a context manager, of the sink's module only. Its beginning and end may not be interrupted."""
         return mock.patch.multiple(
             "consumer_agent.region.kafka_sink",
             Producer=lambda settings: Producer(self, settings["transactional.id"]),

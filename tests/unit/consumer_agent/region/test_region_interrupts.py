@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from unittest import mock
 
@@ -16,7 +16,14 @@ from consumer_agent.region import ConsistentRegion, KafkaSink
 from consumer_agent.region.postgres_sink import PostgresSink
 from consumer_agent.runtime.notices import Tell
 from tests.unit.consumer_agent.region.servers import Connection, Kafka, Postgres
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, Signal, interrupted_at_each_point
+from tests.unit.consumer_agent.runtime.interrupts import (
+    COUNT,
+    PARTITION,
+    Setting,
+    Signal,
+    interrupted_at_each_point,
+    uninterrupted,
+)
 from zkrebalancer.protocol.calls import Call, Done, Reply
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.roles import Phase
@@ -131,12 +138,18 @@ class KafkaSetting(RegionSetting):
             self.kafka_sink = KafkaSink({})
 
     def one_batch(self) -> None:
-        with self.kafka.patched():
-            super().one_batch()
+        self._patched(super().one_batch)
 
     def all_batches(self) -> None:
-        with self.kafka.patched():
-            super().all_batches()
+        self._patched(super().all_batches)
+
+    def _patched(self, call: Callable[[], None]) -> None:
+        patch = self.kafka.patched()
+        try:
+            uninterrupted(patch.__enter__)
+            call()
+        finally:
+            uninterrupted(patch.__exit__, None, None, None)
 
     def sink(self) -> Any:
         return self.kafka_sink

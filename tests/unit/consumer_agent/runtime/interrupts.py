@@ -111,7 +111,23 @@ def _has_points(frame: FrameType, *, is_called: bool = False) -> bool:
     """Leave out the test's own calls, and thousands of points in code that changes nothing."""
     code = frame.f_code
     is_test = is_called and code.co_filename.startswith(HERE)
-    return not is_test and code.co_name != "_code_of" and not code.co_filename.endswith(CHANGING_NOTHING)
+    return (
+        not is_test
+        and code.co_name not in {"_code_of", "uninterrupted"}
+        and not code.co_filename.endswith(CHANGING_NOTHING)
+    )
+
+
+def uninterrupted(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Call what another thread or process would do, or the test itself."""
+    profile, trace = sys.getprofile(), sys.gettrace()
+    sys.setprofile(None)
+    sys.settrace(None)
+    try:
+        return call(*arguments, **options)
+    finally:
+        sys.settrace(trace)
+        sys.setprofile(profile)
 
 
 class Signal(Interrupt):

@@ -140,8 +140,8 @@ def test_a_start_that_ctrl_c_ends_before_its_thread_works_leaves_none() -> None:
     ):
         consumer = Consumer(CONFIG)
         consumer.subscribe(["orders"])
-        interrupt = mock.Mock(monotonic=mock.Mock(side_effect=KeyboardInterrupt))
-        with mock.patch("consumer_agent.runtime.machine_thread.time", interrupt), pytest.raises(KeyboardInterrupt):
+        waiting = "consumer_agent.runtime.machine_thread.MachineThread._wait_for_begin"
+        with mock.patch(waiting, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             consumer.poll(DEADLINE_S)
         late = [thread for thread in set(threading.enumerate()) - before if thread.name == "consumer-agent-machine"]
         released.set()

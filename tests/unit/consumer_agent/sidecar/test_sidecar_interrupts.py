@@ -26,7 +26,15 @@ from consumer_agent.sidecar.dead_letters import LetterFile
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 from tests.support.deadlines import WITHIN_S
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Interrupt, Interrupted, Setting, Signal
+from tests.unit.consumer_agent.runtime.interrupts import (
+    COUNT,
+    PARTITION,
+    Interrupt,
+    Interrupted,
+    Setting,
+    Signal,
+    uninterrupted,
+)
 
 BAD = 3  # the record that the child cannot process
 PLACE = '"topic":"orders","partition":0,"offset":'
@@ -112,17 +120,6 @@ class SidecarSetting(Setting):
         assert letters in ([], [BAD])
         assert letters or finished <= BAD
         return finished
-
-
-def uninterrupted(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    profile, trace = sys.getprofile(), sys.gettrace()
-    sys.setprofile(None)
-    sys.settrace(None)
-    try:
-        return call(*arguments, **options)
-    finally:
-        sys.settrace(trace)
-        sys.setprofile(profile)
 
 
 @pytest.fixture

@@ -1,0 +1,319 @@
+"""The handler of a signal raises at any point of a region's rounds: no state doubles or lacks a record.
+
+The leader is real, on a ZooKeeper in memory; it acts whenever the member waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from consumer_agent import Batch, Consumer, consumer
+from consumer_agent.membership.events import Origin
+from consumer_agent.region import Checkpoint, ConsistentRegion, rounds
+from consumer_agent.runtime import steps
+from consumer_agent.runtime.notices import Tell
+from tests.support.world import GROUP, World
+from tests.unit.consumer_agent.region.test_region_interrupts import STRIDES, StateSetting
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, interrupted_at_each_point, uninterrupted
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Content, Create, Get, Multi, Reply
+from zkrebalancer.region import documents
+from zkrebalancer.region.documents import Merge, Order, Request
+
+MAX_WAITS = 200
+PASSING_MS = 100
+BATCH = 5
+LOOK_S = 0.06
+
+
+@cache
+def settled() -> bytes:
+    """Return a world whose consumer a-1 owns the partition; a copy of it is made faster than the world itself."""
+    world = World()
+    world.set_topic(PARTITION[0], 1)
+    world.create_group()
+    world.add_coordinator()
+    world.add_agent("a", {PARTITION[0]: 1})
+    world.pass_time(2_000)
+    return pickle.dumps(world)
+
+
+class Session:
+    """A member's session in that world. Between two calls of the member, all others act."""
+
+    failure, ends, is_fresh, order_ms, is_closed = None, 0, True, 0, False
+
+    def __init__(self) -> None:
+        self.world: World = pickle.loads(settled())  # noqa: S301  # our own
+        self.order: Order | None = None
+        self.waits = 0
+        self._session = self.world.zk.open()
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    def start(self) -> None: ...
+
+    def perform(self, calls: Sequence[Call]) -> list[Reply]:
+        replies = uninterrupted(self._performed, calls)
+        self._replies_arrive()
+        return replies
+
+    def _replies_arrive(self) -> None:
+        """Be a point at which the caller is interrupted: all is done, and the caller does not know."""
+
+    def _performed(self, calls: Sequence[Call]) -> list[Reply]:
+        replies = [self.world.zk.perform(call, self.session_id) for call in calls]
+        self.world.run()
+        self._read()
+        return replies
+
+    def wait(self, _timeout_s: float) -> None:
+        uninterrupted(self.pass_time)
+
+    def pass_time(self) -> None:
+        self.waits += 1
+        assert self.waits < MAX_WAITS, f"it waits for ever, with the order {self.order}"
+        self.world.pass_time(PASSING_MS)
+        self._read()
+
+    def _read(self) -> None:
+        found = self.world.zk.perform(Get(paths.region(GROUP, "order")))
+        order = documents.decode_order(found.content) if isinstance(found, Content) else None
+        self.order = self.order if order == self.order else order
+
+    def ask(self, kind: str) -> None:
+        """Ask the leader for something, as an operator does."""
+        path, request = paths.region(GROUP, "requests", f"{kind}-"), Request(kind, "m")
+        self.world.zk.perform(Multi((Create(path, documents.encode_request(request), sequence=True),)))
+        self.world.run()
+        self._read()
+
+    def merge(self) -> Merge | None:
+        """Return the last complete checkpoint."""
+        if self.order is None or self.order.complete is None:
+            return None
+        names = [f"{self.order.complete}.{piece}" for piece in range(self.order.pieces)]
+        nodes = self.world.zk.nodes
+        return documents.joined_merge(
+            documents.decode_merge(nodes[paths.region(GROUP, "merged", name)].content) for name in names
+        )
+
+    def complain(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def close(self) -> None:
+        self.is_closed = True
+        uninterrupted(self.world.zk.kill, self._session)
+
+
+class LedSetting(StateSetting):
+    """A member whose state is the list of the records that it has processed."""
+
+    is_announced = False
+
+    def __init__(self) -> None:
+        self.state: list[int] = []
+        self.copies: dict[int, list[int]] = {}
+        super().__init__()
+        self.shared.origins[PARTITION] = Origin("id-1", 0)
+        self.frontend._telemetry.member = "a-1"
+
+    def made(self, **settings: Any) -> Consumer:
+        made = Consumer(**settings)
+        self.region = ConsistentRegion(
+            made,
+            name="r",
+            recovery="group",
+            member="m",
+            every_s=3_600.0,
+            on_checkpoint=self.store,
+            on_reset=self.restore,
+        )
+        self.session = Session()
+        self.rounds: Any = self.region._own
+        self.rounds._session = self.session
+        return made
+
+    def store(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint.number is not None
+        self.copies[checkpoint.number] = list(self.state)
+
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        number = None if checkpoint is None else checkpoint.number
+        self.state[:] = [] if number is None else self.copies[number]
+
+    def _wait(self, _changes: int, _timeout_s: float | None) -> None:
+        uninterrupted(self.in_own_thread, self.fetcher_round)
+        uninterrupted(self.session.pass_time)
+
+    def process(self, batch: object) -> None:
+        self.state += [record.offset for record in cast("Batch | None", batch) or ()]
+
+    def process_next(self) -> None:
+        self.process(self.next_batch())
+
+    def lose(self) -> None:
+        """Lose the partition, which comes back in another generation, behind what was processed."""
+        self.shared.forget([PARTITION])
+        self.shared.tell(Tell.LOST)
+        self.shared.admit(PARTITION, 2, len(self.state))
+        self.fetcher.change(lambda: {PARTITION: len(self.state)})
+        self.shared.tell(Tell.ASSIGNED, [PARTITION])
+
+    def check_checkpoint(self) -> None:
+        """The last complete checkpoint has just the records before its offset."""
+        merge = self.session.merge()
+        if merge is not None:
+            state = self.copies[merge.states["m"]]
+            assert state == list(range(merge.offsets.get(PARTITION, len(state))))
+
+    def check_end(self) -> None:
+        """Go on, as an application does that catches the exception; then each record is in the state once."""
+        while self.state != list(range(COUNT)):
+            self.process_next()
+            assert self.state == list(range(len(self.state)))
+        self.region.checkpoint()
+        self.check_checkpoint()
+        assert self.session.merge() is not None
+        assert len(self.copies[self.session.merge().states["m"]]) == COUNT  # type: ignore[union-attr]
+
+
+@pytest.fixture(autouse=True)
+def _time_that_passes_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the real time."""
+    passing = SimpleNamespace(**{**vars(time), "monotonic": itertools.count(0.0, LOOK_S).__next__})
+    for module in (rounds, steps, consumer):
+        monkeypatch.setattr(module, "time", passing)
+
+
+def nothing(_setting: Any) -> None: ...
+
+
+def one_batch(setting: Any) -> None:
+    setting.process_next()
+
+
+def a_due_checkpoint(setting: Any) -> None:
+    one_batch(setting)
+    setting.session.ask("checkpoint")
+
+
+def a_due_reset(setting: Any) -> None:
+    """Behind the checkpoint there are records, which the reset returns again."""
+    one_batch(setting)
+    setting.region.checkpoint()
+    one_batch(setting)
+    assert len(setting.state) == 2 * BATCH
+    setting.session.ask("reset")
+
+
+def a_due_reset_to_the_beginning(setting: Any) -> None:
+    one_batch(setting)
+    setting.session.ask("reset-initial")
+
+
+def a_loss(setting: Any) -> None:
+    one_batch(setting)
+    setting.region.checkpoint()
+    one_batch(setting)
+    setting.lose()
+
+
+PREPARED = [nothing, a_due_checkpoint, a_due_reset, a_due_reset_to_the_beginning, a_loss]
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("again_after", [0, 3, 20])
+@pytest.mark.parametrize("prepare", PREPARED)
+def test_each_record_is_in_the_state_once_after_an_interrupt_of_a_round(
+    prepare: Callable[[Any], None], again_after: int, stride: int
+) -> None:
+    for setting, result, is_interrupted in interrupted_at_each_point(
+        lambda one: one.next_batch(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=LedSetting,
+        stride=stride,
+    ):
+        assert isinstance(setting, LedSetting)
+        setting.process(result)
+        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+        setting.check_checkpoint()
+        setting.check_end()
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("again_after", [0, 20])
+@pytest.mark.parametrize("call", ["checkpoint", "reset", "reset-initial"])
+def test_a_round_that_the_application_asks_for_may_be_asked_for_again(call: str, again_after: int, stride: int) -> None:
+    described: list[bytes] = []
+
+    def prepare(setting: Any) -> None:
+        one_batch(setting)
+        described[:] = [setting.region.checkpoint()]
+        one_batch(setting)
+
+    def ask(setting: Any) -> None:
+        if call == "checkpoint":
+            setting.region.checkpoint()
+        else:
+            setting.region.reset(described[0] if call == "reset" else None)
+
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        ask, prepare, again_after, kind=LedSetting, stride=stride
+    ):
+        assert isinstance(setting, LedSetting)
+        if is_interrupted:
+            setting.check_checkpoint()
+            described[:] = [documents_of(setting)]
+            ask(setting)
+        before = {"checkpoint": 2 * BATCH, "reset": BATCH, "reset-initial": 0}[call]
+        assert len(setting.state) in {before, 2 * BATCH}  # a checkpoint may have been complete before the reset
+        setting.told_to_iterate = False
+        setting.check_end()
+
+
+def documents_of(setting: LedSetting) -> bytes:
+    """Return what describes the last complete checkpoint."""
+    assert setting.session.order is not None
+    described: bytes = setting.rounds._described(setting.session.order.complete)
+    return described
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("again_after", [0, 20])
+def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
+    again_after: int, is_lost: bool, stride: int
+) -> None:
+    def prepare(setting: Any) -> None:
+        one_batch(setting)
+        setting.region.stop()
+        assert list(setting.batches) == []
+        if is_lost:
+            setting.lose()
+
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        lambda one: one.region.close(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=LedSetting,
+        stride=stride,
+    ):
+        assert isinstance(setting, LedSetting)
+        setting.region.close()
+        assert setting.session.is_closed
+        assert setting.frontend._is_ended
+        setting.check_checkpoint()
+        if not is_interrupted and not is_lost:
+            assert len(setting.copies) == 1
