@@ -256,6 +256,7 @@ class KafkaSink:
         self._admin.group = _progress_of(group)
 
         def ask() -> None:
+            # In a thread: confluent-kafka may replace what a signal's handler raises within it by a ValueError.
             asked = [ConsumerGroupTopicPartitions(_progress_of(group), wanted)]
             send = partial(self._admin.ask, "list_consumer_group_offsets", asked, TIMEOUT_S, require_stable=awaits_end)
             (answer,) = self._at_once([send])

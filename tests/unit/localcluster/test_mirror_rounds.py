@@ -21,6 +21,7 @@ from zkrebalancer.localcluster.mirror import KafkaMetadata, Mirror, read_kafka
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
+from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.notify import Notifier
@@ -44,6 +45,12 @@ class MirrorClient(ModelClient):
 
 def new_mirror() -> Mirror:
     return Mirror({"bootstrap.servers": "kafka:9092"}, "zookeeper:2181", 1.0, Notifier({}))
+
+
+def test_a_setting_that_is_refused_at_the_start_is_one_line() -> None:
+    one = Mirror({"bootstrap.servers": "kafka:9092", "debug": "nonsense"}, "zookeeper:2181", 1.0, Notifier({}))
+    with pytest.raises(ConfigurationError, match=r"^no client of Kafka at kafka:9092: "):
+        one.run()
 
 
 def rounds(one: Mirror, client: MirrorClient, metadata: KafkaMetadata, count: int = 3) -> None:

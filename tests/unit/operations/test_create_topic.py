@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from zkrebalancer.operations import topics
 from zkrebalancer.operations.topics import TopicError, create_topic
+from zkrebalancer.protocol.errors import ConfigurationError
 
 KAFKA = {"bootstrap.servers": "b:1"}
 EXISTS = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS, "it exists."))
@@ -59,6 +60,11 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def use(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Admin:
     monkeypatch.setattr(topics, "AdminClient", lambda _settings: admin)
     return admin
+
+
+def test_a_file_that_has_gone_since_the_settings_were_checked_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"^no client of Kafka at b:1: .*ssl\.ca\.location"):
+        create_topic({**KAFKA, "security.protocol": "ssl", "ssl.ca.location": "/missing"}, "t", 1)
 
 
 def test_it_waits_until_each_partition_has_a_leader(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:

@@ -10,6 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from zkrebalancer.operations import kafka_offsets, topics
 from zkrebalancer.operations.topics import TopicError, produce
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime.kafka import fault
 
 PARTITIONS = 4  # of every topic of the mock, which creates those that are asked for
 
@@ -55,6 +57,13 @@ def test_records_go_to_the_partitions_in_turn(kafka: dict[str, str]) -> None:
 
     assert (produced.records, produced.partitions) == (6, PARTITIONS)
     assert stored(kafka, "in-turn") == [[b"0", b"4"], [b"1", b"5"], [b"2"], [b"3"]]
+
+
+def test_a_setting_that_only_producers_look_at_is_refused_in_one_line(kafka: dict[str, str]) -> None:
+    settings = {**kafka, "linger.ms": "60000"}
+    assert fault(settings) is None
+    with pytest.raises(ConfigurationError, match=r"^no client of Kafka at .*: .*linger\.ms"):
+        produce(settings, "in-turn", [], None)
 
 
 def test_a_rate_is_kept(kafka: dict[str, str]) -> None:

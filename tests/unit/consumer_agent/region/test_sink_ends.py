@@ -103,6 +103,19 @@ def test_why_a_sink_gets_no_token() -> None:
             KafkaSink({"oauth_cb": None})
 
 
+def test_a_group_whose_name_is_that_of_a_regions_progress_is_named() -> None:
+    """Its offsets would be taken for those of the results, and records would be skipped."""
+    kafka = Kafka()
+    kafka.progress["t", 0] = (7, "zkrebalancer:id")
+    with kafka.patched():
+        sink = KafkaSink({})
+        with pytest.raises(
+            ConfigurationError, match=r"offsets of a consumer group g\.region, where the progress of g's"
+        ):
+            sink.claim("g", [Claim(P0, 1, "id", 0, 0)])
+        sink.close()
+
+
 def test_a_claim_waits_for_a_client_that_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "RETRY_INTERVAL_S", 0.001)
     kafka = Kafka()

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
