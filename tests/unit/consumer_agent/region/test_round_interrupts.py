@@ -59,7 +59,8 @@ class Session:
 
     @property
     def session_id(self) -> int:
-        return self._session.session_id
+        session_id: int = self._session.session_id
+        return session_id
 
     def start(self) -> None: ...
 
@@ -140,8 +141,8 @@ class LedSetting(StateSetting):
             on_reset=self.restore,
         )
         self.session = Session()
-        self.rounds: Any = self.region._own
-        self.rounds._session = self.session
+        own: Any = self.region._own
+        self.rounds, own._session = own, self.session
         return made
 
     def store(self, checkpoint: Checkpoint) -> None:

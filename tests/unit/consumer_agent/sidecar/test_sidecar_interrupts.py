@@ -13,15 +13,18 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias, cast
+from unittest import mock
 
 import pytest
 
 from consumer_agent import Consumer
+from consumer_agent.config import ConsumerConfig
 from consumer_agent.membership.events import CloseRequested, Event, Revoked
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.sidecar import sidecar as module
-from consumer_agent.sidecar.dead_letters import LetterFile
+from consumer_agent.sidecar.dead_letters import DeadLetters, LetterFile, LetterTopic
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 from tests.support.deadlines import WITHIN_S
@@ -57,13 +60,19 @@ class SidecarSetting(Setting):
             path.unlink(missing_ok=True)
         self.script.write_text(f"w {self.given}\n{ANSWERS}")
         self.children: list[subprocess.Popen[bytes]] = []
-        self.letters = LetterFile(self.letters_path, "g")
+        self.letters = self.new_letters()
         finish = self.consumer.finish
         consumer: Any = self.consumer
         consumer.finish = lambda offsets: self._note_finished(finish, offsets)
         consumer.subscribe = self._subscribe
         settings = SidecarSettings(command=f"sed -E -u -f {shlex.quote(str(self.script))}", max_failures=1)
         self.sidecar = Sidecar(settings, consumer, self.letters, lambda: self.count, RunCounts(), self._polled)
+
+    def new_letters(self) -> DeadLetters:
+        return LetterFile(self.letters_path, "g")
+
+    def written_letters(self) -> list[int]:
+        return [json.loads(line)["record"]["offset"] for line in self.letters_path.read_text().splitlines()]
 
     def made(self, **settings: Any) -> Consumer:
         return Consumer(**settings, enable_auto_finish=False)
@@ -97,7 +106,8 @@ class SidecarSetting(Setting):
     def _holds_letters(self) -> bool:
         """Whether the file of letters is still open; another thread may have got its descriptor meanwhile."""
         try:
-            return os.path.samestat(os.fstat(self.letters._file), self.letters_path.stat())
+            letters: Any = self.letters
+            return os.path.samestat(os.fstat(letters._file), self.letters_path.stat())
         except OSError:
             return False
 
@@ -115,14 +125,58 @@ class SidecarSetting(Setting):
         )
         assert set(given) >= set(range(finished))
         assert len(given) == len(set(given))
-        letters = [json.loads(line)["record"]["offset"] for line in self.letters_path.read_text().splitlines()]
+        letters = self.written_letters()
         assert letters in ([], [BAD])
         assert letters or finished <= BAD
         return finished
 
 
+class LetterProducer:
+    """Kafka's client for letters: a broker confirms them between two polls, and `flush` waits for that."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.sent: list[tuple[int, Callable[[None, None], None]]] = []
+        self.confirmed: list[int] = []
+
+    def list_topics(self, topic: str, **_: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    def produce(
+        self, _topic: str, *_: object, headers: list[tuple[str, bytes]], on_delivery: Any, **__: object
+    ) -> None:
+        self.sent.append((int(dict(headers)["dead_letter.offset"]), on_delivery))
+
+    def poll(self, _timeout_s: float) -> None:
+        while self.sent:
+            offset, on_delivery = self.sent.pop(0)
+            self.confirmed.append(offset)
+            on_delivery(None, None)
+
+    flush = poll
+
+
+class TopicSetting(SidecarSetting):
+    """The same, with letters in a topic. No file is open."""
+
+    def new_letters(self) -> DeadLetters:
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+        with mock.patch("consumer_agent.sidecar.dead_letters.Producer", LetterProducer):
+            letters = LetterTopic("dead", config)
+        self.producer = cast("LetterProducer", letters._producer)
+        return letters
+
+    def written_letters(self) -> list[int]:
+        return self.producer.confirmed
+
+    def _holds_letters(self) -> bool:
+        return False
+
+
+New: TypeAlias = Callable[[type[SidecarSetting]], SidecarSetting]
+
+
 @pytest.fixture
-def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], SidecarSetting]:
+def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> New:
     current: list[SidecarSetting] = []
 
     class Popen(subprocess.Popen[bytes]):
@@ -137,25 +191,27 @@ def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Sidecar
     monkeypatch.setattr(module, "BUSY_POLL_S", 0.0)  # the test plays the fetcher between two polls
     monkeypatch.setattr(module, "IDLE_POLL_S", 0.0)
 
-    def make() -> SidecarSetting:
-        current.append(SidecarSetting(tmp_path))
+    def make(kind: type[SidecarSetting]) -> SidecarSetting:
+        current.append(kind(tmp_path))
         return current[-1]
 
     return make
 
 
+OF_EACH_DESTINATION = pytest.mark.parametrize("kind", [SidecarSetting, TopicSetting])
 STRIDES = [pytest.param(1, marks=pytest.mark.long), 101]
 
 
 @pytest.mark.parametrize("stride", STRIDES)
+@OF_EACH_DESTINATION
 @pytest.mark.parametrize("signals", [1, 2])
 def test_after_a_signal_only_what_the_child_has_acknowledged_is_finished(
-    new: Callable[[], SidecarSetting], signals: int, stride: int
+    new: New, kind: type[SidecarSetting], signals: int, stride: int
 ) -> None:
     """Two of them end the child at once."""
     ends = set[int]()
     for at in range(1, 100_000, stride):
-        setting = new()
+        setting = new(kind)
 
         def note() -> None:
             setting.count += signals  # noqa: B023
@@ -171,12 +227,13 @@ def test_after_a_signal_only_what_the_child_has_acknowledged_is_finished(
 
 
 @pytest.mark.parametrize("stride", STRIDES)
+@OF_EACH_DESTINATION
 def test_an_exception_leaves_no_child_and_no_record_that_was_not_acknowledged(
-    new: Callable[[], SidecarSetting], stride: int
+    new: New, kind: type[SidecarSetting], stride: int
 ) -> None:
     interrupted = 0
     for at in range(1, 100_000, stride):
-        setting = new()
+        setting = new(kind)
         interrupt = Interrupt(at)
         try:
             interrupt.during(setting.run)
