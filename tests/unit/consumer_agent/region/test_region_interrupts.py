@@ -321,8 +321,8 @@ def test_no_batch_counts_as_processed_that_the_application_did_not_get(
 def test_lost_partitions_reset_the_group_though_the_callback_was_interrupted(stride: int) -> None:
     def prepare(setting: Any) -> None:
         setting.next_batch()
+        setting.shared.tell(Tell.LOST)
         setting.shared.forget([PARTITION])
-        setting.shared.tell(Tell.LOST, [PARTITION])
 
     for setting, _, _ in interrupted_at_each_point(
         lambda one: one.consumer.poll(0.0, max_records=0), prepare, kind=GroupSetting, stride=stride

@@ -164,11 +164,11 @@ class LedSetting(StateSetting):
         self.process(self.next_batch())
 
     def lose(self) -> None:
-        """Lose the partition, which comes back in another generation, behind what was processed."""
-        self.shared.forget([PARTITION])
+        """Lose the partition, which comes back in another generation, before what was processed."""
         self.shared.tell(Tell.LOST)
-        self.shared.admit(PARTITION, 2, len(self.state))
-        self.fetcher.change(lambda: {PARTITION: len(self.state)})
+        self.shared.forget([PARTITION])
+        self.shared.admit(PARTITION, 2, 0)
+        self.fetcher.change(lambda: {PARTITION: 0})
         self.shared.tell(Tell.ASSIGNED, [PARTITION])
 
     def check_checkpoint(self) -> None:
