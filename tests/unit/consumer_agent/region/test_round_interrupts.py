@@ -190,11 +190,12 @@ class LedSetting(StateSetting):
 
 
 @pytest.fixture(autouse=True)
-def _time_that_passes_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def _time_that_passes_with_each_look(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Nothing waits for the real time."""
     passing = SimpleNamespace(**{**vars(time), "monotonic": itertools.count(0.0, LOOK_S).__next__})
     for module in (rounds, steps, consumer):
         monkeypatch.setattr(module, "time", passing)
+    return passing
 
 
 def nothing(_setting: Any) -> None: ...

@@ -101,7 +101,7 @@ class ForcedSetting(LedSetting):
 
 @pytest.fixture(autouse=True)
 def _waits_in_this_time(_time_that_passes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "time", rounds.rounds.time)
+    monkeypatch.setattr(threads, "time", _time_that_passes)
 
 
 @pytest.mark.parametrize("stride", STRIDES)
