@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.region import postgres_sink
+from tests.unit.consumer_agent.runtime.interrupts import Interrupted
 
 Key = tuple[str, str, int]  # group, topic, partition
 Stored = tuple[str, int, int, int]  # identity, life, generation, next offset
@@ -169,7 +170,7 @@ def _require_no_signal(instead: Exception) -> None:
     """Be a point where confluent-kafka's C code runs a signal's handler: it raises this instead of its exception."""
     try:
         _answer_arrives()
-    except BaseException:  # noqa: BLE001  # as it does
+    except Interrupted:
         raise instead from None
 
 
