@@ -55,6 +55,7 @@ class Batch:
         self.incarnations: dict[str, str] = {}  # of topics, stored in their marks and records
         self.statics: dict[str, StaticMember] = {}  # by instance, as they are once the transaction has succeeded
         self._former_statics: dict[str, tuple[StaticMember, int] | None] = {}  # the same before it
+        self.full: str | None = None  # the consumer whose record would be too large with one partition more
         self.left_out: list[str] = []  # instances whose records are too large to be stored
 
     @property
@@ -89,7 +90,7 @@ class Batch:
         return "" if index is None else self.operations()[index].path
 
     def add(self, consumer: str, wanted: Command) -> bool:
-        """Add a command, or the part of it that fits; return False if it has to go into the next transaction."""
+        """Add a command, or the part of it that fits; return False if it has to wait, or if its record is `full`."""
         static = self._static_record(consumer, wanted)
         while True:  # ends, because a start of one partition fits into any limit
             marks = self._marks(wanted)
@@ -111,6 +112,9 @@ class Batch:
             elif isinstance(wanted, StartFetcher) and _is_divisible(wanted):
                 kept = sorted(wanted.partitions)[: len(wanted.partitions) // 2]
                 wanted = replace(wanted, partitions={partition: wanted.partitions[partition] for partition in kept})
+            elif isinstance(wanted, StartFetcher):
+                self.full = consumer
+                return False
             else:
                 break  # it is refused when it is sent
         self._room -= size

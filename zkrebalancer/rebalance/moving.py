@@ -20,6 +20,7 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords, version_in
 from zkrebalancer.rebalance.effects import Warn
+from zkrebalancer.rebalance.full import Full
 from zkrebalancer.rebalance.left_out import LeftOut
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler
@@ -51,6 +52,7 @@ class Moving:
         self._epoch = epoch
         self._report = report
         self._given = GivenRecords(scheduler, view, report)
+        self._full = Full(scheduler, view)
         self._left_out = LeftOut(scheduler, view, report, self._serve_again)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
@@ -83,6 +85,7 @@ class Moving:
         for member in self._view.members.values():
             self.adopt_member(member)
         self._given.look()
+        self._full.adopt()
 
     def adopt_member(self, member: Member) -> None:
         """Adopt the commands that one consumer has to answer."""
@@ -115,7 +118,11 @@ class Moving:
             next_command, looked = self._next_command(plan, consumer)
             looks += 1 + looked
             if next_command is not None and not batch.add(consumer, next_command):
-                self._candidates[consumer] = None
+                if batch.full is None:
+                    self._candidates[consumer] = None
+                else:
+                    self._full.note(consumer)
+                    self.leave_out(consumer)
                 break
             if (
                 len(batch.commands) >= MAX_COMMANDS_PER_TRANSACTION

@@ -27,6 +27,7 @@ from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.as_read import topics_of_kept_group
 from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
+from zkrebalancer.rebalance.full import fitting
 from zkrebalancer.rebalance.plan import Deviations, Share
 from zkrebalancer.rebalance.scheduler import Waiting
 from zkrebalancer.rebalance.states import GroupState
@@ -39,7 +40,7 @@ MIN_KEPT_ROWS = 100  # columns of fewer partitions are as quickly made anew as u
 
 
 class Planning:
-    """The problem of one group, kept up to date. It reads the view, and changes only its `touched`."""
+    """The problem of one group, kept up to date. It reads the view, and changes only its `touched` and `full`."""
 
     def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
         """Start without members; the first look examines all of them. `warn(text)` writes a log line."""
@@ -347,7 +348,9 @@ class Planning:
             names = names.union(self._fenced, self._former_names.values())
             if self._keeps_held or transition.everything or self._reserved:
                 names |= transition.changing | self._reserved.keys()
-        return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
+        names |= view.full.keys()
+        present = sorted(names & view.members.keys())
+        return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
     @property
     def _is_eager(self) -> bool:

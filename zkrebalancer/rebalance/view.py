@@ -251,6 +251,7 @@ class GroupView:
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
     barred: set[str] = field(default_factory=set)  # topics that get no start: ZooKeeper refuses their marks
+    full: dict[str, int] = field(default_factory=dict)  # consumer -> bytes of its record, into which no more fits
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -268,6 +269,7 @@ class GroupView:
     def become(self, other: GroupView) -> None:
         """Replace everything by what was read again, except what ZooKeeper does not have, or does not show now."""
         other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
+        other.full = {consumer: size for consumer, size in self.full.items() if consumer in other.members}
         for consumer in other.members.keys() & self.members.keys():
             member, before = other.members[consumer], self.members[consumer]
             member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
