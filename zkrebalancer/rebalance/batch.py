@@ -81,6 +81,17 @@ class Batch:
         _operation, consumer, topic = self._beside[index - len(self._first)]
         return (consumer, None) if topic is None else (None, topic)
 
+    def topics_like(self, index: int | None) -> list[str]:
+        """Return the topics whose operations need the same right as the one at `index`, which is a topic's."""
+        refused = self.operations()[index or 0]
+        parent = refused.path.rpartition("/")[0]
+        return [
+            topic
+            for operation, _consumer, topic in self._beside
+            if topic is not None
+            and (operation is refused or (isinstance(refused, Create) and _creates_below(operation, parent)))
+        ]
+
     def is_command(self, index: int | None) -> bool:
         """Whether one operation creates a command."""
         return index is not None and index >= self.first_index
@@ -255,6 +266,10 @@ def version_in(reply: Reply, index: int, before: int) -> int:
     """Return the version that an operation of a transaction has given to its node."""
     version = reply.results[index] if isinstance(reply, Done) else None
     return version if isinstance(version, int) else before + 1
+
+
+def _creates_below(operation: Operation, parent: str) -> bool:
+    return isinstance(operation, Create) and operation.path.rpartition("/")[0] == parent
 
 
 def _is_divisible(wanted: Command) -> bool:

@@ -5,8 +5,8 @@ What was refused is tried again by itself where that is possible: a new plan for
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Done, Refused, Reply
@@ -14,6 +14,8 @@ from zkrebalancer.rebalance import facts, topic_reset
 from zkrebalancer.rebalance.batch import given_record
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
+
+MAX_TOPICS_TRIED = 64  # at once
 
 
 class LeftOut:
@@ -31,11 +33,11 @@ class LeftOut:
         self._view = view
         self._report = report
         self._serve_again = serve_again
-        self._tries: Counter[str] = Counter()  # of topics, refused in a row
+        self._topic_tries = 0  # in a row that stored no topic's incarnation
 
     def reset(self) -> None:
         """Forget everything, because the group is read again."""
-        self._tries.clear()
+        self._topic_tries = 0
 
     # Consumers ------------------------------------------------------------------------------------------------------
 
@@ -84,33 +86,37 @@ class LeftOut:
 
     # Topics ---------------------------------------------------------------------------------------------------------
 
-    def bar(self, topic: str) -> None:
-        """Start nothing of a topic, because ZooKeeper refuses to store its incarnation."""
-        self._view.barred.add(topic)
-        at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
-        self._tries[topic] += 1
-        self._scheduler.wake(("barred", topic), at_us, self._try_topic_again, topic)
+    def bar(self, topics: Iterable[str]) -> None:
+        """Start nothing of these topics, because ZooKeeper refuses to store an incarnation."""
+        self._view.barred.update(dict.fromkeys(topics))
+        if self._view.barred and not self._scheduler.has_timer("barred"):
+            at_us = self._scheduler.now.mono_us + pause_us(self._topic_tries)
+            self._topic_tries += 1
+            self._scheduler.wake("barred", at_us, self._try_topics)
 
-    def _try_topic_again(self, topic: str) -> None:
-        names = None if self._view.is_stale(topic) else self._view.names_to_store(topic)
-        if names is None:  # it is gone, or its offsets have to be deleted before, or another write has succeeded
-            self._take_topic_in(topic)
-        else:
-            stores = topic_reset.stores(self._view, topic, names)
-            self._scheduler.write(stores, self._topic_tried, topic, names, expected=ANY)
+    def _try_topics(self) -> None:
+        """Try some of the writes alone, each time others."""
+        barred = self._view.barred
+        for topic in list(islice(barred, MAX_TOPICS_TRIED)):
+            del barred[topic]
+            names = None if self._view.is_stale(topic) else self._view.names_to_store(topic)
+            if names is not None:  # otherwise it is gone, or stored, or its offsets have to be deleted before
+                barred[topic] = None
+                stores = topic_reset.stores(self._view, topic, names)
+                self._scheduler.write(stores, self._topic_tried, topic, names, expected=ANY)
+        self.bar(())
+        self._serve_again()
 
     def _topic_tried(self, reply: Reply, topic: str, names: str) -> None:
-        if isinstance(reply, Refused) and reply.refusal not in RACES:
-            self.bar(topic)
-        elif isinstance(reply, Refused):
-            self._report(facts.Outdated())
-        else:
-            self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = names
-            self._take_topic_in(topic)
-            if self._view.is_stale(topic):
-                self._report(facts.Changed("topic-recreated", topic))  # while the transaction was in flight
-
-    def _take_topic_in(self, topic: str) -> None:
-        self._view.barred.discard(topic)
-        self._tries.pop(topic, None)
+        """Once a write succeeds, start all topics: mostly, one right was missing for all of them."""
+        if isinstance(reply, Refused):
+            if reply.refusal in RACES:
+                self._report(facts.Outdated())
+            return
+        self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = names
+        self._view.barred.clear()
+        self._topic_tries = 0
+        self._scheduler.cancel_wake("barred")
         self._serve_again()
+        if self._view.is_stale(topic):
+            self._report(facts.Changed("topic-recreated", topic))  # while the transaction was in flight

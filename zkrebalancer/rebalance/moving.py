@@ -236,7 +236,7 @@ class Moving:
             self.leave_out(concerned)
             self._left_out.leave_out(concerned, batch.path(reply.index))
         elif topic is not None and not is_race:
-            self._left_out.bar(topic)
+            self._left_out.bar(batch.topics_like(reply.index))
         elif concerned is not None and batch.is_command(reply.index):
             self._note_without_channel(concerned)
             self._report(facts.OwnersInDoubt(concerned))

@@ -250,7 +250,7 @@ class GroupView:
     is_recorded: bool = True  # whether the records of what was given to its members are reliable
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
-    barred: set[str] = field(default_factory=set)  # topics that get no start: ZooKeeper refuses their marks
+    barred: dict[str, None] = field(default_factory=dict)  # topics that get no start: ZooKeeper refuses their marks
     full: dict[str, int] = field(default_factory=dict)  # consumer -> bytes of its record, into which no more fits
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.

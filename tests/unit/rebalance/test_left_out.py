@@ -6,9 +6,11 @@ import pytest
 
 from tests.support.groups import events, read_paths, world_with
 from tests.support.world import GROUP, Agent, World
-from tests.support.zk_model import Right
+from tests.support.zk_model import Right, Session
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Multi
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.rebalance.left_out import MAX_TOPICS_TRIED
 from zkrebalancer.rebalance.states import REST
 
 MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
@@ -95,3 +97,29 @@ def test_a_static_member_whose_record_is_refused_is_left_out_and_the_others_are_
     world.zk.denied.remove(denied)
     world.pass_time(LATER_MS)
     assert sorted(owned_counts(world).values()) == [2, 2, 2, 3]
+
+
+def test_many_topics_that_lack_one_right_are_not_tried_one_by_one() -> None:
+    world, _agent = a_group(INCREMENTAL)
+    denied = "", paths.offsets(GROUP), Right.CREATE
+    world.zk.denied.add(denied)
+    names = [f"u{number}" for number in range(3 * MAX_TOPICS_TRIED)]
+    for name in names:
+        world.set_topic(name, 1)
+    tried: list[bool] = []
+    perform_next = world.zk.perform_next
+
+    def count(session: Session) -> None:
+        tried.append(isinstance(session.sent[0][1], Multi) and session is world.leader().session)
+        perform_next(session)
+
+    world.zk.perform_next = count  # type: ignore[method-assign]
+    world.add_agent("d", dict.fromkeys(names, 1))
+    world.pass_time(50)
+    assert sum(tried) <= 5
+    world.pass_time(LATER_MS)
+    assert sum(tried) <= 5 + 10 * MAX_TOPICS_TRIED
+
+    world.zk.denied.remove(denied)
+    world.pass_time(LATER_MS)
+    assert sum(owned_counts(world).values()) == 6 + len(names)
