@@ -145,7 +145,8 @@ class Batch:
         """Note the records of static members as they will be."""
         known = self._view.statics
         self._former_statics = {instance: known.get(instance) for instance in self.statics}
-        known.update({instance: (record, -1) for instance, record in self.statics.items()})
+        for instance, record in self.statics.items():
+            static_members.note_stored(self._view, instance, record)
 
     def forget_statics(self) -> None:
         """Note that nothing was written: a record that does not exist cannot be replaced."""

@@ -269,7 +269,7 @@ class GroupReader:
                     reply.stat.version,
                 )
             except NodeContentError as error:
-                self.view.unreadable_statics.add(instance)
+                self.view.unreadable_statics[instance] = reply.stat.version
                 self.problems.add("static", f"static member {instance}: {error}; replaced when it is started again")
 
     def _command_read(self, consumer: str, name: str, reply: Reply) -> None:

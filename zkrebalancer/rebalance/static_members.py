@@ -150,10 +150,21 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
-    """Return the operation that stores the record of a static member."""
+    """Return the operation that stores the record of a static member, unless it was written meanwhile."""
     path, content = paths.static(view.group, instance), ownership.encode_static(member)
     is_there = instance in view.statics or instance in view.unreadable_statics
-    return SetContent(path, content) if is_there else Create(path, content)
+    return SetContent(path, content, _version(view, instance)) if is_there else Create(path, content)
+
+
+def note_stored(view: GroupView, instance: str, member: StaticMember) -> None:
+    """Note a record as it will be, with its version: a write that is repeated after a later one changes nothing."""
+    view.statics[instance] = member, _version(view, instance) + 1
+
+
+def _version(view: GroupView, instance: str) -> int:
+    """Return the version of a static member's record once all writes have succeeded; -1 if it does not exist."""
+    known = view.statics.get(instance)
+    return known[1] if known is not None else view.unreadable_statics.get(instance, -1)
 
 
 class StaticMembers:
@@ -235,9 +246,8 @@ class StaticMembers:
     def _set_deadline(self, instance: str, record: StaticMember) -> None:
         deadline_ms = self._scheduler.now.epoch_ms + self._grace_ms(record)
         waiting = replace(record, deadline_ms=deadline_ms)
-        self._view.statics[instance] = (waiting, -1)
-        content = ownership.encode_static(waiting)
-        write = SetContent(paths.static(self._view.group, instance), content)
+        write = stores(self._view, instance, waiting)
+        note_stored(self._view, instance, waiting)
         self._scheduler.write([write], self._deadline_written, instance)
         self._await_deadline(instance, deadline_ms)
 
@@ -270,9 +280,13 @@ class StaticMembers:
 
     def _grace_over(self, instance: str) -> None:
         if instance not in _instances_present(self._view):
-            self._scheduler.write([Delete(paths.static(self._view.group, instance))], self._removed, instance)
+            delete = Delete(paths.static(self._view.group, instance), _version(self._view, instance))
+            self._scheduler.write([delete], self._removed, instance)
 
-    def _removed(self, _reply: Reply, instance: str) -> None:
+    def _removed(self, reply: Reply, instance: str) -> None:
+        if isinstance(reply, Refused) and reply.refusal is Refusal.BAD_VERSION:
+            self._report(facts.Outdated())  # its member has returned
+            return
         self._view.statics.pop(instance, None)
         self._view.away.pop(instance, None)
         self._until_us.pop(instance, None)

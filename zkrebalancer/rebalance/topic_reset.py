@@ -55,6 +55,7 @@ class TopicReset:
         self._report = report
         self._under_way: set[str] = set()
         self._is_renaming = False
+        self._rename_tries = 0  # refused ones in a row
         self._tries: Counter[str] = Counter()  # of deletions that were refused
         # Topic and name of nodes that have foreign nodes below them, and whether they are emptied: they count as none.
         self._undeletable: dict[tuple[str, str], bool] = {}
@@ -83,16 +84,26 @@ class TopicReset:
                 break
             operations, fitting[topic] = more, incarnation
         self._is_renaming = True
-        self._scheduler.write(operations, self._renamed, fitting)
+        self._scheduler.write(operations, self._renamed, fitting, expected=ANY)
 
     def _renamed(self, reply: Reply, names: dict[str, str]) -> None:
-        self._is_renaming = False
+        """Continue; after a refusal with what the names are then, because a topic may be made anew meanwhile."""
+        if isinstance(reply, Refused) and reply.refusal not in RACES:
+            at_us = self._scheduler.now.mono_us + pause_us(self._rename_tries)
+            self._rename_tries += 1
+            self._scheduler.wake("rename", at_us, self._rename_again)
+            return
+        self._is_renaming, self._rename_tries = False, 0
         if isinstance(reply, Done):
             self._view.incarnations.update(names)
             self._view.recorded_incarnations.update(names)
             self._rename()
         else:
             self._report(facts.Outdated())
+
+    def _rename_again(self) -> None:
+        self._is_renaming = False
+        self._rename()
 
     def _wait_out_absent_topics(self) -> None:
         now_us = self._scheduler.now.mono_us

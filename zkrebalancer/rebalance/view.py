@@ -238,7 +238,7 @@ class GroupView:
     members: dict[str, Member] = field(default_factory=dict)
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
-    unreadable_statics: set[str] = field(default_factory=set)
+    unreadable_statics: dict[str, int] = field(default_factory=dict)  # instance -> version
     # Topic -> incarnation of the stored offsets: by their mark, and by the record that only coordinators write.
     incarnations: dict[str, str] = field(default_factory=dict)
     recorded_incarnations: dict[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.groups import copies, world_with
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Multi, Operation, Refusal, Refused, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
@@ -146,3 +147,23 @@ def test_all_topics_are_looked_at_only_while_a_group_rests(monkeypatch: pytest.M
         world.pass_time(2_000)
     world.assert_settled()
     assert set(states) == {GroupState.IDLE}
+
+
+def test_a_refused_name_is_not_stored_once_the_topic_was_made_anew() -> None:
+    """In `TopicReset._rename`, let the scheduler repeat the refused write."""
+    world = world_with_an_offset()
+    denied = "", RECORD, Right.WRITE
+    world.kill_coordinator(world.leader())
+    world.zk.perform(Multi((SetContent(RECORD, b"id-9"),)))
+    world.zk.denied.add(denied)
+    world.add_coordinator()
+    world.pass_time(20_000)
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.pass_time(1_000)
+    before = len(world.zk.transactions)
+    world.zk.denied.discard(denied)
+    world.pass_time(60_000)
+    written = [each for done in world.zk.transactions[before:] for each in done if each.path == RECORD]
+    assert [each.content for each in written if isinstance(each, SetContent | Create) and b"id-1" in each.content] == []
+    assert all("id-2" in each for each in stored(world))

@@ -9,7 +9,8 @@ import pytest
 from tests.support import world as world_module
 from tests.support.groups import events, owner_of, world_with
 from tests.support.world import GROUP, Agent, World
-from zkrebalancer.protocol import paths, registration, settings
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Delete, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -235,3 +236,33 @@ def test_rule_17_a_failover_alone_gives_a_member_nothing_that_it_no_longer_wants
     world.add_coordinator()
     world.pass_time(5_000)
     assert events(world, "command_sent")[told:] == []
+
+
+def a_returned_member(denied: tuple[str, str, Right], away_ms: int) -> tuple[World, Agent]:
+    """Return a world where a write of its record was refused while it was away, and allowed since it has returned."""
+    world = world_with(GroupSettings(static_grace_ms=30_000))
+    first = world.add_agent("a", instance_id="pod")
+    world.add_agent("b")
+    world.pass_time(5_000)
+    world.zk.denied.add(denied)
+    world.kill_agent(first)
+    world.pass_time(away_ms)
+    back = world.add_agent("a2", instance_id="pod")
+    world.pass_time(3_000)
+    world.zk.denied.discard(denied)
+    world.pass_time(60_000)
+    return world, back
+
+
+@pytest.mark.parametrize(
+    ("denied", "away_ms"),
+    [(("", paths.static(GROUP, "pod"), Right.WRITE), 20_000), (("", paths.static(GROUP), Right.DELETE), 70_000)],
+)
+def test_a_refused_write_of_a_record_is_not_repeated_once_its_member_was_given_something(
+    denied: tuple[str, str, Right], away_ms: int
+) -> None:
+    """In `stores`, or in `StaticMembers._grace_over`, write or delete it whatever its version is."""
+    world, back = a_returned_member(denied, away_ms)
+    assert len(world.owned()[back.name or ""]) == 2
+    record = ownership.decode_static(world.zk.nodes[paths.static(GROUP, "pod")].content, None)
+    assert (record.consumer, record.deadline_ms) == (back.name, None)
