@@ -14,14 +14,21 @@ from typing import Any, TypeVar
 
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import PatternError
-from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH, TopicFilter
 from zkrebalancer.protocol.registration import STATIC, Registration
+from zkrebalancer.rebalance.kept import Kept
 
 MAX_CACHED_FILTERS = 10_000
+MAX_FILTER_BYTES = 64_000_000  # of all of them, as estimated
+BYTES_PER_LOOK = 1_000  # of a compiled expression, with what RE2 keeps while it matches
 MAX_SHARED = 1_000  # resolved subscriptions
+MAX_SHARED_BYTES = 100_000_000  # of all of them, as estimated
+BYTES_OF_A_NAME = 200  # of a topic in a subscription and in its key, without its characters
+BYTES_OF_A_TOPIC = 50  # of one that exists
 TOPICS_PER_PART = 500  # that are added at a time
 LONG = 100  # topics; keys of subscriptions that name more are kept: making one of 20,000 names takes milliseconds
 MAX_LONG = 16  # keys that are kept
+MAX_LONG_BYTES = 50_000_000  # of all of them, as estimated
 MAX_LOOKS_AT_ONCE = 500  # in one step
 MAX_CHANGES = 10_000  # of topics; a subscription that has missed more is resolved anew
 
@@ -38,9 +45,15 @@ class _Resolved:
     looks: int  # at one topic, see `TopicFilter`
     to_look_at: deque[str]
     changes_seen: int  # of topics, see `Subscriptions._change_count`
+    bytes_of_names: int  # that the subscription has
     topics: Mapping[str, int] = field(default_factory=dict)  # in the order of their names
     others: dict[str, int] = field(default_factory=dict)  # wanted topics that are not among `topics` yet
     gone: set[str] = field(default_factory=set)  # topics among `topics` that no longer exist
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it takes at most, about."""
+        return self.bytes_of_names + BYTES_OF_A_TOPIC * (len(self.to_look_at) + len(self.topics))
 
     def look(self, existing: Mapping[str, Topic], limit: int) -> int:
         """Examine topics until that has cost `limit` looks; return what it has cost."""
@@ -81,9 +94,9 @@ class Subscriptions:
         self.consumer_groups_per_topic: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.groups_with_wildcard_topics: defaultdict[str, Counter[Wildcard]] = defaultdict(Counter)
         self._topics_of: defaultdict[str, set[str]] = defaultdict(set)  # group -> topics that its consumers name
-        self._filters: dict[Wildcard, TopicFilter | PatternError] = {}
-        self._resolved: dict[Hashable, _Resolved] = {}
-        self._long: dict[int, tuple[Registration, Hashable]] = {}  # by the registration's identity
+        self._filters = Kept[TopicFilter | PatternError](MAX_CACHED_FILTERS, MAX_FILTER_BYTES)  # by the wildcard
+        self._resolved = Kept[_Resolved](MAX_SHARED, MAX_SHARED_BYTES)
+        self._long = Kept[tuple[Registration, Hashable]](MAX_LONG, MAX_LONG_BYTES)  # by the registration's identity
         self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the topics created or deleted last
         self._change_count = 0  # since the beginning
 
@@ -99,9 +112,10 @@ class Subscriptions:
 
     def clear(self) -> list[dict[Any, Any]]:
         """Forget every topic and every group; return what has to be freed."""
-        rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of, self._resolved]
+        rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of]
+        rubbish += [kept.clear() for kept in (self._filters, self._resolved, self._long)]
         rubbish += [self.consumer_groups_per_topic, self.groups_with_wildcard_topics]
-        self.topics, self._resolved, self._long = {}, {}, {}
+        self.topics = {}
         self.consumer_groups_per_topic, self.groups_with_wildcard_topics = defaultdict(Counter), defaultdict(Counter)
         self._topics_of = defaultdict(set)
         return rubbish
@@ -195,13 +209,14 @@ class Subscriptions:
         resolved = self._resolved.get(key)
         forgotten = self._change_count - len(self._changes)
         if resolved is None or resolved.changes_seen < forgotten:
-            if resolved is None and len(self._resolved) >= MAX_SHARED:
-                del self._resolved[next(iter(self._resolved))]
             to_look_at = deque(self.topics if registration.pattern != STATIC else registration.subscription)
-            resolved = self._resolved[key] = _Resolved(*self._wanted(registration), to_look_at, self._change_count)
+            wanted, size_bytes = self._wanted(registration), _bytes_of_names(registration)
+            resolved = _Resolved(*wanted, to_look_at, self._change_count, size_bytes)
+            self._resolved.keep(key, resolved, resolved.size_bytes)
         if resolved.changes_seen < self._change_count:
             resolved.to_look_at.extend(islice(self._changes, resolved.changes_seen - forgotten, None))
             resolved.changes_seen = self._change_count
+            self._resolved.keep(key, resolved, resolved.size_bytes)
         return resolved
 
     def _key(self, registration: Registration) -> Hashable:
@@ -209,9 +224,8 @@ class Subscriptions:
             return _key(registration)
         known = self._long.get(id(registration))
         if known is None or known[0] is not registration:
-            if len(self._long) >= MAX_LONG:
-                self._long.clear()
-            known = self._long[id(registration)] = registration, _key(registration)
+            known = registration, _key(registration)
+            self._long.keep(id(registration), known, _bytes_of_names(registration))
         return known[1]
 
     def _wanted(self, registration: Registration) -> tuple[Callable[[str], bool], Callable[[str], int], int]:
@@ -225,18 +239,30 @@ class Subscriptions:
         return compiled.matches, lambda _topic: thread_count, compiled.looks
 
     def _filter(self, wildcard: Wildcard) -> TopicFilter | PatternError:
-        if wildcard not in self._filters:
-            if len(self._filters) >= MAX_CACHED_FILTERS:
-                self._filters.clear()
-            try:
-                self._filters[wildcard] = TopicFilter(*wildcard)
-            except PatternError as error:
-                self._filters[wildcard] = error
-        return self._filters[wildcard]
+        known = self._filters.get(wildcard)
+        if known is None:
+            known = _compiled(wildcard)
+            expression = wildcard[1]
+            if len(expression) <= MAX_PATTERN_LENGTH:  # otherwise it is refused at once
+                looks = 1 if isinstance(known, PatternError) else known.looks
+                self._filters.keep(wildcard, known, len(expression) + BYTES_PER_LOOK * looks)
+        return known
+
+
+def _compiled(wildcard: Wildcard) -> TopicFilter | PatternError:
+    try:
+        return TopicFilter(*wildcard)
+    except PatternError as error:
+        return error
 
 
 def _key(registration: Registration) -> Hashable:
     return registration.pattern, frozenset(registration.subscription.items())
+
+
+def _bytes_of_names(registration: Registration) -> int:
+    names = registration.subscription
+    return BYTES_OF_A_NAME * len(names) + sum(map(len, names))
 
 
 def _wildcard(registration: Registration) -> Wildcard:

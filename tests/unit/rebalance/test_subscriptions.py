@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import WHITE_LIST, Registration
 from zkrebalancer.rebalance import subscriptions
@@ -27,6 +28,43 @@ def test_consumers_that_come_with_ever_new_wildcards_do_not_fill_the_leaders_mem
         assert known.resolve(wildcard(f"^t1|{number}$")) == {"t1": 1}
         assert len(known._filters) <= 3
         assert len(known._resolved) <= 3
+
+
+def test_large_subscriptions_that_change_do_not_fill_the_leaders_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Kept.keep`, do not look at sizes; in `_Resolved.size_bytes`, leave out one of the two."""
+    monkeypatch.setattr(subscriptions, "MAX_SHARED_BYTES", 1_000_000)
+    monkeypatch.setattr(subscriptions, "MAX_LONG_BYTES", 1_000_000)
+    known = Subscriptions()
+    for number in range(20):
+        names = {f"{number}-{each}": 1 for each in range(2_000)}
+        assert known.resolve(Registration("static", names, "", "c", "h", 10_000)) == {}
+        assert len(known._resolved) <= 2
+        assert len(known._long) <= 2
+    assert known._resolved.size_bytes <= 1_000_000
+    for number in range(9_000):
+        known.set_topic(f"t{number}", Topic(frozenset({0}), "i"))
+    for number in range(10):
+        assert len(known.resolve(wildcard(f"^t|{number}$"))) == 9_000
+        assert len(known._resolved) <= 2
+
+
+def test_expressions_that_change_do_not_fill_the_leaders_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Subscriptions._filter`, keep one that is too long, or leave out its length or its looks in the size."""
+    monkeypatch.setattr(subscriptions, "MAX_FILTER_BYTES", 50_000)
+    known = Subscriptions()
+    for number in range(9):
+        with pytest.raises(PatternError, match="characters"):
+            known.resolve(wildcard(f"{number}" + "x" * 10_000))
+    assert len(known._filters) == 0
+    for number in range(9):
+        with pytest.raises(PatternError, match="does not compile"):
+            known.resolve(wildcard(f"{number}(" + "x" * 9_000))
+        assert len(known._filters) <= 5
+    for number in range(9):
+        known.resolve(wildcard(rf"{number}(\w?){{500}}"))
+    assert len(known._filters) == 1
+    known.clear()
+    assert len(known._filters) + len(known._resolved) + len(known._long) == 0
 
 
 def test_who_cannot_be_read_may_hold_anything_for_its_subscription_may_have_changed() -> None:
