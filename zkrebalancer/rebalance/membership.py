@@ -15,6 +15,8 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 WORK_OF_A_NEWCOMER = 2  # units of `scheduler.MAX_WORK_PER_STEP`
 MAX_LOOK_PAUSE_US = 3_600_000_000
+LARGE_BYTES = 10_000  # of a registration
+PAUSE_PER_BYTE_US = 5  # after a large one was read, which takes about 0.4 us for each byte
 
 
 class Membership:
@@ -149,7 +151,15 @@ class Membership:
         self._report_broken(member)
 
     def read_registration(self, consumer: str) -> None:
-        """Read a registration that has changed."""
+        """Read a registration that has changed; a large one not at once again, because all groups wait meanwhile."""
+        member, now_us = self._view.members.get(consumer), self._scheduler.now.mono_us
+        if member is not None and now_us < member.read_again_us:
+            again = ("registration", consumer)
+            self._scheduler.wake(again, member.read_again_us, self._ask_for_registration, consumer)
+        else:
+            self._ask_for_registration(consumer)
+
+    def _ask_for_registration(self, consumer: str) -> None:
         registration = Get(paths.ids(self._view.group, consumer), watch=True)
         self._scheduler.ask(registration, self._registration_read, consumer)
 
@@ -158,6 +168,9 @@ class Membership:
         if not isinstance(reply, Content) or member is None:
             return  # gone already: the list of ids shows it
         before = member.registration
+        size = len(reply.content)
+        pause_us = size * PAUSE_PER_BYTE_US if size > LARGE_BYTES else 0
+        member.read_again_us = self._scheduler.now.mono_us + pause_us
         self._note(paths.ids(self._view.group, consumer), member.read_registration(reply))
         self._view.touch(consumer)
         self._report_broken(member)

@@ -61,6 +61,7 @@ class Member:
     is_refused: bool = False  # ZooKeeper has just refused a command to it
     refused_tries: int = 0  # in a row
     is_registration_refused: bool = False  # it exists, but may not be read
+    read_again_us: int = 0  # before that, a changed registration waits
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import answer_one, require_eviction_despite, world_with
+from tests.support.groups import answer_one, read_paths, require_eviction_despite, world_with
 from tests.support.world import GROUP, SESSION_MS, World
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, registration
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -104,3 +104,23 @@ def test_a_broken_connection_begins_the_time_of_a_stop_anew() -> None:
     assert "a-1" in world.owned()
     world.pass_time(4_000)
     assert "a-1" not in world.owned()
+
+
+def test_a_large_registration_that_is_written_all_the_time_is_read_now_and_then_and_the_last_one_counts() -> None:
+    """In `Membership.read_registration`, read it at once; or do not read it after the pause."""
+    world = world_with(GroupSettings(), "a", "b")
+    path, read = paths.ids(GROUP, "b-1"), read_paths(world)
+    known = registration.decode(world.zk.nodes[path].content)
+    for number in range(40):
+        names = {f"u{number}-{each}": 1 for each in range(10_000)}
+        write(world, path, registration.encode(known._replace(subscription=names)))
+        world.pass_time(100)
+    assert 2 <= read.count(path) <= 10
+    write(world, path, registration.encode(known))
+    world.pass_time(5_000)
+    assert {len(owned) for owned in world.owned().values()} == {2}
+    count = read.count(path)
+    for capacity in (2.0, 3.0, 4.0):
+        write(world, path, registration.encode(known._replace(capacity=capacity)))
+        world.pass_time(10)
+    assert read.count(path) == count + 3
