@@ -102,13 +102,21 @@ class CommitToKafka(Effect):
 class StartFetching(Effect):
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
-    A partition at NO_OFFSET is not fetched: every poll raises `NoOffsetError` until the application seeks.
+    A partition at NO_OFFSET is not fetched until the application seeks. If `auto_offset_reset` is `none`, every poll
+    raises `NoOffsetError` until then; otherwise `PlacePartitions` follows once Kafka says where it begins.
     `threads` has the consumer threads of partitions that are not for thread 0.
     """
 
     positions: Mapping[TopicPartition, int]
     generation: int
     threads: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacePartitions(Effect):
+    """Let these partitions, which were started at NO_OFFSET, begin here, unless the application has sought."""
+
+    positions: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)

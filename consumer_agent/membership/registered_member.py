@@ -23,6 +23,7 @@ from consumer_agent.membership.events import (
     StoredRequested,
 )
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
+from consumer_agent.membership.late_beginnings import LateBeginnings
 from consumer_agent.membership.leave import Leave
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.poll_watch import PollWatch
@@ -108,6 +109,7 @@ class Member:
         self.lane = WriteLane(
             effects, settings.group, name, self.lease_ms, self._write_ended, settings.storage, settings.request_limit
         )
+        self.late_beginnings = LateBeginnings(effects)
         self.channel = Channel()
         self._channel_path = paths.channel(settings.group, name)
         self._renewal = Multi((Check(paths.owners(settings.group, name)),))
@@ -174,8 +176,10 @@ class Member:
                 self._channel_changed()
             case Watched(path, _) if self.is_watching_below and path.startswith(f"{self._channel_path}/"):
                 self._command_changed(path.rpartition("/")[2])
-            case OffsetsResolved(token, offsets) if isinstance(self.work, Start):
-                self.work.handle_resolved(token, offsets, now_ms)
+            case OffsetsResolved(token, offsets):
+                self.late_beginnings.handle_resolved(token, offsets)
+                if isinstance(self.work, Start):
+                    self.work.handle_resolved(token, offsets, now_ms)
             case KafkaOffsetsRead(token, found) if isinstance(self.work, Start):
                 self.work.handle_kafka_offsets(token, found, now_ms)
             case KafkaCommitted(token, failed, is_hopeless):
@@ -224,6 +228,7 @@ class Member:
         if isinstance(self.work, Start):
             self.work.handle_tick(now_ms)
         if self.departure is None:
+            self.late_beginnings.handle_tick(now_ms)
             self.poll_watch.handle_tick(now_ms)
         if self.refused_lists.take_due(now_ms) and self.connected:
             self._list_channel()
@@ -237,7 +242,7 @@ class Member:
         if isinstance(self.work, Start):
             times.append(self.work.wake_at_ms)
         if self.departure is None:
-            times.append(self.poll_watch.wake_at_ms)
+            times += [self.late_beginnings.retry_at_ms, self.poll_watch.wake_at_ms]
         return min([time for time in times if time is not None], default=None)
 
     def _renew(self, now_ms: int) -> None:
@@ -414,5 +419,8 @@ class Member:
             self.unclear = self.lane.refusal or self.unclear
         elif self.lane.writer is not None:
             self.lane.writer.handle_outcome(outcome)
+            self.late_beginnings.keep(self.lane.record.partitions)
+            if isinstance(self.lane.writer, Start) and outcome is not Outcome.CANCELLED:
+                self.late_beginnings.add(self.lane.writer.unanswered)
             if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:
                 self.ending = Ending.FENCED

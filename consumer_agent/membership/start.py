@@ -34,6 +34,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 MAX_OFFSET_READS = 1_000  # in flight at once
 MIN_RESOLVE_RETRY_MS = 50  # short, because a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
+RESOLVE_LIMIT_MS = 2_000  # then partitions that Kafka says nothing about are owned, and wait alone
 KAFKA_READ_LIMIT_MS = 8_000  # for any answer, which arrives within 5 s unless Kafka's client hangs
 
 
@@ -64,6 +65,8 @@ class Start:
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
+    asked_since_ms: int | None = None  # when Kafka was first asked where partitions begin
+    unanswered: frozenset[TopicPartition] = frozenset()  # those that it has not answered about in time
     told_stage: Stage | None = None  # whose wait was told
     refused: RefusedReads = field(init=False)
 
@@ -177,12 +180,21 @@ class Start:
             return
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
         missing = self.partitions - self.offsets.keys()
-        if missing:
-            topic, number = min(missing)
+        waited_ms = now_ms - (now_ms if self.asked_since_ms is None else self.asked_since_ms)
+        if missing and (self.in_region or waited_ms < RESOLVE_LIMIT_MS):
             self.stage = Stage.PAUSING
-            self._wait(now_ms, f"{topic}/{number}: Kafka does not say where it begins; asking again")
-        else:
-            self.stage = Stage.READY
+            self._wait(now_ms, self._unanswered_text(missing))
+            return
+        if missing:
+            self.effects.add(*(() if self.told_stage is Stage.PAUSING else (Warn(self._unanswered_text(missing)),)))
+            self.offsets.update(dict.fromkeys(missing, NO_OFFSET))
+        self.unanswered, self.stage = missing, Stage.READY
+
+    @staticmethod
+    def _unanswered_text(missing: frozenset[TopicPartition]) -> str:
+        topic, number = min(missing)
+        more = f" and {len(missing) - 1} other partitions" if len(missing) > 1 else ""
+        return f"{topic}/{number}{more}: Kafka does not say where it begins; asking again"
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask ZooKeeper or Kafka again when that is due."""
@@ -297,6 +309,7 @@ class Start:
             unknown = frozenset()
         if unknown:
             self.stage, self.token = Stage.RESOLVING, self.effects.token()
+            self.asked_since_ms = self.effects.now_ms if self.asked_since_ms is None else self.asked_since_ms
             self.effects.add(ResolveOffsets(self.token, unknown))
         else:
             self.stage = Stage.READY

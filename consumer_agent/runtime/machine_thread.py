@@ -235,6 +235,7 @@ class MachineThread:
             effects.ReadKafkaOffsets: self._read_kafka_offsets,
             effects.CommitToKafka: self._commit_to_kafka,
             effects.StartFetching: self._start_fetching,
+            effects.PlacePartitions: self._place,
             effects.ResumeFetching: self._resume_fetching,
             effects.Forget: self._forget,
             effects.TellAssigned: lambda effect: shared.tell(Tell.ASSIGNED, effect.partitions),
@@ -321,6 +322,19 @@ class MachineThread:
             stored = {tp: position for tp, position in effect.positions.items() if position != NO_OFFSET}
             self._look.check(stored, self._shared.break_down, begin)
 
+    def _place(self, effect: effects.PlacePartitions) -> None:
+        """Let partitions begin whose beginnings were not known when they were started."""
+        with self._shared.lock:
+            placed = self._shared.buffer.place(effect.positions)
+        if not placed:
+            return
+        self._telemetry.repositioned(self._telemetry.member, placed, "begin")
+        begin = partial(self._begin_to_fetch, placed.keys())
+        if self._look is None:
+            begin()
+        else:
+            self._look.check(placed, self._shared.break_down, begin)
+
     def _tell_origins(self, effect: effects.TellOrigins) -> None:
         """Note where partitions begin; forget those that the application cannot ask about any more."""
         shared = self._shared
@@ -342,6 +356,8 @@ class MachineThread:
         self._fail_without_position(partitions)
 
     def _fail_without_position(self, partitions: Collection[TopicPartition]) -> None:
+        if self._config.auto_offset_reset != "none":  # then they wait for Kafka's answer
+            return
         why = f"no offset of group {self._config.group} is stored, and auto_offset_reset is none"
         with self._shared.lock:
             for partition, mark in self._shared.buffer.positions().items():

@@ -289,6 +289,18 @@ class RecordBuffer:
         wanted = not self._settings.begins_paused
         self._partitions[partition] = BufferedPartition(generation, position, position, position, thread, wanted=wanted)
 
+    def place(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Let partitions without a position begin here, with nothing finished; return those that had none."""
+        placed = {partition: positions[partition] for partition, held in self._held(positions) if held.returned < 0}
+        for partition, position in placed.items():
+            held = self._partitions[partition]
+            held.returned = held.finished = held.next_offset = position
+        return placed
+
+    def unplaced(self) -> list[TopicPartition]:
+        """Return the partitions that have no position."""
+        return [partition for partition, held in self._partitions.items() if held.emitting and held.returned < 0]
+
     def reset(self, partition: TopicPartition, position: int) -> bool:
         """Continue from another position, possibly a lower one; False if the partition is not emitted."""
         held = self._partitions.get(partition)

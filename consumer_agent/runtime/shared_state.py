@@ -425,7 +425,7 @@ class SharedState:
             **{name: count for name, count in self._counts.items() if name not in UNSHOWN},
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
-            "unpositioned_partitions": len(self._without_position),
+            "unpositioned_partitions": len(self._without_position.keys() | self.buffer.unplaced()),
             "unreadable_partitions": len(self.unreadable.intersection(self.buffer.emitting())),
             "retained_records": self.buffer.retained_count,
             **lag._asdict(),

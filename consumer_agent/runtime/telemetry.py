@@ -77,7 +77,7 @@ class Telemetry:
             )
 
     def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
-        """Write `repositioned` for each topic; the reason is `seek`, `reset` or `interrupt`."""
+        """Write `repositioned` for each topic; the reason is `seek`, `reset`, `begin` or `interrupt`."""
         for topic, found in _by_topic(positions):
             where = {"topic": topic, "partitions": list(found), "positions": list(found.values())}
             self._write("repositioned", member=member, reason=reason, **where)

@@ -27,7 +27,7 @@ HELP = {
     "lost_partitions_total": "Partitions that were lost with the session, or by an eviction.",
     "assigned_partitions": "Partitions that are assigned now.",
     "paused_partitions": "Those of them that are paused.",
-    "unpositioned_partitions": "Those of them that wait for a seek: without a position, or at an undecodable record.",
+    "unpositioned_partitions": "Those of them without a position, or at an undecodable record.",
     "unreadable_partitions": "Those of them whose fetches fail, until their next records; the log says why.",
     "retained_records": "Records that were fetched and not returned yet.",
     "lag_records": "Records from the positions to the ends of the partitions, as far as these are known.",

@@ -14,7 +14,14 @@ from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.membership.effects import CommitToKafka, RecordFetcher, ResumeFetching, StartFetching, TellOrigins
+from consumer_agent.membership.effects import (
+    CommitToKafka,
+    PlacePartitions,
+    RecordFetcher,
+    ResumeFetching,
+    StartFetching,
+    TellOrigins,
+)
 from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted, NotOpened, Origin, Tick
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.runtime import machine_thread
@@ -47,14 +54,14 @@ class Fetcher:
 class Setting:
     """A machine thread that does not run: the test performs effects."""
 
-    def __init__(self, seek: dict[TopicPartition, int]) -> None:
+    def __init__(self, seek: dict[TopicPartition, int], begins: str = "none") -> None:
         self.shared = SharedState(RecordBuffer(ROOMY), lambda: 0)
         self.fetcher = Fetcher(lambda: self.shared.buffer.seek(seek, is_finished=True))
-        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=begins)
         fetcher = cast("WatchedFetcher", self.fetcher)
         self.machine_thread = MachineThread(config, mock.MagicMock(), self.shared, fetcher, Telemetry(None, "g"))
 
-    def perform(self, effect: StartFetching | ResumeFetching) -> None:
+    def perform(self, effect: StartFetching | ResumeFetching | PlacePartitions) -> None:
         self.machine_thread._performers[type(effect)](effect)
 
     def failure(self) -> object:
@@ -85,6 +92,23 @@ def test_a_partition_without_a_place_is_told_of_and_not_fetched_unless_on_assign
     setting.perform(ResumeFetching(frozenset({P0, P1})))
     assert setting.fetcher.changes == {P1: 3}
     assert str(setting.failure()).startswith("t/0: no offset of group g is stored")
+
+
+def test_a_partition_whose_beginning_is_not_known_yet_raises_nothing_and_begins_once_it_is() -> None:
+    """In `MachineThread._fail_without_position`, do not look at the setting: the application is told to seek."""
+    setting = Setting({P1: 3}, "earliest")
+    setting.perform(StartFetching({P0: NO_OFFSET, P1: NO_OFFSET}, 1))
+    setting.shared.stop([P0])
+    setting.perform(ResumeFetching(frozenset({P0})))  # its stop was cancelled
+    assert (setting.fetcher.changes, setting.failure()) == ({P1: 3}, None)
+    with setting.shared.lock:
+        assert setting.shared.metrics()["unpositioned_partitions"] == 1
+    setting.fetcher.changes.clear()
+    setting.perform(PlacePartitions({P0: 17, P1: 9, ("t", 2): 1}))  # P1: sought; t/2: given up meanwhile
+    assert setting.fetcher.changes == {P0: 17}
+    assert {tp: tuple(mark) for tp, mark in setting.shared.positions().items()} == {P0: (17, 17), P1: (3, 3)}
+    with setting.shared.lock:
+        assert setting.shared.metrics()["unpositioned_partitions"] == 0
 
 
 def test_what_zookeeper_refuses_is_counted_unless_another_client_was_faster() -> None:

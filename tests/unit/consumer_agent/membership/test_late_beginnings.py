@@ -1,0 +1,126 @@
+"""Partitions that Kafka says nothing about in time are owned without a position, and begin once it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent.membership.effects import Effect, PlacePartitions, ResolveOffsets, StartFetching, Warn
+from consumer_agent.membership.events import CloseRequested, OffsetsResolved, Position, Tick
+from consumer_agent.membership.late_beginnings import RETRY_MS
+from consumer_agent.membership.start import RESOLVE_LIMIT_MS
+from tests.unit.consumer_agent.membership.driver import (
+    CAUSE,
+    GROUP,
+    LIST_CHANNEL,
+    T0,
+    T1,
+    Driver,
+    content,
+    of_type,
+    offset_path,
+)
+from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol.calls import Children, Done, Get, Refusal, Refused
+from zkrebalancer.protocol.command import StartFetcher
+
+
+def question(effects: list[Effect]) -> ResolveOffsets:
+    (asked,) = of_type(effects, ResolveOffsets)
+    return asked
+
+
+def unanswered_start(driver: Driver, command_id: str = "start-1") -> list[Effect]:
+    """Start T0, whose offset is stored, and T1, which Kafka says nothing about, up to where the ack is written."""
+    driver.send(command.encode(StartFetcher(command_id, 1, 4, CAUSE, {T0: 0, T1: 0})))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    asked = question(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)))
+    driver.now_ms += RESOLVE_LIMIT_MS
+    return driver.step(OffsetsResolved(asked.token, {T1: None}))
+
+
+def late_question(driver: Driver) -> ResolveOffsets:
+    driver.now_ms += RETRY_MS
+    effects = driver.step(Tick())
+    if LIST_CHANNEL in driver.waiting.values():  # it is listed with each renewal
+        driver.answer(LIST_CHANNEL, Children(()))
+    return question(effects)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.register()
+    return driver
+
+
+def test_a_partition_that_kafka_says_nothing_about_keeps_no_other_one_waiting(driver: Driver) -> None:
+    """In `Start.handle_resolved`, wait as long as one is missing: a topic without a leader stops the whole start."""
+    warned = of_type(unanswered_start(driver), Warn)
+    assert [one.text for one in warned] == [f"{T1[0]}/{T1[1]}: Kafka does not say where it begins; asking again"]
+    effects = driver.answer_write(Done((1, None)))
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 10, T1: -1}, 4)]
+    asked = late_question(driver)
+    assert asked.partitions == {T1}
+    assert of_type(driver.step(OffsetsResolved(asked.token, {T1: None})), PlacePartitions) == []
+    asked = late_question(driver)
+    effects = driver.step(OffsetsResolved(asked.token, {T1: 5}))
+    assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 5})]
+    driver.now_ms += RETRY_MS
+    assert of_type(driver.step(Tick()), ResolveOffsets) == []
+
+
+def test_a_stop_neither_waits_for_such_a_partition_nor_stores_an_offset_of_it(driver: Driver) -> None:
+    unanswered_start(driver)
+    driver.answer_write(Done((1, None)))
+    asked = late_question(driver)
+    driver.progress(driver.stop(frozenset({T1})), {T0: Position(10, 10), T1: Position(-1, -1)})
+    (ack,) = driver.writes()
+    assert [operation.path for operation in ack.operations if operation.path.startswith(offset_path(T1))] == []
+    driver.answer_write(Done((2, None)))
+    assert of_type(driver.step(OffsetsResolved(asked.token, {T1: 5})), PlacePartitions) == []
+    driver.now_ms += RETRY_MS
+    assert of_type(driver.step(Tick()), ResolveOffsets) == []
+
+
+def test_an_answer_from_before_a_stop_does_not_count_for_the_next_start(driver: Driver) -> None:
+    """Do not drop them in `Member._write_ended`: meanwhile, another member may have read and stored more."""
+    unanswered_start(driver)
+    driver.answer_write(Done((1, None)))
+    asked = late_question(driver)
+    driver.progress(driver.stop(frozenset({T0, T1})), {T0: Position(10, 10), T1: Position(-1, -1)})
+    driver.answer_write(Done((2, None)))
+    unanswered_start(driver, "start-2")
+    driver.answer_write(Done((3, None)))
+    assert of_type(driver.step(OffsetsResolved(asked.token, {T1: 5})), PlacePartitions) == []
+    asked = late_question(driver)
+    effects = driver.step(OffsetsResolved(asked.token, {T1: 7}))
+    assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 7})]
+
+
+def test_a_cancelled_start_leaves_nothing_to_ask(driver: Driver) -> None:
+    unanswered_start(driver)
+    (ack,) = driver.writes()
+    deleted = next(index for index, operation in enumerate(ack.operations) if operation.path == driver.command_path)
+    driver.answer_write(Refused(Refusal.NO_NODE, deleted))
+    driver.now_ms += RETRY_MS
+    assert of_type(driver.step(Tick()), ResolveOffsets) == []
+
+
+def test_who_leaves_asks_no_more(driver: Driver) -> None:
+    unanswered_start(driver)
+    driver.answer_write(Done((1, None)))
+    driver.step(CloseRequested())
+    driver.now_ms += RETRY_MS
+    assert of_type(driver.step(Tick()), ResolveOffsets) == []
+
+
+def test_a_start_of_a_region_waits_for_all_positions() -> None:
+    driver = Driver(auto_commit_interval_ms=None, in_region=True)
+    driver.register()
+    driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T1: 0})))
+    driver.answer(Get(paths.offsets(GROUP, T1[0])), content(b"id-1 czxid-5"))
+    driver.answer(Get(paths.lives(GROUP, T1[0])), Refused(Refusal.NO_NODE))
+    asked = question(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)))
+    driver.now_ms += RESOLVE_LIMIT_MS
+    driver.step(OffsetsResolved(asked.token, {T1: None}))
+    assert driver.writes() == []
