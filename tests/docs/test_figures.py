@@ -16,6 +16,7 @@ import pytest
 
 from tests.style.sources import ROOT
 
+JOINS = "experiments-2026-11-28.jsonl"  # the first page's
 RUNS, LATER = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-java.jsonl"
 OTHERS = "experiments-2026-11-27-others.jsonl"
 ROUNDED = 0.551  # half a unit of a page, and half of the last digit of a result
@@ -78,13 +79,14 @@ def of_steps(
         for run in results(file)
         if (run["protocol"], run["settings"]) == (protocol, settings)
         for step in run["steps"]
-        if step["name"] == change
+        if step["name"] == change and run["trusted"]
     ]
 
 
-def of_runs(file: str, protocol: str, measure: str) -> float:
-    """Return the median over runs of `scale-out`."""
-    runs = [run for run in results(file) if run["protocol"] == protocol and run["settings"] == "tuned"]
+def of_runs(file: str, protocol: str, measure: str, settings: str = "tuned") -> float:
+    """Return the median over trusted runs of `scale-out`."""
+    runs = [run for run in results(file) if (run["protocol"], run["settings"]) == (protocol, settings)]
+    runs = [run for run in runs if run["trusted"]]
     return statistics.median(float(run["measures"][measure]) for run in runs if run["scenario"] == "scale-out")
 
 
@@ -137,13 +139,26 @@ def test_all_published_runs_are_trusted_and_nothing_went_wrong() -> None:
     assert {(run["members"], run["partitions"], run["machine"]["processors"]) for run in runs} == {(10, 120, 2)}
 
 
+def test_the_runs_of_the_first_page() -> None:
+    """Each seed has a run of each protocol, all of the same version; what is not trusted is published, too."""
+    seeds = {run["seed"] for run in results(JOINS)}
+    kinds = {(run["protocol"], run["settings"]) for run in results(JOINS)}
+    assert len(results(JOINS)) == len(seeds) * len(kinds)
+    assert all(run["complete"] and run["settled"] for run in results(JOINS))
+    assert {run["measures"][what] for run in results(JOINS) for what in ("lost", "out_of_order", "overlaps")} == {0}
+    assert len({json.dumps(run["versions"]) for run in results(JOINS)}) == 1
+    text = (ROOT / "docs/experiments.md").read_text()
+    trusted = sum(run["trusted"] for run in results(JOINS))
+    assert f"{len(results(JOINS))} runs, {trusted} of them trusted" in text
+
+
 def test_the_first_page() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
-    ours = sorted(statistics.median(of_steps(file, "central-incremental")) for file in (RUNS, LATER))
-    assert f"the median join settles in {ours[0]:.0f} to {ours[1]:.0f} ms" in text
-    kafkas = [statistics.median(of_steps(RUNS, name)) for name in ("kip848", "classic-range", "classic-cooperative")]
+    names = ("central-incremental", "kip848", "classic-range", "classic-cooperative")
+    ours, *kafkas = (statistics.median(of_steps(JOINS, name)) for name in names)
+    assert f"the median join settles in {ours:.0f} ms" in text
     assert f"take {min(kafkas):.0f} to {max(kafkas):,.0f} ms with heartbeats every 500 ms" in text
-    quick = statistics.median(of_steps(RUNS, "kip848", settings="heartbeat-50"))
+    quick = statistics.median(of_steps(JOINS, "kip848", settings="heartbeat-50"))
     assert f"KIP-848 takes {quick:.0f} ms with heartbeats every 50 ms" in text
     names = ("central-incremental", "kip848", "classic-cooperative")
     unowned = [of_steps(RUNS, name, KILL, measure="unowned_partition_ms") for name in names]
@@ -167,10 +182,10 @@ def test_the_first_page() -> None:
 )
 def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...]) -> None:
     columns, rows = table(page, heading)
-    file = LATER if "helix" in columns else RUNS
     change, compared = JOIN, 0
     for row, cells in rows:
         change = next((of for words, of in CHANGES.items() if words in row), change)
+        file = LATER if "helix" in columns else JOINS if page == "docs/results.md" and change == JOIN else RUNS
         for protocol, cell in zip(names or columns, cells, strict=True):
             found = None if cell is None else expected(row, change, file, protocol)
             if found is not None:
@@ -191,8 +206,10 @@ def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...
     ],
 )
 def test_costs_at_rest(page: str, heading: str, names: tuple[str, ...]) -> None:
-    with (ROOT / "docs/data/experiments-2026-11-27-runs.csv").open() as file:
+    of = JOINS if page == "docs/results.md" else RUNS
+    with (ROOT / "docs/data" / of.replace(".jsonl", "-runs.csv")).open() as file:
         runs = [run for run in csv.DictReader(file) if (run["scenario"], run["settings"]) == ("scale-out", "tuned")]
+    runs = [run for run in runs if run["trusted"] == "True"]
     columns, rows = table(page, heading)
     compared = 0
     for row, cells in rows:
@@ -204,12 +221,29 @@ def test_costs_at_rest(page: str, heading: str, names: tuple[str, ...]) -> None:
     assert compared == 3 * len(columns)
 
 
+def test_the_joins_in_any_phase() -> None:
+    columns, rows = table("docs/experiments.md", "central-incremental | kip848 | kip848, 50 ms")
+    compared = 0
+    for row, cells in rows:
+        for column, cell in zip(columns, cells, strict=True):
+            protocol, settings = column.partition(",")[0], "heartbeat-50" if "50 ms" in column else "tuned"
+            found = None
+            for words, summary in SUMMARIES.items():
+                if words in row and "delay" not in row:
+                    found = summary(of_steps(JOINS, protocol, settings=settings))
+            for words, (measure, unit) in OF_RUNS.items():
+                if row.endswith(words):
+                    found = of_runs(JOINS, protocol, measure, settings) / unit
+            if found is not None and cell is not None:
+                assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, column)
+                compared += 1
+    assert compared >= 7 * 5
+
+
 def test_short_heartbeats_on_the_page_of_results() -> None:
     text = " ".join((ROOT / "docs/results.md").read_text().split())
-    runs = [
-        run["measures"] for run in results(RUNS) if (run["protocol"], run["settings"]) == ("kip848", "heartbeat-50")
-    ]
-    settled, first = (statistics.median(run[what] for run in runs) for what in ("settled_ms", "first_record_ms"))
+    settled = statistics.median(of_steps(JOINS, "kip848", settings="heartbeat-50"))
+    first = of_runs(JOINS, "kip848", "first_record_ms", "heartbeat-50")
     assert f"settles a join in {settled:.0f} ms and has the first record after {first:.0f} ms" in text
 
 
