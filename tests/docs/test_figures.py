@@ -145,7 +145,8 @@ def test_the_runs_of_the_first_page() -> None:
     kinds = {(run["protocol"], run["settings"]) for run in results(JOINS)}
     assert len(results(JOINS)) == len(seeds) * len(kinds)
     assert all(run["complete"] and run["settled"] for run in results(JOINS))
-    assert {run["measures"][what] for run in results(JOINS) for what in ("lost", "out_of_order", "overlaps")} == {0}
+    assert {run["measures"][what] for run in results(JOINS) for what in ("lost", "out_of_order")} == {0}
+    assert {run["protocol"] for run in results(JOINS) if run["measures"]["overlaps"]} == {"kip848"}
     assert len({json.dumps(run["versions"]) for run in results(JOINS)}) == 1
     text = (ROOT / "docs/experiments.md").read_text()
     trusted = sum(run["trusted"] for run in results(JOINS))
@@ -154,8 +155,8 @@ def test_the_runs_of_the_first_page() -> None:
 
 def test_the_first_page() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
-    names = ("central-incremental", "kip848", "classic-range", "classic-cooperative")
-    ours, *kafkas = (statistics.median(of_steps(JOINS, name)) for name in names)
+    compared = ("central-incremental", "kip848", "classic-range", "classic-cooperative")
+    ours, *kafkas = (statistics.median(of_steps(JOINS, name)) for name in compared)
     assert f"the median join settles in {ours:.0f} ms" in text
     assert f"take {min(kafkas):.0f} to {max(kafkas):,.0f} ms with heartbeats every 500 ms" in text
     quick = statistics.median(of_steps(JOINS, "kip848", settings="heartbeat-50"))
