@@ -188,7 +188,8 @@ class Departures:
         """Remove everything in one transaction, which fails if the late command is acknowledged before it.
 
         An acknowledgement deletes its command. The version of `owners` does not count: a consumer may write its record
-        again and again, to stay. `given` covers all that it may hold.
+        again and again, to stay. `given` covers all that it may hold. Until the outcome is known, what the eviction
+        record names counts as held, even if a stop that was not late is acknowledged meanwhile.
         """
         member = self._view.members.get(consumer)
         if member is None:
@@ -230,6 +231,7 @@ class Departures:
             operations += [*inside, Delete(channel)] if channel else []
         operations += last
         written = [operation.path for operation in operations]
+        member.leaving_with = self._really_held(member)
         self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
 
     def _left_behind(self, member: Member) -> set[str]:
@@ -341,6 +343,8 @@ class Departures:
             self._await_lease(consumer, record)
             self._report(facts.Left(member, released, "member-evicted"))
         elif isinstance(reply, Refused):
+            member.leaving_with = None
+            self._report(facts.LetGo(self._view.refresh(consumer)))  # what it acknowledged that it had stopped
             self._note_in_the_way(reply, consumer, written)
             path = written[reply.index] if reply.index is not None else ""
             is_missing = reply.refusal is Refusal.NO_NODE

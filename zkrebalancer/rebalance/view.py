@@ -58,6 +58,7 @@ class Member:
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
+    leaving_with: Mapping[TopicPartition, int] | None = None  # what an eviction record names that is being written
     is_refused: bool = False  # ZooKeeper has just refused a command to it
     refused_tries: int = 0  # in a row
     is_registration_refused: bool = False  # it exists, but may not be read
@@ -245,9 +246,7 @@ class GroupView:
     recorded_incarnations: dict[str, str] = field(default_factory=dict)
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     waiting_for: dict[TopicPartition, str] = field(default_factory=dict)  # goes to this instance only: it may return
-    lease_until_us: int = (
-        0  # until when a consumer whose session seems to be over may have a lease, by the leader's clock
-    )
+    lease_until_us: int = 0  # by the leader's clock: a consumer whose session seems over may have a lease until then
     is_recorded: bool = True  # whether the records of what was given to its members are reliable
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
@@ -295,8 +294,9 @@ class GroupView:
             if member.given is not held and (member.given is None or held.keys() != member.given.keys()):
                 self.unrecorded[consumer] = None
             member.given = held
-        if record is not None:
-            held = {**record.partitions, **held}
+        leaving_with = member.leaving_with if member else None
+        if record is not None or leaving_with:
+            held = {**(record.partitions if record else {}), **(leaving_with or {}), **held}
         if consumer in self.evicted:
             blocks += (ALL_TOPICS,) if record is None else record.topics
         unblocked = bool(self._blocks.pop(consumer, ())) and not blocks
