@@ -137,7 +137,7 @@ class Condition:
     def wait_until(self, is_so: Callable[[], object], timeout_s: float) -> bool:
         """Wait until `is_so` holds, no longer than this; return whether it does. As `wait_for_change` otherwise.
 
-        Whoever makes it so calls `notify` after that.
+        The thread that changes it calls `notify` afterwards.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:

@@ -137,7 +137,7 @@ def _restore(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 @dataclass
 class _Restore:
-    """What an operator does until the tree is restored."""
+    """An operator restores a tree, again and again until it is complete."""
 
     cluster: Cluster
     draw: Random

@@ -129,7 +129,7 @@ class RepeatedRestore:
         return True
 
     def _committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
-        """Check that nobody writes into a part of a tree who has come while it is restored."""
+        """Check that sessions that began during a restore write nothing below `groups` before it is complete."""
         if self._observe is not None:
             self._observe(session_id, operations, changes)
         if not self.is_barred:

@@ -36,7 +36,7 @@ from zkrebalancer.experiments.versions import own_versions, read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
-from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.localcluster.programs import QUICK_START
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
@@ -51,7 +51,6 @@ COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
-LOCK = ".lock"
 Result = dict[str, Any]
 
 
@@ -108,7 +107,7 @@ class Run:
 
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        with locked(self.directory / LOCK, 0.0):
+        with folder_locked(self.directory):
             return self._perform()
 
     def _perform(self) -> Result:

@@ -179,7 +179,7 @@ class ConsumerGroup:
             self.advance()
 
     def _renew_ids(self) -> None:
-        """Go on with the present ids of topics that had a made-up one, or have one now: nobody loses anything."""
+        """Rename topics whose id was made up, or is now, so that members keep their partitions."""
         present = self.world.topics.renewed_ids(self._seen)
         if not present:
             return

@@ -129,6 +129,11 @@ def is_same_topic(one: str, other: str) -> bool:
     return not set(one.split()).isdisjoint(other.split())
 
 
+def may_be_same_topic(one: str, other: str) -> bool:
+    """Whether two incarnations may be the same topic: an empty one, which is not known, may be of any."""
+    return not one or not other or is_same_topic(one, other)
+
+
 def decode_replicas(content: bytes) -> dict[int, list[int]]:
     """Decode `/brokers/topics/<topic>` as partition -> broker ids of its replicas; raises NodeContentError."""
     partitions = _partitions(fields.read_document("topic", content))

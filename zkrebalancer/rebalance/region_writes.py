@@ -21,7 +21,7 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
-from zkrebalancer.protocol.cluster_nodes import is_same_topic
+from zkrebalancer.protocol.cluster_nodes import may_be_same_topic
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
@@ -150,9 +150,9 @@ class RegionWrites:
         self._one_less(task, found, then)
 
     def _is_of_present(self, topic: str, mark: str) -> bool:
-        """Whether what has this mark is of the present topic, not of a deleted one of its name; no mark: of any."""
+        """Whether this mark may be of the present topic, not of a deleted one of its name."""
         present = self._view.topics.get(topic)
-        return not mark or present is None or not present.incarnation or is_same_topic(mark, present.incarnation)
+        return present is None or may_be_same_topic(mark, present.incarnation)
 
     def _offsets(self, merge: Merge | None) -> Mapping[TopicPartition, int]:
         """Return the offsets of a merge that are of present topics."""

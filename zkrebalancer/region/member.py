@@ -23,7 +23,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
     Sync,
 )
-from zkrebalancer.protocol.cluster_nodes import is_same_topic
+from zkrebalancer.protocol.cluster_nodes import may_be_same_topic
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
@@ -299,7 +299,7 @@ class Member:
         targets: dict[TopicPartition, int] = {}
         if merge is not None:
             for tp in held:
-                if tp in merge.offsets and _may_be_same(
+                if tp in merge.offsets and may_be_same_topic(
                     merge.incarnations.get(tp[0], ""), self._source.identity(tp[0])
                 ):
                     targets[tp] = merge.offsets[tp]
@@ -309,7 +309,7 @@ class Member:
             for tp, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Content):
                     initial = self._decoded_initial(tp, reply.content)
-                    if _may_be_same(initial.incarnation, self._source.identity(tp[0])):
+                    if may_be_same_topic(initial.incarnation, self._source.identity(tp[0])):
                         targets[tp] = initial.offset
                 elif not is_refused(reply, Refusal.NO_NODE):
                     return None
@@ -361,7 +361,7 @@ class Member:
         (found,) = yield [Get(path)]
         if not isinstance(found, Content):
             return False
-        if _may_be_same(self._decoded_initial(tp, found.content).incarnation, self._source.identity(tp[0])):
+        if may_be_same_topic(self._decoded_initial(tp, found.content).incarnation, self._source.identity(tp[0])):
             return True
         replies = yield [Multi((SetContent(path, content, found.stat.version),))]
         return isinstance(replies[0], Done)
@@ -443,7 +443,3 @@ class Member:
 
 def _portions(entries: Sequence[T]) -> Iterable[Sequence[T]]:
     return (entries[at : at + MAX_INITIAL_AT_ONCE] for at in range(0, len(entries), MAX_INITIAL_AT_ONCE))
-
-
-def _may_be_same(one: str, other: str) -> bool:
-    return not one or not other or is_same_topic(one, other)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.unit.experiments.event_maker import event
 from zkrebalancer.experiments.protocols import PROTOCOLS
-from zkrebalancer.experiments.run import LOCK, RESULT, Plan, Run, read_result
+from zkrebalancer.experiments.run import RESULT, Plan, Run, read_result
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import Cast
 from zkrebalancer.localcluster.errors import LocalClusterError
-from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.locks import LOCK, locked
 
 PLAN = Plan(PROTOCOLS["classic-range"], SCENARIOS["steady"], "tuned", Cast(2, 6, 1), "kafka-3.9", 5)
 LINES = [json.dumps(event("step", name="before", target="", number=1)), "", json.dumps(event("new"))]

@@ -102,7 +102,7 @@ def test_who_is_refused_while_the_group_has_members_at_the_brokers(
 
 
 def test_a_client_that_needs_ids_which_topics_lack_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """In `_ask_machine`, do not complain: nobody would see on the gateway why its clients end."""
+    """In `_ask_machine`, do not complain: the gateway's log would not say why its clients end."""
     refused = ConsumerGroupHeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, "Topic t has no id.")
     fields = {"member_id": "m", "member_epoch": 0}
     assert error_of("ConsumerGroupHeartbeat", fields, refused, is_elsewhere=False) is ErrorCode.UNSUPPORTED_VERSION

@@ -230,7 +230,7 @@ class Torn(Client):
 def test_a_restore_that_ends_as_it_begins_keeps_no_coordinator_from_leading(
     tmp_path: Path, error: BaseException, *, is_sent: bool
 ) -> None:
-    """In `_Barrier.__enter__`, let the error pass: nobody leads until an operator accepts a part that is whole."""
+    """In `_Barrier.__enter__`, let the error pass: no coordinator leads until `--accept-partial`, of a whole tree."""
     file, world = backed_up(tmp_path), empty_world()
     torn = Torn(world, 10_000)
     torn.principal, torn.session_id, torn.error = COORDINATOR, world.zk.open().session_id, error

@@ -164,7 +164,7 @@ def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:
 
 
 def test_a_former_process_that_asked_to_leave_does_not_make_its_successor_leave() -> None:
-    """What the successor processed after that checkpoint would be lost: it does not know that it leaves."""
+    """The successor would go on after the checkpoint with which it left, and lose what it processed then."""
     decision = decide(IDLE, seen(requests={"leave-0": Request("leave", "b", zxid=11)}))
     assert (decision.order, decision.requests) == (IDLE, ("leave-0",))
 

@@ -66,7 +66,7 @@ class Run:
 
     @property
     def conditions(self) -> Iterator[tuple[str, str]]:
-        """What has to be the same in all runs of a protocol that count together: its settings and all versions."""
+        """The settings and versions of a run; runs of a protocol are pooled only if these are the same."""
         yield "versions", self.versions
         yield from ((f"{part} {name}".strip(), value) for (part, name), value in self.details.items())
 

@@ -6,19 +6,19 @@ Each partition is read from the group's offset, or without one from `startingOff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from consumer_agent.spark import Storage, is_of_another_topic, parse_offset_reset
 from zkrebalancer.observe import inspection
+from zkrebalancer.pipeline.source.incarnations import present_identities
 from zkrebalancer.pipeline.source.kafka import END, FIRST, DataLossError, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.pipeline.source.stream import read_ranges, tasks
-from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Get
+from zkrebalancer.protocol import cluster_nodes
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -71,18 +71,8 @@ class ConsumerGroupReader(DataSourceReader):
                 present = {*options.topics} - inspection.former_topics(zk, options.group, options.topics)
                 for partition, content in inspection.offset_nodes(zk, options.group, present):
                     found[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
-            identities = _identities(zk, options.topics) if storage.in_kafka else {}
+            identities = present_identities(zk, options.topics) if storage.in_kafka else {}
         for partition, (offset, metadata) in (logs.committed(partitions) if storage.in_kafka else {}).items():
             if not is_of_another_topic(metadata, identities.get(partition[0], "")):
                 found[partition] = max(offset, found.get(partition, 0))
         return found
-
-
-def _identities(zk: BlockingZk, topics: Sequence[str]) -> dict[str, str]:
-    """Return topic -> its incarnation, of topics with a node."""
-    replies = zk.perform_all([Get(paths.topic(topic)) for topic in topics], ABSENT)
-    return {
-        topic: cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid).incarnation
-        for topic, reply in zip(topics, replies, strict=True)
-        if isinstance(reply, Content)
-    }

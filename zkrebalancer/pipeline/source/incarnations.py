@@ -13,7 +13,7 @@ from zkrebalancer.pipeline.source.kafka import DataLossError
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import ABSENT, Content, Get, Reply
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -32,8 +32,12 @@ def still_there(options: Options, ranges: Sequence[Range]) -> list[Range]:
     if not identities:
         return list(ranges)
     with BlockingZk(options.agent["zookeeper"]) as zk:
-        replies = zk.perform_all([Get(paths.topic(topic)) for topic in identities], ABSENT)
-    deleted = {topic for topic, reply in zip(identities, replies, strict=True) if _is_other(reply, identities[topic])}
+        present = present_identities(zk, list(identities))
+    deleted = {
+        topic
+        for topic, identity in identities.items()
+        if topic not in present or not is_same_topic(present[topic], identity)
+    }
     for topic in sorted(deleted):
         text = f"{topic} was deleted after a batch had been planned that Spark now repeats"
         if options.fail_on_data_loss:
@@ -42,7 +46,11 @@ def still_there(options: Options, ranges: Sequence[Range]) -> list[Range]:
     return [one for one in ranges if one.topic not in deleted]
 
 
-def _is_other(reply: Reply, identity: str) -> bool:
-    if not isinstance(reply, Content):
-        return True
-    return not is_same_topic(decode_topic(reply.content, reply.stat.created_zxid).incarnation, identity)
+def present_identities(zk: BlockingZk, topics: Sequence[str]) -> dict[str, str]:
+    """Return topic -> its incarnation, of those that exist; raises RebalancerError as `still_there`."""
+    replies = zk.perform_all([Get(paths.topic(topic)) for topic in topics], ABSENT)
+    return {
+        topic: decode_topic(reply.content, reply.stat.created_zxid).incarnation
+        for topic, reply in zip(topics, replies, strict=True)
+        if isinstance(reply, Content)
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -234,24 +234,55 @@ def a_loss(setting: Any) -> None:
 PREPARED = [nothing, a_due_checkpoint, a_due_reset, a_due_reset_to_the_beginning, a_loss]
 
 
+def check_next_batch(kind: type[LedSetting], prepare: Callable[[Any], None], again_after: int, stride: int) -> None:
+    """Interrupt each point of `next_batch`, in a member of this kind; then each record is in the state once."""
+    for setting, result, is_interrupted in interrupted_at_each_point(
+        lambda one: one.next_batch(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=kind,
+        stride=stride,
+    ):
+        assert isinstance(setting, kind)
+        setting.process(result)
+        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+        setting.check_checkpoint()
+        setting.check_end()
+
+
+def closed(
+    kind: type[LedSetting], again_after: int, stride: int, *, is_lost: bool
+) -> Iterator[tuple[LedSetting, bool]]:
+    """Interrupt each point of `close`, in a member of this kind; yield it closed, and whether it was interrupted."""
+
+    def prepare(setting: Any) -> None:
+        one_batch(setting)
+        setting.region.stop()
+        assert list(setting.batches) == []
+        if is_lost:
+            setting.lose()
+
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        lambda one: one.region.close(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=kind,
+        stride=stride,
+    ):
+        assert isinstance(setting, kind)
+        setting.region.close()
+        assert setting.session.is_closed
+        setting.check_checkpoint()
+        yield setting, is_interrupted
+
+
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("again_after", [0, 3, 20])
 @pytest.mark.parametrize("prepare", PREPARED)
 def test_each_record_is_in_the_state_once_after_an_interrupt_of_a_round(
     prepare: Callable[[Any], None], again_after: int, stride: int
 ) -> None:
-    for setting, result, is_interrupted in interrupted_at_each_point(
-        lambda one: one.next_batch(),  # type: ignore[attr-defined]
-        prepare,
-        again_after,
-        kind=LedSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, LedSetting)
-        setting.process(result)
-        setting.told_to_iterate = not is_interrupted  # its iterator has ended
-        setting.check_checkpoint()
-        setting.check_end()
+    check_next_batch(LedSetting, prepare, again_after, stride)
 
 
 @pytest.mark.parametrize("stride", STRIDES)
@@ -298,24 +329,7 @@ def documents_of(setting: LedSetting) -> bytes:
 def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
     again_after: int, is_lost: bool, stride: int
 ) -> None:
-    def prepare(setting: Any) -> None:
-        one_batch(setting)
-        setting.region.stop()
-        assert list(setting.batches) == []
-        if is_lost:
-            setting.lose()
-
-    for setting, _, is_interrupted in interrupted_at_each_point(
-        lambda one: one.region.close(),  # type: ignore[attr-defined]
-        prepare,
-        again_after,
-        kind=LedSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, LedSetting)
-        setting.region.close()
-        assert setting.session.is_closed
+    for setting, is_interrupted in closed(LedSetting, again_after, stride, is_lost=is_lost):
         assert setting.frontend._is_ended
-        setting.check_checkpoint()
         if not is_interrupted and not is_lost:
             assert len(setting.copies) == 1

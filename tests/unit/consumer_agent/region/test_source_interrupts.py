@@ -21,7 +21,7 @@ from tests.unit.consumer_agent.messages import messages
 from tests.unit.consumer_agent.region import test_round_interrupts as rounds
 from tests.unit.consumer_agent.region.test_region_interrupts import STRIDES
 from tests.unit.consumer_agent.region.test_round_interrupts import BATCH, LedSetting, Session
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, interrupted_at_each_point, uninterrupted
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, uninterrupted
 from zkrebalancer.region.documents import Settings
 
 _time_that_passes = rounds._time_that_passes_with_each_look
@@ -110,18 +110,7 @@ def _waits_in_this_time(_time_that_passes: Any, monkeypatch: pytest.MonkeyPatch)
 def test_each_record_is_in_the_state_once_after_an_interrupt_of_a_round(
     prepare: Callable[[Any], None], again_after: int, stride: int
 ) -> None:
-    for setting, result, is_interrupted in interrupted_at_each_point(
-        lambda one: one.next_batch(),  # type: ignore[attr-defined]
-        prepare,
-        again_after,
-        kind=ForcedSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, ForcedSetting)
-        setting.process(result)
-        setting.told_to_iterate = not is_interrupted  # its iterator has ended
-        setting.check_checkpoint()
-        setting.check_end()
+    rounds.check_next_batch(ForcedSetting, prepare, again_after, stride)
 
 
 @pytest.mark.parametrize("stride", STRIDES)
@@ -130,22 +119,5 @@ def test_each_record_is_in_the_state_once_after_an_interrupt_of_a_round(
 def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
     again_after: int, is_lost: bool, stride: int
 ) -> None:
-    def prepare(setting: Any) -> None:
-        rounds.one_batch(setting)
-        setting.region.stop()
-        assert list(setting.batches) == []
-        if is_lost:
-            setting.lose()
-
-    for setting, _, _ in interrupted_at_each_point(
-        lambda one: one.region.close(),  # type: ignore[attr-defined]
-        prepare,
-        again_after,
-        kind=ForcedSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, ForcedSetting)
-        setting.region.close()
-        assert setting.session.is_closed
+    for setting, _ in rounds.closed(ForcedSetting, again_after, stride, is_lost=is_lost):
         assert setting.client.is_closed  # type: ignore[attr-defined]
-        setting.check_checkpoint()
