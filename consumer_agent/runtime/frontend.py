@@ -71,6 +71,9 @@ class Frontend(Usage):
         arguments.check_config(config)
         self.config = config or ConsumerConfig.from_settings(settings)
         self.decoder = Decoder(self.config)
+        from consumer_agent.runtime.engine import Engine  # noqa: PLC0415  # takes longer to import than Kafka's client
+
+        self._engine_type = Engine  # now and not in the first poll, which joins
         self._begins_paused = begins_paused
         self.in_region = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
@@ -135,9 +138,8 @@ class Frontend(Usage):
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
-        from consumer_agent.runtime.engine import Engine  # noqa: PLC0415  # takes longer to import than Kafka's client
-
-        engine = Engine(config, wanted, shared, self._telemetry, asks_to_revoke=asks, in_region=self.in_region)
+        about = config, wanted, shared, self._telemetry
+        engine = self._engine_type(*about, asks_to_revoke=asks, in_region=self.in_region)
         try:
             engine.start()
             with shared.changed.lock:

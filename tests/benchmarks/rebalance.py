@@ -102,7 +102,7 @@ def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) ->
             process.end()
 
 
-def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object]:
+def measure(lab: Lab, protocol: str, size: int, repeat: int, seed: int) -> dict[str, object]:
     """Let a member join and leave `repeat` times; return the figures."""
     group = f"{protocol}-{size}"
     topic = f"bench-{group}"
@@ -116,7 +116,7 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
     transactions: list[dict[str, int]] = []
     phases: list[dict[str, float]] = []
     with settled_group(lab, protocol, size, group, topic) as group_events:
-        drawn = Random(size)  # the same for every protocol
+        drawn = Random(f"{seed}/{size}")  # the same for every protocol
         for number in range(repeat):
             name = f"{group}-new{number}"
             newcomer = Member(lab, protocol, group, topic, name)
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 50])
     parser.add_argument("--protocols", nargs="+", default=list(COMPARED), choices=COMPARED)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1, help="draws the phases; give each run another one")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -216,7 +217,11 @@ def main() -> None:
     ):
         lab.start_coordinator(1)
         lab.wait_leader()
-        results = [measure(lab, p, size, arguments.repeat) for size in arguments.sizes for p in arguments.protocols]
+        results = [
+            measure(lab, p, size, arguments.repeat, arguments.seed)
+            for size in arguments.sizes
+            for p in arguments.protocols
+        ]
     print(json.dumps(results, indent=1))
 
 

@@ -49,7 +49,7 @@ def test_a_relay_takes_the_round_trip(shared_cluster: LocalCluster, folder: Path
 @pytest.mark.parametrize("broker", ["kafka-3.9", "kafka-4"])
 def test_every_call_takes_the_round_trip(broker: BrokerKind) -> None:
     """Fails if clients learn the broker's own address."""
-    with LocalCluster(broker=broker, round_trip_ms=ROUND_TRIP_MS, mirror=False) as cluster:
+    with LocalCluster(broker=broker, round_trip_ms=ROUND_TRIP_MS, mirror_interval_s=0) as cluster:
         own = {server.port for server in (*cluster.zookeeper_servers, *cluster.brokers)}
         metadata = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=WITHIN_S)
         assert not own & {known.port for known in metadata.brokers.values()}

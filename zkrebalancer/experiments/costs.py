@@ -99,6 +99,9 @@ class Costs(Repeating):
                 if server.is_running:
                     self._sample(server.name, "broker", server.pid)
                     self._count_broker(server)
+            mirror = self._cluster.mirror
+            if mirror is not None and mirror.is_running:
+                self._sample(mirror.name, "mirror", mirror.pid)
             self._write_load()
 
     def _write_load(self) -> None:

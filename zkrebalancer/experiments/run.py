@@ -51,6 +51,7 @@ COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
+MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look for new partitions
 Result = dict[str, Any]
 
 
@@ -141,7 +142,8 @@ class Run:
             brokers=plan.scenario.servers,
             round_trip_ms=plan.scenario.round_trip_ms,
             kafka_properties=broker_settings,
-            mirror=plan.protocol.is_central,  # other protocols do not need it and would be charged for its requests
+            # Other protocols do not need it and would be charged for what it takes.
+            mirror_interval_s=MIRROR_INTERVAL_S if plan.protocol.is_central else 0.0,
         )
         logs = self.directory / LOGS
         with _started(cluster) as directory:
@@ -230,6 +232,7 @@ class Run:
         settings = plan.protocol.settings[plan.tuning]
         group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
         controller = plan.protocol.controller(plan.tuning, is_static=plan.scenario.is_static)
+        has_mirror = plan.broker == "kafka-4" and plan.protocol.is_central
         return {
             "member": dict(plan.protocol.described(plan.tuning)),
             "broker": {"kind": plan.broker, **settings.broker},
@@ -238,6 +241,7 @@ class Run:
             "controller": None if controller is None else dict(controller),
             "servers_of_each_kind": plan.scenario.servers,
             "round_trip_ms": plan.scenario.round_trip_ms,
+            "topic_mirror": {"interval_s": MIRROR_INTERVAL_S} if has_mirror else None,
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": plan.scenario.rate(plan.cast),
             "record_bytes": plan.scenario.record_bytes or None,

@@ -60,7 +60,7 @@ class LocalCluster:
         zookeeper_options: Sequence[str] = (),
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
-        mirror: bool = True,
+        mirror_interval_s: float = 0.2,
         round_trip_ms: float = 0.0,
         zookeeper_port: int | None = None,
         broker_port: int | None = None,
@@ -71,22 +71,21 @@ class LocalCluster:
         """Configure a cluster; `start` starts it.
 
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
-        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `round_trip_ms`: between every client and every
-        server, as if each were on a host of its own; among ZooKeeper servers there is none. `brokers`: how many; the
-        first has the id 1, and if there are three or more, each partition has three replicas. `directory` must not
-        exist yet; the default is a temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two
-        `…_properties` add or override properties of the servers; `zookeeper_options` are further options of ZooKeeper's
-        JVM. `zookeeper_port` and `broker_port`, the first ones of several in a row: by default free ports. Jars come
-        from `kafka_home` (default: the environment's KAFKA_HOME), or else the folder `cache` (default: the user's).
-        `report` receives progress lines.
+        topic mirror that looks every `mirror_interval_s` (0: without one); "none" starts ZooKeeper only.
+        `round_trip_ms`: between every client and every server, as if each were on a host of its own; among ZooKeeper
+        servers there is none. `brokers`: how many; the first has the id 1, and if there are three or more, each
+        partition has three replicas. `directory` must not exist yet; the default is a temporary folder. `tick_ms`: the
+        shortest session timeout is two ticks. The two `…_properties` add or override properties of the servers;
+        `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` and `broker_port`, the first ones
+        of several in a row: by default free ports. Jars come from `kafka_home` (default: the environment's KAFKA_HOME),
+        or else the folder `cache` (default: the user's). `report` receives progress lines.
 
         Raises:
             ConfigurationError: a setting is out of range.
 
         """
         _check(zookeepers, broker, brokers)
-        self.chroot = normal_chroot(chroot)
-        self.zookeeper, self.bootstrap = "", ""
+        self.chroot, self.zookeeper, self.bootstrap = normal_chroot(chroot), "", ""
         self.zookeeper_servers: list[Server] = []
         self.brokers: list[Server] = []
         self._broker_count = brokers
@@ -98,7 +97,8 @@ class LocalCluster:
         self._zookeeper_options = tuple(zookeeper_options)
         self._kafka_properties = {**(kafka.replicated(brokers) if brokers > 1 else {}), **(kafka_properties or {})}
         self._zookeeper_heap_mb, self._kafka_heap_mb = zookeeper_heap_mb, kafka_heap_mb
-        self._mirror, self._round_trip_ms = mirror, round_trip_ms
+        self._mirror_interval_s, self._round_trip_ms = mirror_interval_s, round_trip_ms
+        self.mirror: Program | None = None  # the topic mirror, once it is started
         self._far: dict[int, int] = {}  # port of a server -> the port to which its clients connect
         self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port, brokers)
         self._source = jars.JarSource.of(cache, kafka_home, report)
@@ -124,7 +124,7 @@ class LocalCluster:
     @property
     def has_topics_in_zookeeper(self) -> bool:
         """Whether the broker's topics appear in ZooKeeper, written by the broker or by the mirror."""
-        return self._kind == "kafka-3.9" or (self._kind == "kafka-4" and self._mirror)
+        return self._kind == "kafka-3.9" or (self._kind == "kafka-4" and self._mirror_interval_s > 0)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -256,7 +256,7 @@ class LocalCluster:
             broker.wait_ready()
         if self._broker_count > 1:  # else a topic created now may find too few brokers for its replicas
             self.broker.wait_until(kafka.BrokerProbe(self.bootstrap, self._broker_count))
-        if self._kind == "kafka-4" and self._mirror:
+        if self._kind == "kafka-4" and self._mirror_interval_s > 0:
             self._start_mirror(factory)
 
     def _begin_delay(self, factory: ProgramFactory, listens: Sequence[int]) -> None:
@@ -302,7 +302,7 @@ class LocalCluster:
             broker.spawn()
 
     def _start_mirror(self, factory: ProgramFactory) -> None:
-        mirror = factory.mirror(self.bootstrap, self.zookeeper)
+        self.mirror = mirror = factory.mirror(self.bootstrap, self.zookeeper, self._mirror_interval_s)
         self._programs.append(mirror)
         mirror.spawn()
         with BlockingZk(self.zookeeper) as client:

@@ -15,7 +15,6 @@ from zkrebalancer.localcluster.server import Program, Server
 FIRST_PORTS = 2 + 3 * 3  # two for the first broker, three for each ZooKeeper server; further brokers have one each
 TOOL_HEAP_MB = 256
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for short-lived JVMs: no optimizing compiler
-MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
 LOGGING = Path(__file__).parent / "log4j.properties"
 
 
@@ -124,12 +123,11 @@ class ProgramFactory:
         command = [sys.executable, "-m", "zkrebalancer.localcluster.delay", "--round-trip-ms", str(round_trip_ms)]
         return self._program("delay", [*command, *(f"{listen}={target}" for listen, target in pairs.items())])
 
-    def mirror(self, bootstrap: str, zookeeper_hosts: str) -> Program:
+    def mirror(self, bootstrap: str, zookeeper_hosts: str, interval_s: float) -> Program:
         """Return the topic mirror."""
         command = [sys.executable, "-m", "zkrebalancer.cli.topics", "mirror"]
-        return self._program(
-            "mirror", [*command, "--bootstrap", bootstrap, "--zookeeper", zookeeper_hosts, *MIRROR_OPTIONS]
-        )
+        command += ["--bootstrap", bootstrap, "--zookeeper", zookeeper_hosts]
+        return self._program("mirror", [*command, "--interval", str(interval_s), "--log-level", "info"])
 
     def _config(self, name: str, text: str) -> str:
         file = self.directory / f"{name}.properties"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -51,13 +52,28 @@ def test_a_silent_broker_does_not_block_the_end(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(costs, "broker_counts_command", lambda: [sys.executable, "-c", MUTE, str(asked)])
     monkeypatch.setattr(costs, "INTERVAL_S", 0.0)
     cluster: Any = SimpleNamespace(
-        zookeeper_servers=[], brokers=[SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")]
+        zookeeper_servers=[], brokers=[SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")], mirror=None
     )
     with Costs(EventLog(None, "run"), cluster, dict):
         give_up_at = time.monotonic() + WAIT_S
         while not asked.exists():
             assert time.monotonic() < give_up_at
             time.sleep(0.01)
+
+
+def test_the_topic_mirror_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "broker_counts_command", lambda: ["true"])
+    mirror = SimpleNamespace(is_running=True, pid=os.getpid(), name="mirror")
+    cluster: Any = SimpleNamespace(zookeeper_servers=[], brokers=[], mirror=mirror)
+    log = EventLog(tmp_path, "run")
+    with Costs(log, cluster, dict):
+        pass
+    log.close()
+    events = [json.loads(line) for path in tmp_path.iterdir() for line in path.open()]
+    sampled = [event for event in events if event["kind"] == "sampled"]
+    assert {(event["role"], event["target"]) for event in sampled} == {("mirror", "mirror")}
+    assert min(event["rss_bytes"] for event in sampled) > 0
+    assert [event["own_us"] for event in events if event["kind"] == "busy"][-1] >= sampled[-1]["cpu_us"]
 
 
 def test_sums_continue_after_a_restart() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from consumer_agent import Consumer
@@ -15,7 +14,9 @@ from zkrebalancer.experiments.members.recorder import Received, Recorder
 COMMIT_INTERVAL_MS = 5_000  # the default of the agent's and librdkafka's auto-commit
 NEVER_MS = 86_400_000
 
-import_module("consumer_agent.runtime.engine")  # else at the first join; all of confluent-kafka is imported above, too
+# The first consumer of a process loads the rest of the agent's modules, as `import confluent_kafka` does for Kafka's.
+# An application constructs its consumer when it starts; here it would otherwise be done in the middle of a step.
+Consumer(zookeeper="localhost:1", bootstrap="localhost:1", group="loads-modules").close()
 
 
 class CentralReader:

@@ -42,9 +42,10 @@ every p. Runs of two protocols are compared in pairs with the same seed, and onl
 
 A difference counts if equal protocols would differ as much in less than {ALPHA:.0%} of cases (Wilcoxon's signed-rank
 test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%}. The primary
-measure, named before any comparison, is the *time to settled*, in `backlog` the *time until the group has caught up*:
-on {ALPHA:.0%} of such pages, any of its differences is wrong (Holm). Of the differences shown in other measures,
-{ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can be shown.
+measure, named on 2026-11-27 before all later runs, is the *time to settled*, in `backlog` the *time until the group has
+caught up*: on {ALPHA:.0%} of such pages, any of its differences is wrong (Holm). Of the differences shown in other
+measures, {ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can
+be shown.
 Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded bootstrap of the median difference).
 
 *Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not

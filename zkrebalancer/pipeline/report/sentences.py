@@ -21,7 +21,7 @@ OURS = ("central-incremental", "central-eager")  # the first of these that was r
 SMALL = 0.05  # of the larger median; smaller differences are ignored
 WINS, LOSES, OPEN = "wins", "loses", "open"
 FIRST_RECORD = "first_record_ms"
-PRIMARY = "settled_ms"  # named before any run: what this project claims
+PRIMARY = "settled_ms"  # named in advance: what this project claims
 CAUGHT_UP = "lag_back_ms"
 PRIMARY_OF = {"backlog": CAUGHT_UP}  # of scenarios in which a pause is felt for longer than it lasts
 AFTER = " after "  # between a measure and the change that it belongs to, where a scenario has several kinds of them
@@ -181,7 +181,7 @@ def _of_setting(setting: Setting, values: Mapping[str, Values]) -> Iterable[Verd
 
 
 def primary(setting: Setting) -> str:
-    """Return the measure that was named before any run as what counts in a scenario."""
+    """Return the measure that was named in advance as what counts in a scenario."""
     return PRIMARY_OF.get(setting.scenario, PRIMARY)
 
 

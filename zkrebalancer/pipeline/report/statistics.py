@@ -6,7 +6,7 @@ the same targets and were made one soon after the other, so what a busy hour doe
 - The test is Wilcoxon's signed-rank test with its exact distribution (every sign of every difference), so it needs no
   assumption about how the times are distributed. With fewer than 6 pairs it cannot show anything at 5 %.
 - The interval is a seeded bootstrap of the median difference.
-- Of the primary measure, named before any run, every comparison of a report counts (Holm, 1979: at most 5 % of reports
+- Of the primary measure, named in advance, every comparison of a report counts (Holm, 1979: at most 5 % of reports
   have one that is wrong). Of the other measures, at most 5 % of the shown differences are expected to be wrong
   (Benjamini and Hochberg, 1995).
 """
