@@ -234,7 +234,7 @@ class CoordinatorElector:
                 self._end("another coordinator leads", ElectionState.STANDBY)
                 self._scheduler.wake("look", self._scheduler.now.mono_us + LOOK_INTERVAL_US, self.elect)
             elif reply.stat.created_zxid != stat.modified_zxid:
-                self._scheduler.ask(Multi((Delete(self._shard.coordinator),)), self._stale_node_deleted)
+                self._scheduler.ask(self._removal(stat), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
                 self._lead(self._stored_epoch, stat.version)
             else:
@@ -278,8 +278,11 @@ class CoordinatorElector:
     def _remove_copy(self, stat: Stat) -> None:
         """Remove a node that belongs to no session, such as one from a copied tree: it names no leader."""
         self._scheduler.warn(f"{self._shard.coordinator} belongs to no session; it is removed")
-        removal = Multi((Check(self._shard.epoch, stat.version), Delete(self._shard.coordinator)))
-        self._scheduler.ask(removal, self._copy_removed)
+        self._scheduler.ask(self._removal(stat), self._copy_removed)
+
+    def _removal(self, stat: Stat) -> Multi:
+        """Return what deletes the node that was read, and none of a later election, which changes the epoch."""
+        return Multi((Check(self._shard.epoch, stat.version), Delete(self._shard.coordinator)))
 
     def _copy_removed(self, reply: Reply) -> None:
         self._end("its node was replaced", ElectionState.ELECTING)

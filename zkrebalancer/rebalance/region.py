@@ -70,6 +70,7 @@ class Region:
         self.order: Order | None = None
         self._version = -1  # of the order
         self._registered: dict[str, int] = {}
+        self._reading: _Reading | None = None  # the last one of the members
         self._requests: dict[str, Request] = {}
         self._answers: Answers | None = None
         self._merge: Merge | None = None  # of the last complete checkpoint
@@ -194,7 +195,7 @@ class Region:
     def _members_listed(self, reply: Reply) -> None:
         """Read all members, because a name that was registered again differs only in its transaction's id."""
         names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
-        reading = _Reading(len(names))
+        reading = self._reading = _Reading(len(names))
         for name in names:
             self._scheduler.ask(Get(self._path("members", name)), self._member_read, name, reading)
         if not names:
@@ -205,7 +206,7 @@ class Region:
         reading.missing -= 1
         if isinstance(reply, Content) and reply.stat.ephemeral_owner:
             reading.members[name] = reply.stat.created_zxid
-        if not reading.missing:
+        if not reading.missing and reading is self._reading:  # a refused read is repeated when later ones are over
             self._members_read(reading.members)
 
     def _members_read(self, found: dict[str, int]) -> None:
@@ -338,11 +339,10 @@ class Region:
 
     def _evict(self, decision: Decision) -> None:
         self._is_busy = True
-        self._scheduler.warn(f"region: {decision.names[0]} has {decision.reason}; its registration is removed")
-        deletes = [Delete(self._path("members", name)) for name in decision.names]
-        self._scheduler.write(deletes[: self._scheduler.fitting(deletes)], self._evicted)
+        members = {name: self._registered.get(name, 0) for name in decision.names}
+        self._writes.evict(members, decision.reason, self._evicted)
 
-    def _evicted(self, _reply: Reply) -> None:
+    def _evicted(self) -> None:
         self._is_busy = False
         self._list_members()
 

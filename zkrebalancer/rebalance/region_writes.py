@@ -1,4 +1,7 @@
-"""What the leader of a region stores beside its orders: merges, and offsets of partitions that no member holds."""
+"""What the leader of a region writes beside its orders: merges, offsets of partitions that no member holds, evictions.
+
+What is refused for want of a right is decided anew after a pause, except a merge: by then, it may be of a former round.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from zkrebalancer.protocol.cluster_nodes import may_be_same_topic
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
-from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order
@@ -55,6 +58,14 @@ class _Gone:
     missing: int = 0
 
 
+@dataclass(slots=True)
+class _Doomed:
+    """Registrations that are evicted: how many are not read yet, and what is deleted of the others."""
+
+    missing: int
+    deletes: list[Operation] = field(default_factory=list)
+
+
 def _nothing() -> None:
     """Do nothing: there is nothing to do again."""
 
@@ -69,10 +80,16 @@ class RegionWrites:
         self._task = 0
         self._again: Callable[[], None] = _nothing
         self._tries = 0  # to store offsets, in a row
+        self._evictions = 0  # tries in a row that have deleted nothing
+        self._sweeps = 0  # the last one's number
 
     def forget(self) -> None:
         """Drop what is under way: its replies are void."""
         self._task += 1
+
+    def _go_on(self, task: int, then: Callable[[], None]) -> None:
+        if task == self._task:
+            then()
 
     def _path(self, kind: str, name: str | None = None) -> str:
         return paths.region(self._view.group, kind, name)
@@ -200,17 +217,28 @@ class RegionWrites:
         missing = [path for path in topics if path.rpartition("/")[2] not in self._view.incarnations]
         if missing:
             topic = missing[0].rpartition("/")[2]
-            mark = self._view.topics[topic].incarnation
-            self._view.incarnations[topic] = mark
-            self._scheduler.write([Create(missing[0], mark.encode())], self._place_made, self._task, operations, done)
+            known = self._view.topics.get(topic)
+            if known is None:  # deleted meanwhile
+                self._store_later()
+                return
+            mark = self._view.incarnations[topic] = known.incarnation
+            create, what = Create(missing[0], mark.encode()), (self._task, topic, operations, done)
+            self._scheduler.write([create], self._place_made, *what, expected=ANY)
             return
         count = min(self._scheduler.fitting(operations), MAX_AT_ONCE)
         rest = operations[count:]
-        self._scheduler.write(operations[:count], self._stored, self._task, rest, done)
+        self._scheduler.write(operations[:count], self._stored, self._task, rest, done, expected=ANY)
 
-    def _place_made(self, _reply: Reply, task: int, operations: list[Operation], done: Callable[[], None]) -> None:
-        if task == self._task:
+    def _place_made(
+        self, reply: Reply, task: int, topic: str, operations: list[Operation], done: Callable[[], None]
+    ) -> None:
+        is_there = isinstance(reply, Done) or (isinstance(reply, Refused) and reply.refusal is Refusal.NODE_EXISTS)
+        if not is_there:
+            self._view.incarnations.pop(topic, None)
+        if task == self._task and is_there:
             self._store(operations, done)
+        elif task == self._task:
+            self._store_later()
 
     def _stored(self, reply: Reply, task: int, rest: list[Operation], done: Callable[[], None]) -> None:
         if task != self._task:
@@ -218,10 +246,13 @@ class RegionWrites:
         if isinstance(reply, Done):
             self._tries = 0
             self._store(rest, done)
-        else:  # another client has written one of them: they are read again
-            at_us = self._scheduler.now.mono_us + pause_us(self._tries)
-            self._tries += 1
-            self._scheduler.wake("region-offsets", at_us, self._again)
+        else:  # another client has written one of them, or a right is missing: they are read again
+            self._store_later()
+
+    def _store_later(self) -> None:
+        at_us = self._scheduler.now.mono_us + pause_us(self._tries)
+        self._tries += 1
+        self._scheduler.wake("region-offsets", at_us, self._go_on, self._task, self._again)
 
     # ---- a checkpoint
 
@@ -290,22 +321,74 @@ class RegionWrites:
         else:
             done(None, 0)
 
+    # ---- members that did not reset in time
+
+    def evict(self, members: Mapping[str, int], reason: str, done: Callable[[], None]) -> None:
+        """Delete registrations, each if it is still the one that this transaction has made; then call `done`.
+
+        The node of a name that was registered again has the same version. Only its transaction tells it apart, so it is
+        read right before the deletion. `reason`: why, of the first one.
+        """
+        self._task += 1
+        name = next(iter(members))
+        self._scheduler.complain(
+            self._path("members", name), f"region: {name} has {reason}; its registration is removed"
+        )
+        doomed = _Doomed(len(members))
+        for name, zxid in members.items():
+            path = self._path("members", name)
+            self._scheduler.ask(Get(path), self._doomed_read, self._task, path, zxid, doomed, done)
+
+    def _doomed_read(
+        self, reply: Reply, task: int, path: str, zxid: int, doomed: _Doomed, done: Callable[[], None]
+    ) -> None:
+        if task != self._task:
+            return
+        doomed.missing -= 1
+        if isinstance(reply, Content) and reply.stat.created_zxid == zxid:
+            doomed.deletes.append(Delete(path, reply.stat.version))
+        if doomed.missing:
+            return
+        deletes = doomed.deletes[: self._scheduler.fitting(doomed.deletes)]
+        if deletes:
+            self._scheduler.write(deletes, self._members_deleted, task, done, expected=ANY)
+        else:
+            self._look_again_later(task, done)
+
+    def _members_deleted(self, reply: Reply, task: int, done: Callable[[], None]) -> None:
+        if task != self._task:
+            return
+        if isinstance(reply, Done):
+            self._evictions = 0
+            done()
+        else:
+            self._look_again_later(task, done)
+
+    def _look_again_later(self, task: int, done: Callable[[], None]) -> None:
+        at_us = self._scheduler.now.mono_us + pause_us(self._evictions)
+        self._evictions += 1
+        self._scheduler.wake("region-members", at_us, self._go_on, task, done)
+
     # ---- what no order names any more
 
     def sweep(self, order: Order) -> None:
-        """Delete answers and merges of all other rounds, and initial offsets of deleted topics, some at a time."""
+        """Delete answers and merges of all other rounds, and initial offsets of deleted topics, some at a time.
+
+        A list that was refused comes when later rounds may be open: it counts for the last sweep only.
+        """
+        self._sweeps += 1
         kept = (order.complete, order.open.id if order.open is not None else None)
         names = {str(number) for number in kept if number is not None}
-        self._scheduler.ask(ListChildren(self._path("merged")), self._merges_listed, names)
-        self._scheduler.ask(ListChildren(self._path("contributions")), self._rounds_listed, names)
+        self._scheduler.ask(ListChildren(self._path("merged")), self._merges_listed, self._sweeps, names)
+        self._scheduler.ask(ListChildren(self._path("contributions")), self._rounds_listed, self._sweeps, names)
         self._scheduler.ask(ListChildren(self._path("initial")), self._initial_listed)
 
-    def _merges_listed(self, reply: Reply, kept: set[str]) -> None:
-        names = reply.names if isinstance(reply, Children) else ()
+    def _merges_listed(self, reply: Reply, sweep: int, kept: set[str]) -> None:
+        names = reply.names if isinstance(reply, Children) and sweep == self._sweeps else ()
         self._delete(self._path("merged", name) for name in names if name.partition(".")[0] not in kept)
 
-    def _rounds_listed(self, reply: Reply, kept: set[str]) -> None:
-        for name in reply.names if isinstance(reply, Children) else ():
+    def _rounds_listed(self, reply: Reply, sweep: int, kept: set[str]) -> None:
+        for name in reply.names if isinstance(reply, Children) and sweep == self._sweeps else ():
             if name not in kept:
                 path = self._path("contributions", name)
                 self._scheduler.ask(ListChildren(path), self._round_listed, path)

@@ -131,3 +131,24 @@ def test_a_broken_connection_ends_no_leadership() -> None:
     assert leaders(world) == [0]
     assert not events(world, "leader_resigned")
     assert len(events(world, "leader_elected")) == 1
+
+
+def test_a_node_of_a_later_election_is_not_taken_for_an_own_former_one() -> None:
+    """In `CoordinatorElector._removal`, check no epoch: it deletes what it has not read, the next leader's node."""
+    world = world_with()
+    first, second = world.leader(), world.add_coordinator()
+    world.run()
+    world.zk.perform(Multi((SetContent(paths.COORDINATOR_EPOCH, b"7"),)))
+    world.zk.disconnect(first.session)
+    world.zk.reconnect(first.session)
+    removal = Delete(paths.COORDINATOR)
+    while not any(isinstance(call, Multi) and removal in call.operations for _id, call in first.session.sent):
+        assert world.move(first)
+    world.zk.perform(Multi((removal,)))  # an operator
+    while world.move(second):
+        pass
+    assert 1 in leaders(world)
+    world.run()
+    assert leaders(world) == [1]
+    assert world.zk.nodes[paths.COORDINATOR].ephemeral_owner == second.session.session_id
+    assert len(events(world, "leader_elected")) == 2

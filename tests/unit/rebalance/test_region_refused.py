@@ -1,0 +1,161 @@
+"""The leader of a region writes what is right when it is written, not what was right when ZooKeeper refused it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.region_world import SETTINGS, RegionWorld
+from tests.support.world import GROUP
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Get
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US
+from zkrebalancer.region.documents import CHECKPOINT, Round
+
+LONGEST_PAUSE_MS = MAX_PAUSE_US // 1_000 + 1_000
+MEMBERS = paths.region(GROUP, "members")
+
+
+def deny(region: RegionWorld, path: str, right: Right) -> None:
+    """Take a right from the leader, and from nobody else."""
+    region.world.zk.identity = str
+    region.world.zk.denied.add((str(region.world.leader().session.session_id), path, right))
+
+
+def allow(region: RegionWorld) -> None:
+    region.world.zk.denied.clear()
+
+
+def region_with_a_late_member() -> RegionWorld:
+    """Return a region whose member b has one millisecond left to reset."""
+    region = RegionWorld("a", "b")
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer("a", region.held("a", 0))
+    region.pass_time(SETTINGS.reset_ms - 1)
+    return region
+
+
+def register_again(region: RegionWorld, name: str) -> int:
+    """Let the next process of that name take the place of the former one."""
+    region.world.zk.end(region.sessions[name])
+    region.register(name)
+    return region.zxid(name)
+
+
+# ---- evictions
+
+
+def test_a_member_that_registers_again_before_its_eviction_arrives_stays() -> None:
+    """In `RegionWrites._doomed_read`, delete what is there: both nodes have the same version."""
+    region = region_with_a_late_member()
+    world, sent = region.world, region.world.leader().session.sent
+    world.now_us += 1_000
+    for _ in range(5):  # each runs one timer
+        if not sent:
+            world.tick()
+    assert [call for _id, call in sent] == [Get(f"{MEMBERS}/b")]  # it is decided, and nothing has arrived
+    anew = register_again(region, "b")
+    region.pass_time(1_000)
+    assert region.zxid("b") == anew
+    assert region.order().members["b"] == anew
+    assert [one["reason"] for one in region.events("reset_ordered")] == ["of the test", "member b is lost"]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_an_eviction_that_is_refused_is_decided_anew(is_back: bool) -> None:
+    """In `RegionWrites._doomed_read`, let the scheduler repeat it: it deletes the next process's registration."""
+    region = region_with_a_late_member()
+    deny(region, MEMBERS, Right.DELETE)
+    region.pass_time(10_000)
+    assert region.children("members") == ["a", "b"]
+    assert len(region.warnings()) == 2  # that it is removed, and that ZooKeeper refuses that
+    anew = register_again(region, "b") if is_back else 0
+    allow(region)
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert region.children("members") == ["a", "b"][: 1 + is_back]
+    assert region.order().members.get("b", 0) == anew
+
+
+# ---- offsets
+
+
+@pytest.mark.parametrize("has_mark", [False, True])
+def test_offsets_that_are_refused_are_not_stored_for_a_topic_that_is_made_anew_meanwhile(has_mark: bool) -> None:
+    """In `RegionWrites._store`, let the scheduler repeat it: the next owner would skip what is before that offset."""
+    region = RegionWorld("a", "b")
+    region.world.set_topic("u", 2)
+    region.run()
+    region.store_initial("u", {0: 3})
+    if has_mark:
+        region.store_offsets("u", {})
+    deny(region, paths.offsets(GROUP, "u") if has_mark else paths.offsets(GROUP), Right.CREATE)
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer_all(0)
+    region.pass_time(5_000)
+    assert region.order().open is not None
+    region.world.delete_topic("u")
+    region.run()
+    region.world.set_topic("u", 2, "id-of-another")
+    region.run()
+    allow(region)
+    if paths.offsets(GROUP, "u") not in region.world.zk.nodes:
+        region.write(Create(paths.offsets(GROUP, "u"), b"id-of-another"))
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert region.offsets("u") == {}
+    assert not region.order().is_resetting
+
+
+@pytest.mark.parametrize("has_mark", [False, True])
+def test_offsets_that_are_refused_are_stored_once_the_right_is_there(has_mark: bool) -> None:
+    """In `RegionWrites._place_made`, keep the mark: then the offsets are tried for ever, as their topic has no node."""
+    region = RegionWorld("a", "b")
+    region.world.set_topic("u", 2)
+    region.run()
+    region.store_initial("u", {0: 3, 1: 4})
+    if has_mark:
+        region.store_offsets("u", {0: 30})
+    deny(region, paths.offsets(GROUP, "u") if has_mark else paths.offsets(GROUP), Right.CREATE)
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer_all(0)
+    region.pass_time(5_000)
+    allow(region)
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert region.offsets("u") == {0: "3", 1: "4"}
+    assert not region.order().is_resetting
+
+
+# ---- lists
+
+
+def test_a_list_of_rounds_that_is_refused_for_a_while_deletes_no_later_round() -> None:
+    """In `RegionWrites._rounds_listed`, look at every list: the first sweep's comes when the next round is open."""
+    region = RegionWorld("a", "b")
+    deny(region, paths.region(GROUP, "contributions"), Right.READ)
+    region.complete_checkpoint()
+    number = region.open_checkpoint()
+    region.answer("a", region.held("a", 6))
+    allow(region)
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert region.order().open == Round(number, CHECKPOINT, ("a", "b"))
+    assert region.children(f"contributions/{number}") == ["a.0"]
+    region.answer("b", region.held("b", 6))
+    region.run()
+    assert region.order().complete == number
+
+
+def test_a_list_of_members_that_was_overtaken_does_not_count() -> None:
+    """In `Region._member_read`, let it count: who has registered since then seems to be lost."""
+    region = RegionWorld("a", "b")
+    deny(region, f"{MEMBERS}/b", Right.READ)
+    region.register("c")
+    region.run()
+    assert region.order().members.keys() == {"a", "b"}  # b is being read
+    allow(region)
+    region.register("d")
+    region.run()
+    assert region.order().members.keys() == {"a", "b", "c", "d"}
+    region.pass_time(1_000)
+    assert region.events("reset_ordered") == []
