@@ -21,7 +21,14 @@ from gevent.socket import socket
 
 from zkrebalancer.gateway import authorization, rewriting
 from zkrebalancer.gateway.addresses import Addresses, Node
-from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS, PIECE_BYTES, FrameReader, framed, size_of
+from zkrebalancer.gateway.frames import (
+    FIRST_PIECE_BYTES,
+    MAX_REQUEST_ELEMENTS,
+    PIECE_BYTES,
+    FrameReader,
+    framed,
+    size_of,
+)
 from zkrebalancer.gateway.links import CLIENT_ID, KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rewriting import (
@@ -34,6 +41,8 @@ from zkrebalancer.gateway.rewriting import (
     LOWEST_VERSIONS,
     METADATA,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
 )
 from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
 from zkrebalancer.kafka_protocol import codec
@@ -43,7 +52,7 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
-# Larger requests that are answered here need room, and the client's login: from each client, as much is read anyway.
+# Larger requests that are answered here need room: from each client that has logged in, as much is read anyway.
 MAX_SMALL_BYTES = PIECE_BYTES
 MAX_LARGE_BYTES = 256 << 20  # of larger requests, of all connections together
 MAX_ARRIVAL_S = 60.0  # how long a large request may take to arrive: meanwhile it uses the room of others
@@ -55,6 +64,7 @@ MAX_SILENCE_S = 600.0
 # idle connections after 10 minutes; but behind some connections there is no broker.
 MAX_IDLE_S = 660.0
 MAX_UNANSWERED = 1_000  # relayed requests of one connection; with more, it is not read until answers come
+BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})  # what brokers answer without a login
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
 _log = logging.getLogger(__name__)
@@ -130,14 +140,14 @@ class Connection:
         self._client_host = client_host
         self._broker_id = broker_id
         self._desk = desk
-        self._reader = FrameReader(client)
         self._broker: socket | None = None
         self._pump: gevent.Greenlet[..., None] | None = None
         self._unanswered: deque[_Unanswered] = deque()
         self._progress = Event()  # an answer was passed on, or no more will come
         self._is_broken = False  # the broker's side has ended
         self._rights = Rights(self._ask)
-        self._has_logged_in = False  # as far as it was asked for
+        self._has_logged_in = not desk.asks_for_rights  # as far as that is known, if there are logins
+        self._reader = FrameReader(client, PIECE_BYTES if self._has_logged_in else FIRST_PIECE_BYTES)
         self._last_question = 0
         self._since_us = 0  # the present request has not arrived before
 
@@ -196,22 +206,24 @@ class Connection:
 
     def _handle_here(self, key: int, size: int) -> None:
         handle = self._find_coordinator if key == FIND_COORDINATOR else self._answer
+        if size > MAX_DECODED_BYTES:
+            raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
+        self._require_login(size)
         if size <= MAX_SMALL_BYTES:
             handle(*self._decoded(size))
             return
-        if size > MAX_DECODED_BYTES:
-            raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
-        self._require_login()
         with self._desk.room.hold(size):
             with gevent.Timeout(MAX_ARRIVAL_S, TimeoutError(f"no whole request within {MAX_ARRIVAL_S:g} s")):
                 header, content = self._decoded(size)
             handle(header, content)
 
-    def _require_login(self) -> None:
-        """Ask the broker something, which it answers only to a client that has logged in; else raises EOFError."""
-        if self._desk.asks_for_rights and not self._has_logged_in:
+    def _require_login(self, size: int) -> None:
+        """Before a large request is read whole, ask the broker something, which it answers only after a login.
+
+        Raises EOFError if the client has not logged in.
+        """
+        if size > FIRST_PIECE_BYTES and not self._has_logged_in:
             self._ask("Metadata", 9, {"topics": [], "allow_auto_topic_creation": False})
-            self._has_logged_in = True
 
     def _decoded(self, size: int) -> tuple[Header, bytes]:
         content = self._reader.take(size)
@@ -299,6 +311,7 @@ class Connection:
 
     def _is_answered(self, size: int, version: int) -> bool:
         """Whether a Produce gets an answer, which is not so with `acks=0`."""
+        self._require_login(size)
         begin = self._reader.peek(min(size, PRODUCE_BEGIN_BYTES))
         _header, at = codec.decode_header(begin[:size])
         fields, _end = codec.decode_first("ProduceRequest", version, begin[at:size], "acks")
@@ -313,7 +326,7 @@ class Connection:
         return self._broker
 
     def _pass_answers_on(self, broker: socket) -> None:
-        reader = FrameReader(broker)
+        reader = FrameReader(broker, self._reader.piece_bytes)
         try:
             while (size := reader.next_size()) is not None:
                 self._pass_answer_on(reader, size)
@@ -345,6 +358,9 @@ class Connection:
         request = self._unanswered[0] if self._unanswered else None
         if request is None or request.correlation_id != correlation_id:
             raise FrameError(f"the broker answers request {correlation_id}, which is not the next one")
+        if not self._has_logged_in and request.api_key not in BEFORE_LOGIN:  # otherwise the broker would hang up
+            self._has_logged_in = True
+            self._reader.piece_bytes = reader.piece_bytes = PIECE_BYTES
         if request.asked is not None:
             request.asked.set(self._taken(reader, size))
         elif request.api_key == METADATA:

@@ -14,6 +14,7 @@ from gevent.ssl import SSLSocket
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 PIECE_BYTES = 256 * 1024
+FIRST_PIECE_BYTES = 16 * 1024  # of a client that has not logged in: anybody may connect 20,000 times
 MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
 MAX_FRAME_BYTES = 1 << 30  # of relayed frames; brokers have their own limits
 MAX_TURN_S = 0.02  # how long a connection whose frames are always ready may run before others do
@@ -24,8 +25,9 @@ _SIZE = struct.Struct(">i")
 class FrameReader:
     """Reads frames; blocks only the greenlet that calls it. Raises EOFError if the stream ends within a frame."""
 
-    def __init__(self, source: socket) -> None:
-        """Start between two frames."""
+    def __init__(self, source: socket, piece_bytes: int = PIECE_BYTES) -> None:
+        """Start between two frames; `piece_bytes`: how much is read at once."""
+        self.piece_bytes = piece_bytes
         self._source = source
         self._buffer = b""
         self._turn_ends_s = 0.0
@@ -43,7 +45,7 @@ class FrameReader:
         """Start the next frame and return its size; None if the stream ends here. Raises FrameError."""
         self._let_others_run()
         if not self._buffer:
-            self._buffer = self._source.recv(PIECE_BYTES)
+            self._buffer = self._source.recv(self.piece_bytes)
             if not self._buffer:
                 return None
         (size,) = _SIZE.unpack(self.take(_SIZE.size))
@@ -54,7 +56,7 @@ class FrameReader:
     def peek(self, count: int) -> bytes:
         """Return at least `count` bytes, and further ones that have arrived, without consuming them."""
         while len(self._buffer) < count:
-            piece = self._source.recv(PIECE_BYTES)
+            piece = self._source.recv(self.piece_bytes)
             if not piece:
                 raise EOFError
             self._buffer = self._buffer + piece if self._buffer else piece
@@ -68,14 +70,13 @@ class FrameReader:
         return taken
 
     def _gathered(self, count: int) -> bytes:
-        pieces, missing = [self._buffer], count - len(self._buffer)
-        while missing > 0:
-            piece = self._source.recv(PIECE_BYTES)
+        gathered = bytearray(self._buffer)  # a list would have an object for each byte that comes alone
+        while (missing := count - len(gathered)) > 0:
+            piece = self._source.recv(min(missing, self.piece_bytes))
             if not piece:
                 raise EOFError
-            pieces.append(piece)
-            missing -= len(piece)
-        return b"".join(pieces)
+            gathered += piece
+        return bytes(gathered)
 
     def pass_on(self, count: int, send: Callable[[bytes], None], before: bytes = b"") -> None:
         """Send `before` and the next `count` bytes, piece by piece."""
@@ -85,7 +86,7 @@ class FrameReader:
         missing = count - len(first)
         while missing > 0:
             self._let_others_run()
-            piece = self._source.recv(min(missing, PIECE_BYTES))
+            piece = self._source.recv(min(missing, self.piece_bytes))
             if not piece:
                 raise EOFError
             send(piece)

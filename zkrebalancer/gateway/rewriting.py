@@ -15,7 +15,7 @@ from zkrebalancer.kafka_protocol.codec import API_VERSIONS
 from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
-FIND_COORDINATOR, SASL_HANDSHAKE, DESCRIBE_CLUSTER = 10, 17, 60
+FIND_COORDINATOR, SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE_CLUSTER = 10, 17, 36, 60
 GROUP_KEY_TYPE = 0
 BATCHED_FROM = 4  # the version of FindCoordinator that asks for several keys
 # Answers of later versions may have addresses of brokers (KIP-951), which would have to be found and replaced.

@@ -20,7 +20,7 @@ from zkrebalancer.gateway import connection, security
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.connection import Connection, Room
 from zkrebalancer.gateway.dialing import Dialer
-from zkrebalancer.gateway.frames import FrameReader, framed
+from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, framed, size_of
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.kafka_protocol import codec
@@ -316,6 +316,7 @@ def test_a_large_request_is_read_only_from_a_client_that_has_logged_in(
     connect: Open, monkeypatch: pytest.MonkeyPatch, *, has_logged_in: bool
 ) -> None:
     """In `Connection._handle_here`, do not require it: anybody could fill the memory with beginnings of requests."""
+    monkeypatch.setattr(connection, "FIRST_PIECE_BYTES", 10)
     monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
     asked: list[int] = []
 
@@ -366,3 +367,35 @@ def test_a_large_request_that_does_not_arrive_uses_room_for_a_limited_time(
     assert wire.received() == b""
     wire.served.get(timeout=WAIT_S)
     assert wire.desk.room._used == 0
+
+
+def test_little_is_read_at_once_from_a_client_that_has_not_logged_in(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection`, begin with PIECE_BYTES: 20,000 strangers could make it hold 5 GB. A login may have any size."""
+    at_once: list[int] = []
+    pass_on = FrameReader.pass_on
+
+    def noted(self: FrameReader, *arguments: Any) -> None:
+        at_once.append(self.piece_bytes)
+        pass_on(self, *arguments)
+
+    monkeypatch.setattr(FrameReader, "pass_on", noted)
+    wire = connect(lambda _header, content: content, asks_for_rights=True)
+    token = bytes(100_000)
+    for key, version in ((KEYS["SaslHandshake"], 1), (KEYS["SaslAuthenticate"], 0), (LIST_OFFSETS, 1)):
+        wire.send(key, version, token)
+        assert wire.received()[4:] == token
+    wire.send(LIST_OFFSETS, 1, token)
+    assert wire.received()[4:] == token
+    assert at_once == [FIRST_PIECE_BYTES] * 5 + [PIECE_BYTES] * 3
+
+
+@pytest.mark.parametrize(("key", "version"), [(KEYS["Heartbeat"], 3), (KEYS["Produce"], 9)])
+def test_what_has_to_be_read_whole_is_small_before_a_login(connect: Open, key: int, version: int) -> None:
+    asked: list[int] = []
+    wire = connect(lambda header, _content: asked.append(header.api_key), asks_for_rights=True)
+    wire.client.sendall(size_of(FIRST_PIECE_BYTES + 1) + codec.encode_header(Header(key, version, 5, "c")))
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+    assert asked == [KEYS["Metadata"]]

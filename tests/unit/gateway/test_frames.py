@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import count
 from typing import cast
 from unittest import mock
@@ -95,3 +96,21 @@ def test_a_client_that_never_has_to_be_waited_for_leaves_others_their_turn(
         while size := reader.next_size():
             reader.take(size)
     assert had_turn.is_set()
+
+
+def test_no_more_is_read_at_once_than_is_said() -> None:
+    """In `FrameReader`, read PIECE_BYTES somewhere: a gateway would hold them for each of 20,000 strangers."""
+    asked: list[int] = []
+    stream = BytesIO(framed(b"a" * 1_000) + framed(b"b" * 1_000))
+
+    def recv(size: int) -> bytes:
+        asked.append(size)
+        return stream.read(size)
+
+    passed: list[bytes] = []
+    reader = FrameReader(cast("socket", mock.Mock(recv=recv)), 100)
+    assert [reader.next_size(), reader.take(800), reader.peek(150)[:150]] == [1_000, b"a" * 800, b"a" * 150]
+    reader.pass_on(200, passed.append)
+    reader.pass_on(reader.next_size() or 0, passed.append)
+    assert b"".join(passed) == b"a" * 200 + b"b" * 1_000
+    assert max(asked) == 100
