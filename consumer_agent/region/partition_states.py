@@ -41,6 +41,7 @@ class PartitionStates:
         self._begins: dict[TopicPartition, tuple[int, int]] = {}  # generations, and where each partition began in it
         self._batch = Batch()
         self._is_given = True  # the application got the batch
+        self._may_have_missed = True  # a callback may have been cut off since the last `_catch_up`
         self._due_s = time.monotonic() + every_s
         self.figures = Figures()
         self._is_closed = self._is_stopped = False
@@ -52,13 +53,13 @@ class PartitionStates:
 
     def batches(self) -> Iterator[Batch]:
         """Return batches, until the consumer is closed, or stopped."""
-        is_first = True
+        self._may_have_missed = True
         while not self._frontend.is_closed and not self._is_stopped:
             self._is_torn = True
             self._processed_batch()
-            if is_first:
+            if self._may_have_missed:
                 self._catch_up()
-                is_first = False
+                self._may_have_missed = False
             if time.monotonic() >= self._due_s:
                 self._store_and_commit(list(self._processed))
             self._is_given = False
@@ -82,6 +83,7 @@ class PartitionStates:
 
     def checkpoint(self, timeout_s: float) -> bytes:
         """Store the states of all partitions, commit, and return their offsets."""
+        self._may_have_missed = True  # also for an iteration that goes on after an exception of this
         self._processed_batch()
         self._catch_up()
         self._store_and_commit(list(self._processed), timeout_s)
@@ -96,6 +98,7 @@ class PartitionStates:
             ConsumerStateError: a partition has a younger copy.
 
         """
+        self._may_have_missed = True  # as in `checkpoint`
         self._processed_batch()
         self._catch_up()
         held = set(self._processed)

@@ -27,6 +27,7 @@ from zkrebalancer.region.states import RegionState
 
 VERSION = 1
 MAX_PAUSE_S = 2.0  # after refusals; orders of the leader have time limits
+ASK_AGAIN_S = 2.0  # at the earliest: each void checkpoint stores the states of all members
 COMPLAIN_S = 15.0  # a former registration of the same name may last as long as its session
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY}
 _WHAT = "checkpoint"
@@ -94,17 +95,18 @@ class Rounds:
         self._is_started = self._is_closed = self._is_stopped = False
         self._is_torn = False  # a batch is in hand, or is being read: it may be processed in part, or not at all
         self._is_given = True  # the application got the last batch
+        self._may_have_missed = True  # a callback may have been cut off since the last `catch_up`
 
     # ---- the application's calls
 
     def batches(self) -> Iterator[Any]:
         """Return batches, until closed or stopped."""
-        is_first = True
+        self._may_have_missed = True
         while not self._is_closed and not self._is_stopped:
             self._is_torn = True
-            if is_first:
+            if self._may_have_missed:
                 self._source.catch_up()
-                is_first = False
+                self._may_have_missed = False
             batch = self._next()
             if batch is not None:  # no call in between: a signal's handler may raise
                 self._is_given = True
@@ -191,22 +193,29 @@ class Rounds:
 
         """
         self._require_open()
+        self._may_have_missed = True  # also for an iteration that goes on after an exception of this
         self._source.catch_up()
-        asked, before = False, self._session.order
-        deadline_s = time.monotonic() + timeout_s
+        asked: Order | None = None  # what was followed when a checkpoint was requested
+        deadline_s, ask_at_s = time.monotonic() + timeout_s, 0.0
         while time.monotonic() < deadline_s:
             self._finish()
             self._follow()
             order = self._session.order
-            if self._phase is Phase.FLOW and not asked:
-                before = order
-                asked = self._run(self.member.request("checkpoint"))
-            complete = order.complete if asked and order is not None else None
-            if complete == self.member.last_checkpoint and complete > (0 if before is None else before.id):
-                self._is_torn = False
-                return self._described(complete)
+            if asked is not None and order is not None:
+                complete = order.complete
+                if complete is not None and complete == self.member.last_checkpoint and complete > asked.id:
+                    self._is_torn = False
+                    return self._described(complete)
+            is_due = order is not None and self._wants_checkpoint(order, asked) and time.monotonic() >= ask_at_s
+            if is_due and self._run(self.member.request("checkpoint")):
+                asked, ask_at_s = order, time.monotonic() + ASK_AGAIN_S
             self._idle()
         raise ConsumerStateError(f"no checkpoint of the region was complete within {timeout_s:g} s")
+
+    def _wants_checkpoint(self, order: Order, asked: Order | None) -> bool:
+        """Whether to request a checkpoint: none was, or a reset or a rebalance has ended its round."""
+        is_over = asked is None or (order.id > asked.id and order.open is None)
+        return is_over and self._phase is Phase.FLOW
 
     def reset(self, data: bytes | None, timeout_s: float) -> None:
         """Reset the region to its last complete checkpoint, None: to its initial state; wait until records flow again.
@@ -217,6 +226,7 @@ class Rounds:
 
         """
         self._require_open()
+        self._may_have_missed = True  # as in `checkpoint`
         if data is not None:
             self._check(data)
         self._source.catch_up()

@@ -71,7 +71,7 @@ class RegionSetting(Setting):
     def _wait(self, _changes: int, _timeout_s: float | None) -> None:
         self.waits += 1
         assert self.waits < COUNT, "it waits, and no record comes"
-        self.in_own_thread(self.fetcher_round)
+        uninterrupted(self.in_own_thread, self.fetcher_round)
 
     def made(self, **settings: Any) -> Consumer:
         consumer = Consumer(**settings)
@@ -234,6 +234,14 @@ class StateSetting(RegionSetting):
         raise AssertionError("it has ended")
 
     told_to_iterate = False
+
+    def lose(self) -> None:
+        """Lose the partition, which comes back in another generation, before what was processed."""
+        self.shared.tell(Tell.LOST)
+        self.shared.forget([PARTITION])
+        self.shared.admit(PARTITION, 2, 0)
+        self.fetcher.change(lambda: {PARTITION: 0})
+        self.shared.tell(Tell.ASSIGNED, [PARTITION])
 
     def check(self) -> None:
         """See whether a checkpoint has all."""

@@ -19,7 +19,6 @@ from consumer_agent import Batch, Consumer, consumer
 from consumer_agent.membership.events import Origin
 from consumer_agent.region import Checkpoint, ConsistentRegion, rounds
 from consumer_agent.runtime import steps
-from consumer_agent.runtime.notices import Tell
 from tests.support.world import GROUP, World
 from tests.unit.consumer_agent.region.test_region_interrupts import STRIDES, StateSetting
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, interrupted_at_each_point, uninterrupted
@@ -121,6 +120,7 @@ class LedSetting(StateSetting):
     """A member whose state is the list of the records that it has processed."""
 
     is_announced = False
+    loses_soon = False  # while it waits the next time
 
     def __init__(self) -> None:
         self.state: list[int] = []
@@ -154,6 +154,9 @@ class LedSetting(StateSetting):
         self.state[:] = [] if number is None else self.copies[number]
 
     def _wait(self, _changes: int, _timeout_s: float | None) -> None:
+        if self.loses_soon:
+            self.loses_soon = False
+            uninterrupted(self.lose)
         uninterrupted(self.in_own_thread, self.fetcher_round)
         uninterrupted(self.session.pass_time)
 
@@ -162,14 +165,6 @@ class LedSetting(StateSetting):
 
     def process_next(self) -> None:
         self.process(self.next_batch())
-
-    def lose(self) -> None:
-        """Lose the partition, which comes back in another generation, before what was processed."""
-        self.shared.tell(Tell.LOST)
-        self.shared.forget([PARTITION])
-        self.shared.admit(PARTITION, 2, 0)
-        self.fetcher.change(lambda: {PARTITION: 0})
-        self.shared.tell(Tell.ASSIGNED, [PARTITION])
 
     def check_checkpoint(self) -> None:
         """The last complete checkpoint has just the records before its offset."""
@@ -232,6 +227,7 @@ def a_loss(setting: Any) -> None:
 
 
 PREPARED = [nothing, a_due_checkpoint, a_due_reset, a_due_reset_to_the_beginning, a_loss]
+LEAVING = [("close", False), ("close", True), ("checkpoint", True)]  # what is interrupted, whether after a loss
 
 
 def check_next_batch(kind: type[LedSetting], prepare: Callable[[Any], None], again_after: int, stride: int) -> None:
@@ -251,9 +247,9 @@ def check_next_batch(kind: type[LedSetting], prepare: Callable[[Any], None], aga
 
 
 def closed(
-    kind: type[LedSetting], again_after: int, stride: int, *, is_lost: bool
+    kind: type[LedSetting], again_after: int, stride: int, *, call: str, is_lost: bool
 ) -> Iterator[tuple[LedSetting, bool]]:
-    """Interrupt each point of `close`, in a member of this kind; yield it closed, and whether it was interrupted."""
+    """Interrupt each point of `close`, or of `checkpoint` before; yield the closed member, and whether it was."""
 
     def prepare(setting: Any) -> None:
         one_batch(setting)
@@ -263,7 +259,7 @@ def closed(
             setting.lose()
 
     for setting, _, is_interrupted in interrupted_at_each_point(
-        lambda one: one.region.close(),  # type: ignore[attr-defined]
+        lambda one: getattr(one.region, call)(),  # type: ignore[attr-defined]
         prepare,
         again_after,
         kind=kind,
@@ -323,13 +319,48 @@ def documents_of(setting: LedSetting) -> bytes:
     return described
 
 
+def test_a_checkpoint_that_a_reset_overtakes_is_requested_again() -> None:
+    setting = LedSetting()
+    one_batch(setting)
+    setting.lose()
+    setting.region.checkpoint()
+    assert setting.session.merge() is not None
+    assert setting.state == []
+    setting.check_end()
+
+
 @pytest.mark.parametrize("stride", STRIDES)
-@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("again_after", [0, 20])
+def test_an_iteration_that_goes_on_after_an_interrupted_checkpoint_has_no_record_twice(
+    again_after: int, stride: int
+) -> None:
+    """Partitions are lost meanwhile, and the callback that says so may be what was interrupted."""
+
+    def prepare(setting: Any) -> None:
+        one_batch(setting)
+        setting.region.checkpoint()
+        one_batch(setting)
+        setting.loses_soon = True
+
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.region.checkpoint(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=LedSetting,
+        stride=stride,
+    ):
+        assert isinstance(setting, LedSetting)
+        setting.loses_soon = False  # else it would do so in the last checkpoint
+        setting.check_end()
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(("call", "is_lost"), LEAVING)
 @pytest.mark.parametrize("again_after", [0, 20])
 def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
-    again_after: int, is_lost: bool, stride: int
+    again_after: int, call: str, is_lost: bool, stride: int
 ) -> None:
-    for setting, is_interrupted in closed(LedSetting, again_after, stride, is_lost=is_lost):
+    for setting, is_interrupted in closed(LedSetting, again_after, stride, call=call, is_lost=is_lost):
         assert setting.frontend._is_ended
         if not is_interrupted and not is_lost:
             assert len(setting.copies) == 1

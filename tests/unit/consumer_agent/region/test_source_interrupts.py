@@ -114,10 +114,10 @@ def test_each_record_is_in_the_state_once_after_an_interrupt_of_a_round(
 
 
 @pytest.mark.parametrize("stride", STRIDES)
-@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(("call", "is_lost"), rounds.LEAVING)
 @pytest.mark.parametrize("again_after", [0, 20])
 def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
-    again_after: int, is_lost: bool, stride: int
+    again_after: int, call: str, is_lost: bool, stride: int
 ) -> None:
-    for setting, _ in rounds.closed(ForcedSetting, again_after, stride, is_lost=is_lost):
+    for setting, _ in rounds.closed(ForcedSetting, again_after, stride, call=call, is_lost=is_lost):
         assert setting.client.is_closed  # type: ignore[attr-defined]
