@@ -38,25 +38,34 @@ class GatewayRun(CentralWorld):
         """Run with faults, then without; raise AssertionError if a promise is broken."""
         for _ in range(STEPS):
             self.is_calm = False
-            self._act()
+            self.act()
             self.pass_time(self.draw.choice((100, 300, 1_000)))
         self.is_calm = True
+        self.finish()
         self.pass_time(CALM_MS)
         if self.shares():
             self.assert_shared()
+
+    def finish(self) -> None:
+        """Let end what faults have begun."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the gateway serves the group."""
+        return True
 
     # ---- steps
 
     def run(self) -> None:
         """Let all actors go on in random order until only clients or timers have anything left to do."""
-        while moves := self._moves():
+        while moves := self.moves():
             self._move(moves)
 
-    def _moves(self) -> list[Callable[[], object]]:
+    def moves(self) -> list[Callable[[], object]]:
         moves: list[Callable[[], object]] = []
         if self.session.model.sent or self.session.model.inbox:
             moves += [self.session.move] * 2
-        if self.groups.unheard:
+        if self.groups.unheard and self.is_served:
             moves.append(self._report)
         for process in self.world.coordinators:
             if process.alive and (process.session.sent or process.session.inbox or process.computing):
@@ -70,19 +79,19 @@ class GatewayRun(CentralWorld):
         self.draw.choice(moves)()
         self.check()
         if not self.is_calm and self.draw.random() < FAULT:
-            self._fault()
+            self.fault()
             self.check()
 
     def _report(self) -> None:
         self.agents.reported(self.groups.unheard.pop(0))
 
-    def _act(self) -> None:
+    def act(self) -> None:
         """Let clients and agents come and go."""
         roll = self.draw.random()
         client = self.draw.choice(self.clients) if self.clients else None
         self.born += 1
         if roll < 0.4 and len(self.clients) < MAX_CLIENTS:
-            self.add(f"c{self.born}", self.draw.choice(KINDS))
+            self.add_client()
         elif roll < 0.5 and client is not None:
             self.drop(client)
         elif roll < 0.6 and client is not None and self.is_member(client):
@@ -90,12 +99,15 @@ class GatewayRun(CentralWorld):
         elif roll < 0.7 and len(self.world.agents) < MAX_AGENTS:
             self.world.add_agent(f"a{self.born}")
         elif roll < 0.75 and self.world.agents:
-            self._end_agent(self.draw.choice(sorted(self.world.agents)))
+            self.end_agent(self.draw.choice(sorted(self.world.agents)))
 
-    def _end_agent(self, name: str) -> None:
+    def add_client(self) -> None:
+        self.add(f"c{self.born}", self.draw.choice(KINDS))
+
+    def end_agent(self, name: str) -> None:
         self.world.kill_agent(self.world.agents.pop(name))
 
-    def _fault(self) -> None:
+    def fault(self) -> None:
         kind = self.draw.choice(FAULTS)
         self.seen[kind] += 1
         if kind == "connection":
@@ -105,10 +117,10 @@ class GatewayRun(CentralWorld):
             self._end_session()
         elif kind == "gateway":
             self.world.zk.kill(self.session.model)
-            self._read_groups()
+            self.read_groups()
             self.start_gateway()
         else:
-            self._kill_coordinators()
+            self.kill_coordinators()
             self.world.add_coordinator()
 
     def _end_session(self) -> None:
@@ -117,16 +129,20 @@ class GatewayRun(CentralWorld):
         zk.expire(session.model)
         while session.model.inbox:
             session.move()
+        self.session_ended()
         session.model = zk.open(session.model.timeout_ms)
-        self._read_groups()
+        self.read_groups()
 
-    def _read_groups(self) -> None:
+    def session_ended(self) -> None:
+        """Let the gateway do what it does before it has another session."""
+
+    def read_groups(self) -> None:
         self.groups.unheard = []
         for client in self.clients:
             client.ticket = 0
         self.groups.crash()
 
-    def _kill_coordinators(self) -> None:
+    def kill_coordinators(self) -> None:
         for process in self.world.coordinators:
             if process.alive:
                 self.world.kill_coordinator(process)

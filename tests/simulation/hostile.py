@@ -14,6 +14,7 @@ from tests.simulation.backups import BACKUPS
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.commands import COMMANDS
 from tests.simulation.invariants import ROGUE
+from tests.simulation.pairs import PAIRS
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
 from tests.simulation.refusing import Refusing
 from tests.simulation.strangers import STRANGE, Do, Target
@@ -51,17 +52,6 @@ FORGED_GENERATIONS = (0, 1_000, cluster_nodes.MAX_COUNTER // 2, cluster_nodes.MA
 CUT_US = 900_000  # shorter than any lease
 MAX_REQUEST_BYTES = 2_000
 NOTHING = ownership.encode_owners(OwnersRecord(0, None, {}))
-RARE = (
-    "recreate_topic",
-    "grow_topic",
-    "delete_registration",
-    "drop_coordinator_connection",
-    "kill_coordinator",
-    "kill_agent",
-    "configure",
-    "close_agent",
-)
-TOGETHER_US = 30_000
 
 
 def perform_hostile(cluster: Cluster, kind: str, pick: int, target: Target | None = None) -> None:
@@ -402,13 +392,7 @@ def _abandon_reset(cluster: Cluster, _draw: Random, target: Target) -> None:
     cluster.abandoned[target.group] = pause
 
 
-def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
-    """Cause two rare faults at almost the same time."""
-    for kind in draw.sample(RARE, 2):
-        cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
-
-
-OTHERS = STRANGE | COMMANDS | BACKUPS
+OTHERS = STRANGE | COMMANDS | BACKUPS | PAIRS
 HOSTILE: dict[str, Do] = OTHERS | {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS.keys() - OTHERS.keys()}
 
 

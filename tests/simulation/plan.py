@@ -82,6 +82,7 @@ HOSTILE_WEIGHTS = {
     "break_step": 2,
     "abandon_reset": 2,
     "pair": 8,
+    "deny_pair": 6,
     "foreign_node": 8,
     "rewrite_node": 4,
     "delete_place": 3,

@@ -93,6 +93,7 @@ class RepeatedRestore:
         self._zk, self._draw = zk, draw
         self.kills = self._tries = 0
         self._first_barred: int | None = None  # id of the first session that began while the restore was not complete
+        self.is_partial = False  # whether a part is written
         keeper = SteppedRestore(zk)
         backup.back_up(cast("BlockingZk", keeper), FILE, 0, _nothing)
         keeper.kill()
@@ -132,10 +133,12 @@ class RepeatedRestore:
         """Check that sessions that began during a restore write nothing below `groups` before it is complete."""
         if self._observe is not None:
             self._observe(session_id, operations, changes)
+        written = [change.path for change in changes if change.path.startswith(f"{paths.GROUPS}/")]
+        is_own = session_id == self._current.session.session_id
+        self.is_partial |= is_own and bool(written)
         if not self.is_barred:
             self._first_barred = None
         elif self._first_barred is None:
             self._first_barred = len(self._zk.sessions) + 1
-        elif session_id >= self._first_barred and session_id != self._current.session.session_id:
-            written = [change.path for change in changes if change.path.startswith(f"{paths.GROUPS}/")]
+        elif session_id >= self._first_barred and not is_own:
             assert not written, f"{written[0]} in a part of a tree: written by session {session_id}"

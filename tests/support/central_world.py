@@ -5,7 +5,7 @@ The group machine, the gateway's agents, the coordinator's core and the strategi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import Coordinator
@@ -15,6 +15,7 @@ from tests.support.secured_model import COORDINATOR, GATEWAY, SecuredTree, who
 from tests.support.world import GROUP, World
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.group_protocol.effects import Targeted
+from zkrebalancer.group_protocol.requests import LeaveGroupRequest, MemberIdentity
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Call, Connected, Lost, Replied, Reply, Suspended, Watched
@@ -90,11 +91,18 @@ class CentralWorld:
     # ---- the gateway
 
     def start_gateway(self) -> None:
+        self.begin_gateway()
+        self.run()
+
+    def begin_gateway(self) -> None:
         self.session = GatewaySession(self.world)
+        self.forget_agents()
+
+    def forget_agents(self) -> None:
+        """Let the gateway have no members yet."""
         self.agents = self.session.agents = Agents(
             self.session, EventLog(None, "gateway"), self._give, lambda: self.groups.now_ms
         )
-        self.run()
 
     def _give(self, targeted: Targeted) -> None:
         self.groups.step(targeted)
@@ -135,10 +143,15 @@ class CentralWorld:
     def leave(self, client: Member) -> None:
         self.clients.remove(client)
         if isinstance(client, ClassicConsumer):
-            self.groups.leave(client.member_id)
+            request = LeaveGroupRequest(GROUP, (MemberIdentity(client.member_id),))
+            self.groups.send(request, 5)  # in a group with many members, the answer comes later
         else:
             client.send(-1)
         self.run()
+
+    def served(self) -> Iterable[Member]:
+        """Return the clients that the gateway answers."""
+        return self.clients
 
     # ---- time
 
@@ -156,7 +169,7 @@ class CentralWorld:
     def pass_time(self, duration_ms: int) -> None:
         """Let time pass; in every step, each client sends a heartbeat unless it waits for an answer."""
         for _ in range(duration_ms // STEP_MS):
-            for client in self.clients:
+            for client in self.served():
                 if isinstance(client, ClassicConsumer):
                     client.act()
                 elif not client.ticket or client.ticket in self.groups.answers:
