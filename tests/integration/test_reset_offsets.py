@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.coordinator import lag_process
+from zkrebalancer.coordinator.held_session import HeldSession
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.move_offsets import OffsetsOutsideLogError
@@ -183,10 +185,10 @@ def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Pr
     assert described["verdict"] == "STOP"
     (level,) = described["slo"]
     assert (level["name"], level["breached"] >= 1, level["worst"] >= 7_200) == ("lag_s", True, True)
-    assert (
-        lag_process.lag(servers[0], {"bootstrap.servers": servers[1]}, GROUP)["lag_s"] >= 7_200
-    )  # as the leader reads
-    assert "there is no group" in lag_process.lag(servers[0], {"bootstrap.servers": servers[1]}, "nobody")["error"]
+    with closing(HeldSession()) as session:  # as the leader reads
+        kafka = {"bootstrap.servers": servers[1]}
+        assert lag_process.lag(session, servers[0], kafka, GROUP)["lag_s"] >= 7_200
+        assert "there is no group" in lag_process.lag(session, servers[0], kafka, "nobody")["error"]
     with BlockingZk(servers[0]) as zk:
         removed = [Delete(paths.offsets(GROUP, "aged", number)) for number in range(3)]
         assert isinstance(zk.perform(Multi((*removed, Delete(paths.offsets(GROUP, "aged"))))), Done)

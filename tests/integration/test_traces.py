@@ -89,23 +89,37 @@ def test_a_rebalance_is_a_span_with_its_plan_and_its_commands(jump_ns: int) -> N
 
 
 def test_what_does_not_end_well_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Traces._end`, leave open commands as they are; in `Traces._requested`, abandon nothing."""
+    """In `Traces._end`, leave open commands as they are; in `Traces._begun`, abandon nothing."""
     monkeypatch.setattr(traces_module, "MAX_OPEN", 1)
     followed = Followed()
     for cause_id in ("first", CAUSE):
         followed.note("rebalance_requested", {"trigger": "retry"}, cause_id)
+        followed.note("rebalance_planned", PLANNED, cause_id)
     followed.note("command_sent", sent("c1"))
     followed.note("rebalance_finished", {**ENDED, "outcome": "failed"})
     followed.note("rebalance_finished", ENDED, "first")  # it was abandoned
     followed.note("command_acked", {"command_id": "c1", "member": "m"})
     followed.traces.close()
     spans = followed._exporter.get_finished_spans()
-    described = sorted(f"{span.name}: {span.status.description}" for span in spans)
+    described = sorted(f"{span.name}: {span.status.description}" for span in spans if span.name != "plan")
     assert described == [
         "rebalance g: failed",
         "rebalance g: this coordinator does not follow it any more",
         "stop-fetcher: not acknowledged",
     ]
+
+
+def test_requests_that_need_no_plan_leave_no_trace_and_end_no_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reconciliation is one. In `Traces._requested`, start the root span."""
+    monkeypatch.setattr(traces_module, "MAX_OPEN", 2)
+    monkeypatch.setattr(traces_module, "MAX_REQUESTED", 2)
+    followed = Followed()
+    followed.note("rebalance_requested", {"trigger": "member-joined"})
+    followed.note("rebalance_planned", PLANNED)
+    for number in range(5):
+        followed.note("rebalance_requested", {"trigger": "reconciliation"}, f"idle-{number}")
+    followed.note("rebalance_finished", ENDED)
+    assert set(followed.spans()) == {"rebalance g", "plan"}
 
 
 def test_of_many_commands_the_first_have_spans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from zkrebalancer.coordinator.asked_process import answer_all
+from zkrebalancer.coordinator.held_session import HeldSession
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import group_lag
 from zkrebalancer.protocol.errors import RebalancerError
@@ -18,18 +20,17 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    answer_all(lag)
+    session = HeldSession()
+    answer_all(partial(lag, session))
 
 
-def lag(zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
+def lag(session: HeldSession, zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
     """Return `lag_s`: how long the oldest unread record waits, None if a partition is unknown; or why it is not read.
 
     `at_least_s`: the same of the partitions that are known, None without one.
     """
     try:
-        with BlockingZk(zookeeper) as zk:
-            report = inspection.read_group(zk, group)
-            inspection.read_offsets(zk, report)
+        report = session.read(zookeeper, partial(_report, group=group))
         known = group_lag.read_lag(report, kafka)
         times = group_lag.read_lag_times(known, kafka, int(time.time() * 1_000))
     except RebalancerError as error:
@@ -38,6 +39,12 @@ def lag(zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:
     waits = [0.0 if partition in empty else seconds for partition, seconds in times.items()]
     at_least_s = max((seconds for seconds in waits if seconds is not None), default=None)
     return {"lag_s": None if None in waits else at_least_s, "at_least_s": at_least_s}
+
+
+def _report(zk: BlockingZk, group: str) -> inspection.GroupReport:
+    report = inspection.read_group(zk, group)
+    inspection.read_offsets(zk, report)
+    return report
 
 
 if __name__ == "__main__":

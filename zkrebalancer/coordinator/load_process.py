@@ -10,11 +10,9 @@ from collections.abc import Mapping
 
 from zkrebalancer.assignment.loads import pack
 from zkrebalancer.coordinator.asked_process import answer_all
+from zkrebalancer.coordinator.held_session import HeldSession
 from zkrebalancer.operations import loads
-from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
-from zkrebalancer.runtime.zk import BlockingZk
-
-SESSION_TIMEOUT_MS = 40_000  # long, because Kafka's client may block the hub, and with it the session
+from zkrebalancer.protocol.errors import RebalancerError
 
 
 def main() -> None:
@@ -27,30 +25,19 @@ class Reader:
 
     def __init__(self) -> None:
         """Connect at the first request, not yet."""
-        self._zk: BlockingZk | None = None
+        self._session = HeldSession()
 
     def answer(
         self, zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]
     ) -> dict[str, object]:
         """Return the loads of a group's topics (name -> number of partitions), or why they cannot be read."""
-        had_session = self._zk is not None
         try:
-            if self._zk is None:
-                self._zk = BlockingZk(zookeeper, SESSION_TIMEOUT_MS)
-            read = loads.read_loads(self._zk, kafka, group, topics)
-        except ZooKeeperUnavailableError as error:
-            self._close()
-            return self.answer(zookeeper, kafka, group, topics) if had_session else {"error": str(error)}
+            read = self._session.read(zookeeper, lambda zk: loads.read_loads(zk, kafka, group, topics))
         except RebalancerError as error:
             return {"error": str(error)}
         racks = {"sets": [sorted(names) for names in read.racks.sets], "of_topic": pack(read.racks.of_topic)}
         weighed = {"expected": read.expected, "refused": read.refused, "racks": racks}
         return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed), **weighed}
-
-    def _close(self) -> None:
-        zk, self._zk = self._zk, None
-        if zk is not None:
-            zk.close()
 
 
 if __name__ == "__main__":

@@ -181,6 +181,8 @@ class Present(Collector):
         yield _gauge("groups_to_load", "Groups that wait to be read from ZooKeeper.", to_load)
         quarantined = sum(len(one.quarantine.out) for one in machines)
         yield _gauge("groups_quarantined", "Groups that are not served because of a bug, see the log.", quarantined)
+        backing_off = sum(len(one.scheduler.backing_off) for one in machines)
+        yield _gauge("groups_backing_off", "Groups that cannot be planned, and are tried again.", backing_off)
         refused = sum(len(one.scheduler.refusals.known) for one in machines)
         yield _gauge("refusals", "Paths that ZooKeeper refuses, see the log.", refused)
 

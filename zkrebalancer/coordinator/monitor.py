@@ -67,7 +67,8 @@ class Monitor:
         self._tick: Tick | None = None  # put into the loop's queue, and not handled yet
         self._tick_due_us = 0
         self._asked_us = 0  # when ZooKeeper was asked; 0: it has answered
-        self._causes: OrderedDict[str, str] = OrderedDict()  # id -> kind
+        self._requested: OrderedDict[str, str] = OrderedDict()  # id of a cause -> its kind; most need no plan
+        self._causes: OrderedDict[str, str] = OrderedDict()  # the same, of rebalances under way
 
     def beat(self, put: Callable[[Event], None], request: Callable[[int, Call], None]) -> None:
         """Let an event pass through the loop, and a call through ZooKeeper, once a second and for ever."""
@@ -119,12 +120,14 @@ class Monitor:
     def emitted(self, effect: Emit) -> str:
         """Note an event of telemetry; return the cause of its rebalance."""
         cause_id = effect.cause_id or ""
-        cause = self._causes.get(cause_id, "unknown")
+        cause = self._causes.get(cause_id) or self._requested.get(cause_id, "unknown")
         if effect.kind == "rebalance_requested":
-            self._causes[cause_id] = str(effect.fields["trigger"])
-            if len(self._causes) > MAX_CAUSES:
-                self._causes.popitem(last=False)
+            _remember(self._requested, cause_id, str(effect.fields["trigger"]))
+        elif effect.kind == "rebalance_planned":
+            self._requested.pop(cause_id, None)
+            _remember(self._causes, cause_id, cause)
         elif effect.kind == "rebalance_finished":
+            self._requested.pop(cause_id, None)
             self._causes.pop(cause_id, None)
             self.observed.rebalance(cause, cause_id, effect)
         elif effect.kind in REGION_ROUNDS:
@@ -256,3 +259,9 @@ class Monitor:
 
 def _drop(_event: Replied) -> None:
     """Nobody has made such a call."""
+
+
+def _remember(causes: OrderedDict[str, str], cause_id: str, cause: str) -> None:
+    causes[cause_id] = cause
+    if len(causes) > MAX_CAUSES:
+        causes.popitem(last=False)

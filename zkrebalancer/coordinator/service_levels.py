@@ -42,6 +42,7 @@ class Burned:
     known_s: float = 0.0
     late_s: float = 0.0
     read_us: int = 0  # when the lag was read last, 0 if it was unknown then
+    error: str = ""  # why it was unknown; logged once, not at each try
 
     def line(self, limit_s: float) -> str:
         """Return what is known of the lag, for people."""
@@ -57,7 +58,6 @@ class ServiceLevels(Collector):
         """Follow the coordinator from now on."""
         self._monitor = monitor
         self._groups: dict[str, Burned] = {}
-        self._error = ""  # logged once, not at each try
         monitor.listeners.append(self.note)
 
     def note(self, effect: Emit, _cause: str) -> None:
@@ -79,7 +79,7 @@ class ServiceLevels(Collector):
             if burned is None or limit_s is None:
                 continue
             answer = read(group)
-            self._complain(group, answer.get("error"))
+            self._complain(group, burned, answer.get("error") or "")
             lag_s, at_least_s, at_us = answer.get("lag_s"), answer.get("at_least_s"), now_us()
             if lag_s is None and at_least_s is not None and at_least_s > limit_s:
                 lag_s = at_least_s  # it is above, whatever the partitions do that are not known
@@ -136,10 +136,11 @@ class ServiceLevels(Collector):
         known = self._monitor.group(group)
         return None if known is None else known.view.settings.slo.get(name)
 
-    def _complain(self, group: str, error: str | None) -> None:
-        if error is not None and error != self._error:
+    @staticmethod
+    def _complain(group: str, burned: Burned, error: str) -> None:
+        if error and error != burned.error:
             _log.warning("group %s: its lag is not known: %s", group, error)
-        self._error = error or ""
+        burned.error = error
 
 
 def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Mapping[str, str]) -> Callable[[], None]:

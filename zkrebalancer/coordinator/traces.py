@@ -28,6 +28,7 @@ from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.protocol.shards import concerns
 from zkrebalancer.rebalance.effects import Emit
 
+MAX_REQUESTED = 5_000  # requests without a plan: most never get one; with more, the oldest are forgotten
 MAX_OPEN = 5_000  # rebalances under way; with more, the oldest end as abandoned
 MAX_COMMANDS = 500  # spans of one rebalance; further commands are counted
 MAX_QUEUED = 4_096  # spans that wait to be sent
@@ -55,6 +56,16 @@ def trace_id(cause_id: str) -> int:
     is_uuid = len(text) == 32 and all(letter in "0123456789abcdef" for letter in text)
     digest = text if is_uuid else hashlib.sha256(cause_id.encode()).hexdigest()[:32]
     return int(digest, 16) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A rebalance that was requested, and may need no plan."""
+
+    group: str
+    trigger: str
+    now_ns: int
+    ahead_ns: int  # of the wall clock before the steady one
 
 
 @dataclass(slots=True)
@@ -95,6 +106,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("zkrebalancer")
         self._now_ns = now_ns
         self._steady_ns = steady_ns
+        self._requests: OrderedDict[str, _Request] = OrderedDict()  # by cause id
         self._open: OrderedDict[str, _Open] = OrderedDict()  # by cause id
 
     def note(self, effect: Emit, _cause: str) -> None:
@@ -115,17 +127,27 @@ class Traces:
 
     def _requested(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
         now_ns = self._now_ns()
-        attributes = {"zkrebalancer.group": effect.group or "", "zkrebalancer.trigger": _text(effect, "trigger")}
-        self._ids.cause_id = cause_id
-        root = self._tracer.start_span(f"rebalance {effect.group}", attributes=attributes, start_time=now_ns)
-        self._ids.cause_id = ""
-        self._open[cause_id] = _Open(
-            root, trace.set_span_in_context(root), now_ns, now_ns - steady_ns, effect.group or ""
-        )
-        self._abandon(MAX_OPEN)
+        self._requests[cause_id] = _Request(effect.group or "", _text(effect, "trigger"), now_ns, now_ns - steady_ns)
+        while len(self._requests) > MAX_REQUESTED:
+            self._requests.popitem(last=False)
+
+    def _begun(self, cause_id: str) -> _Open | None:
+        """Return a rebalance under way; it begins, as of its request, with the first event that follows that."""
+        request = self._requests.pop(cause_id, None)
+        if request is not None:
+            attributes = {"zkrebalancer.group": request.group, "zkrebalancer.trigger": request.trigger}
+            self._ids.cause_id = cause_id
+            root = self._tracer.start_span(
+                f"rebalance {request.group}", attributes=attributes, start_time=request.now_ns
+            )
+            self._ids.cause_id = ""
+            context = trace.set_span_in_context(root)
+            self._open[cause_id] = _Open(root, context, request.now_ns, request.ahead_ns, request.group)
+            self._abandon(MAX_OPEN)
+        return self._open.get(cause_id)
 
     def _planned(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
-        known = self._open.get(cause_id)
+        known = self._begun(cause_id)
         if known is None:
             return
         now_ns = known.ahead_ns + steady_ns
@@ -138,7 +160,7 @@ class Traces:
         plan.end(now_ns)
 
     def _sent(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
-        known = self._open.get(cause_id)
+        known = self._begun(cause_id)
         if known is None:
             return
         known.command_count += 1
@@ -162,9 +184,10 @@ class Traces:
             span.end(known.ahead_ns + steady_ns)
 
     def _finished(self, effect: Emit, cause_id: str, steady_ns: int) -> None:
-        known = self._open.pop(cause_id, None)
+        known = self._begun(cause_id)
         if known is None:
             return
+        del self._open[cause_id]
         late = effect.fields["late_members"]
         known.root.set_attributes(
             {

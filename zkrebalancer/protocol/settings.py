@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ EAGER = "eager"
 INCREMENTAL = "incremental"
 LAG_S, PAUSE_MS = SLO = ("lag_s", "pause_ms")
 MAX_LEVEL = 1e9
+MAX_OPTIONS_DEPTH = 20  # real ones have two; what shows settings calls itself for each level
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,21 @@ def _levels(what: str, document: Mapping[str, Any], key: str) -> dict[str, float
 
 def _options(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = fields.mapping(what, document, key)
+    _require_shallow(what, found, key)
     try:
         json.dumps(found, allow_nan=False)
     except ValueError:  # Python reads and writes NaN and Infinity, but other programs, such as browsers, do not
         raise NodeContentError(f"{what}: {key} has a number that is not finite") from None
     return found
+
+
+def _require_shallow(what: str, found: dict[str, Any], key: str) -> None:
+    level: list[dict[str, Any] | list[Any]] = [found]
+    for _depth in range(MAX_OPTIONS_DEPTH):
+        values = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
+        level = [value for value in values if isinstance(value, dict | list)]
+    if level:
+        raise NodeContentError(f"{what}: {key} is nested more than {MAX_OPTIONS_DEPTH} levels deep")
 
 
 _READERS: dict[str, Callable[[str, Mapping[str, Any], str], object]] = {
@@ -207,5 +219,4 @@ def decode(content: bytes) -> GroupSettings:
 
 def differing(before: GroupSettings, new: GroupSettings) -> list[str]:
     """Return the names of the settings that differ."""
-    known = asdict(before)
-    return [name for name, value in asdict(new).items() if value != known[name]]
+    return [each.name for each in dataclasses.fields(new) if getattr(new, each.name) != getattr(before, each.name)]

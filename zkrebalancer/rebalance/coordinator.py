@@ -98,7 +98,8 @@ class Coordinator:
         self._listing = Listing(self._own, self._groups_seen, self._groups_missing, self._groups_compared)
         self._is_listing = False
         self._listed: dict[str, None] = {}  # the existing groups, in order
-        self._is_listed = False  # whether `_listed` is complete under this leadership
+        self._is_listed = False  # whether `_listed` is complete since the watches were set
+        self._found_after = ""  # the trigger of the groups that are listed until then
         self._to_drop: deque[str] = deque()  # deleted groups that are still in memory
         self._rubbish = Rubbish(self.scheduler)  # data of ended leaderships
         self._stopping = False
@@ -172,7 +173,7 @@ class Coordinator:
     def _connected(self, event: calls.Connected) -> None:
         self.coordinator_elector.connected(event.session_id)
         if self.leadership is not None:
-            self._read_everything()
+            self._read_everything("reconnected")
 
     def _suspended(self) -> None:
         if self.shard.number == 0:  # one line for all shards of the process
@@ -203,9 +204,9 @@ class Coordinator:
         self._own.emit(
             "leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid, **self.shard.event_fields
         )
-        self._read_everything()
+        self._read_everything("leader-elected")
 
-    def _read_everything(self) -> None:
+    def _read_everything(self, trigger: str) -> None:
         """Read all topics and groups, after an election or a broken connection, because all watches are gone.
 
         The election has done a `sync`, so what is read here is no older than the last write on the last connection.
@@ -218,9 +219,11 @@ class Coordinator:
         self._waits_for_topics = True
         self._is_listing = False
         self.groups_to_load.become(self.groups, "reconnected")
+        self._found_after = trigger
         if self.leadership is not None:
             self.leadership.loading.clear()
         self._listing.stop()
+        self._is_listed = False
         self._listed = dict.fromkeys(self.groups)  # groups that were listed but not read yet must be found again
 
     def _reconcile(self) -> None:
@@ -367,7 +370,7 @@ class Coordinator:
             return
         new = [name for name in names if name not in self._listed]
         self._listed.update(dict.fromkeys(new))
-        self.groups_to_load.extend(new, "group-created" if self._is_listed else "leader-elected")
+        self.groups_to_load.extend(new, "group-created" if self._is_listed else self._found_after)
         if gone := self.leadership.gone:
             self.groups_to_load.extend(sorted(gone.intersection(names)), "group-created")
 

@@ -8,7 +8,7 @@ import pytest
 
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
-from zkrebalancer.coordinator import load_process
+from zkrebalancer.coordinator import held_session
 from zkrebalancer.coordinator.load_process import Reader
 from zkrebalancer.operations import loads
 from zkrebalancer.operations.loads import StoredLoads
@@ -22,7 +22,7 @@ class World:
         self.sessions: list[World.Session] = []
         self.lives: set[World.Session] = set()
         self.is_down = False
-        monkeypatch.setattr(load_process, "BlockingZk", lambda *_arguments: World.Session(self))
+        monkeypatch.setattr(held_session, "BlockingZk", lambda *_arguments: World.Session(self))
         monkeypatch.setattr(loads, "read_loads", self.read)
 
     class Session:

@@ -86,6 +86,17 @@ def test_groups_have_labels_only_if_that_is_switched_on() -> None:
     assert value(metrics, "group_state_age_seconds", group=GROUP, state="idle") >= 0
 
 
+def test_requests_that_need_no_plan_do_not_push_causes_of_rebalances_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "MAX_CAUSES", 2)
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    monitor.emitted(Emit("rebalance_requested", "g", 1, "slow", {"trigger": "member-joined"}))
+    monitor.emitted(Emit("rebalance_planned", "g", 1, "slow", {}))
+    for number in range(5):
+        monitor.emitted(Emit("rebalance_requested", "g", 1, f"idle-{number}", {"trigger": "reconciliation"}))
+    assert monitor.emitted(Emit("command_sent", "g", 1, "slow", {})) == "member-joined"
+    assert monitor.emitted(Emit("command_sent", "g", 1, "idle-0", {})) == "unknown"
+
+
 def test_others_have_their_turn_while_groups_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_module, "MAX_LOOKS", 0)
     monitor = monitor_of(world_with(GroupSettings(), "a"))

@@ -50,6 +50,7 @@ HEALTHY = {
     f'{C}rebalance_pause_seconds_bucket{{le="10"}}': "0+3x90",
     f'{C}rebalance_pause_seconds_bucket{{le="+Inf"}}': "0+3x90",
     f"{C}groups_quarantined": "0x90",
+    f"{C}groups_backing_off": "0x90",
     f"{C}refusals": "0x90",
     f'{C}loop_lag_seconds_bucket{{le="0.25"}}': "0+60x90",
     f'{C}loop_lag_seconds_bucket{{le="+Inf"}}': "0+60x90",
@@ -77,6 +78,7 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "CoordinatorNotReady": {f"{C}ready": "0x90"},
     "PartitionsWithoutOwner": {f"{C}partitions_unowned": "3x90"},
     "RebalanceStuck": {f'{C}group_state_age_seconds_max{{state="moving"}}': "0+60x90"},
+    "GroupCannotBePlanned": {f"{C}groups_backing_off": "1x90"},
     "RebalancesFail": {f'{C}rebalances_total{{cause="member-joined",outcome="failed"}}': "0+1x90"},
     "LongPauses": {
         f'{C}rebalance_pause_seconds_bucket{{le="10"}}': "0x90",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.support.groups import world_with
 from tests.support.page_site import shards_of
 from tests.support.world import GROUP
-from zkrebalancer.coordinator import lag_process, service_levels
+from zkrebalancer.coordinator import held_session, lag_process, service_levels
+from zkrebalancer.coordinator.held_session import HeldSession
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import Burned, ServiceLevels
 from zkrebalancer.observe import inspection
@@ -91,7 +92,9 @@ def test_a_partition_that_is_not_known_counts_as_neither_kept_nor_burned(monkeyp
         ("t", 2): PartitionLag(None, None, 0),  # nothing was ever written
     }
     first_ms: list[int] = []
-    monkeypatch.setattr(lag_process, "BlockingZk", lambda _hosts: nullcontext())
+    opened = mock.Mock()
+    monkeypatch.setattr(held_session, "BlockingZk", opened)
+    session = HeldSession()
     monkeypatch.setattr(inspection, "read_group", lambda _zk, _group: None)
     monkeypatch.setattr(inspection, "read_offsets", lambda _zk, _report: None)
     monkeypatch.setattr(group_lag, "read_lag", lambda _report, _kafka: found)
@@ -101,16 +104,17 @@ def test_a_partition_that_is_not_known_counts_as_neither_kept_nor_burned(monkeyp
     levels = levels_of(lag_s=30)
     read_at(levels, 60, {"lag_s": 0.0})
     first_ms.append(999_000)
-    partial = lag_process.lag("z:1", {}, GROUP)
+    partial = lag_process.lag(session, "z:1", {}, GROUP)
     assert partial == {"lag_s": None, "at_least_s": 1.0}
     read_at(levels, 120, partial)
     read_at(levels, 180, {"lag_s": 0.0})
     assert shown(levels) == {"slo_lag_seconds_total": 0, "slo_lag_breached_seconds_total": 0, "group_lag_seconds": 0}
     first_ms.append(960_000)
-    read_at(levels, 240, lag_process.lag("z:1", {}, GROUP))
+    read_at(levels, 240, lag_process.lag(session, "z:1", {}, GROUP))
     assert shown(levels) == {"slo_lag_seconds_total": 60, "slo_lag_breached_seconds_total": 60, "group_lag_seconds": 40}
     del found["t", 1]
-    assert lag_process.lag("z:1", {}, GROUP)["lag_s"] == 40
+    assert lag_process.lag(session, "z:1", {}, GROUP)["lag_s"] == 40
+    assert opened.call_count == 1
 
 
 def test_the_time_between_two_known_lags_counts_by_the_latter() -> None:

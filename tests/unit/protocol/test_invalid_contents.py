@@ -140,6 +140,7 @@ def test_counter(content: bytes) -> None:
     "change",
     [
         *('"mode":"lazy"', '"frozen":1', '"rebalance_timeout_ms":9', '"rebalance_timeout_ms":true', '"strategy":null'),
+        '"options":' + '{"a":' * 20 + "[[]]" + "}" * 20,  # what shows them calls itself for each level
         *('"options":{"peak_cost":NaN}', '"options":{"pinned":{"t":[1e999]}}'),  # no page could show these
     ],
 )

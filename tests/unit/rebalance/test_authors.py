@@ -11,6 +11,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.history import Reason
 from zkrebalancer.protocol.last_change import MAX_WHAT, LastChange
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance import coordinator
 
 CHANGE = LastChange("eve@ops1", 1_700_000_000_000, "changed mode")
 EAGER = settings.encode(GroupSettings(mode="eager"))
@@ -56,6 +57,27 @@ def test_a_request_for_a_check_says_what_was_asked() -> None:
     world.zk.perform(Multi((Delete(paths.ids(GROUP, "a-1")),)))
     write(world, before, LastChange("eve@ops1", 5, "evicted a-1"))
     assert Reason("operator-request", "evicted a-1", "eve@ops1") in reasons(world)
+
+
+def test_a_connection_that_breaks_before_a_group_is_read_makes_no_old_change_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Coordinator._read_everything`, leave `_is_listed` as it is: the group is then taken for one just created."""
+    world = world_with(GroupSettings(), "a")
+    monkeypatch.setattr(coordinator, "MAX_LOADING", 0)
+    world.kill_coordinator(world.leader())
+    write(world, EAGER)
+    leader = world.add_coordinator()
+    world.pass_time(10_000)
+    assert leader.machine.groups_to_load
+    world.zk.disconnect(leader.session)
+    world.zk.reconnect(leader.session)
+    while leader.session.inbox:
+        world.deliver(leader)
+    monkeypatch.undo()
+    world.pass_time(10_000)
+    assert leader.machine.groups.keys() == {GROUP}
+    assert reported(world) == []
 
 
 def test_a_program_that_keeps_the_author_of_another_one_is_not_taken_for_it() -> None:
