@@ -89,6 +89,7 @@ def test_a_commit_without_an_outcome_ends_no_iteration_and_is_repeated(error: Ex
         states._due_s = 0.0
         next(batches)
         assert handlers.retire.call_count == retired
+    assert handlers.checkpoint.call_count == 2  # no sign that a commit has succeeded in between
     assert consumer.commit.call_args_list == [mock.call({("orders", 0): 7})] * 2
     consumer.commit.side_effect = [error]
     states._stored.clear()
