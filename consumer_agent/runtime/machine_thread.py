@@ -136,6 +136,7 @@ class MachineThread:
             raise
         finally:
             self._shared.emit_until(0)
+            self._shared.presence.looped_ms = None
             if self._running:
                 self._shared.break_down(has_stopped("machine thread", self._failure))
             self._shared.become_closed()
@@ -184,7 +185,7 @@ class MachineThread:
         self._flag.clear()
         for _ in range(min(len(self._events), EVENTS_PER_ROUND)):
             self._step(self._events.popleft())
-        now = now_ms()
+        self._shared.presence.looped_ms = now = now_ms()
         if wake_at_ms is not None and now >= wake_at_ms:
             self._step(events.Tick())
         if now - self._looked_ms >= LOOK_PAUSE_MS:
@@ -217,7 +218,7 @@ class MachineThread:
     def _step(self, event: Event) -> None:
         if isinstance(event, Replied) and isinstance(event.reply, Refused) and event.reply.refusal not in EXPECTED:
             self._shared.count("zookeeper_refusals_total")
-        self._stepped_ms = now_ms()
+        self._stepped_ms = self._shared.presence.looped_ms = now_ms()
         for effect in self._machine.step(event, self._stepped_ms):
             self._performers[type(effect)](effect)
 

@@ -1,4 +1,7 @@
-"""How long the application has not polled. The lock of the shared state must be held, except for `go`."""
+"""How long the application has not polled, and the machine thread has not moved.
+
+The lock of the shared state must be held, except for `go` and `looped_ms`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ class Presence:
         self._away_since_ms: int | None = None  # None: the application polls, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_ms = 0
+        self.looped_ms: int | None = None  # when the machine thread moved last; None: it does not run
 
     def go(self) -> None:
         """Note that the application has left the poll, or is in a callback."""
@@ -44,11 +48,15 @@ class Presence:
         own = [] if self._away_since_ms is None else [self._away_since_ms]
         return min([*own, *self._working_since_ms.values()], default=None)
 
-    def times_ms(self) -> tuple[int, int]:
-        """Return how long the application has been away, and the longest time so far."""
-        since_ms = self.away_since_ms
-        away_ms = 0 if since_ms is None else self._now_ms() - since_ms
-        return away_ms, max(away_ms, self._longest_ms)
+    def metrics(self) -> dict[str, float]:
+        """Return how long the application has been away, the longest time so far, and the machine thread's."""
+        now_ms, since_ms, looped_ms = self._now_ms(), self.away_since_ms, self.looped_ms
+        away_ms = 0 if since_ms is None else now_ms - since_ms
+        return {
+            "since_poll_ms": away_ms,
+            "longest_since_poll_ms": max(away_ms, self._longest_ms),
+            "loop_idle_ms": 0 if looped_ms is None else max(0, now_ms - looped_ms),
+        }
 
     def count_on(self, former: Presence) -> None:
         """Remember the longest time of a former one."""

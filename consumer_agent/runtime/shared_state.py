@@ -419,7 +419,7 @@ class SharedState:
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
-        now_ms, (away_ms, longest_away_ms) = self.now_ms(), self.presence.times_ms()
+        now_ms = self.now_ms()
         lag = self.ends.measure(self.buffer.emitting_positions(), now_ms)
         return {
             **{name: count for name, count in self._counts.items() if name not in UNSHOWN},
@@ -430,8 +430,7 @@ class SharedState:
             "retained_records": self.buffer.retained_count,
             **lag._asdict(),
             "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),
-            "since_poll_ms": away_ms,
-            "longest_since_poll_ms": longest_away_ms,
+            **self.presence.metrics(),
         }
 
     def count(self, metric: str) -> None:

@@ -20,7 +20,7 @@ from consumer_agent.records import Record
 from consumer_agent.sidecar.child import command_line
 from consumer_agent.sidecar.dead_letters import open_dead_letters
 from consumer_agent.sidecar.frames import record_document
-from consumer_agent.sidecar.health import Watch
+from consumer_agent.sidecar.health import Watch, vitals_of
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.settings import (
     KINDS,
@@ -179,7 +179,7 @@ def _run(
             pass  # fails at once on a refused login, instead of waiting for the connection
     consumer = Consumer(config)
     signals = _Signals()
-    vitals = Vitals(config.session_timeout_ms, Notifier(), config.max_poll_interval_ms / 1_000)
+    vitals = vitals_of(consumer, config, Notifier())
     watch = Watch(consumer, vitals, lambda: click.echo(f"joined group {config.group}", err=True))
 
     def on_poll() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
+from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import STATE_LOG, Vitals
 
+MAX_IDLE_MS = 30_000  # of the loop that keeps the session, which moves every few seconds, also without ZooKeeper
 MAX_SINCE_POLL_MS = 60_000  # an agent that has not polled for longer is not ready
 
 
@@ -21,6 +24,18 @@ def faults_of(metrics: Mapping[str, float]) -> list[str]:
     if not metrics.get("child_running", 1):
         faults.append("its child is not running")
     return faults
+
+
+def stalled(metrics: Mapping[str, float]) -> str | None:
+    """Return why an agent should be restarted although it polls."""
+    idle_ms = metrics["loop_idle_ms"]
+    return f"the loop of the session has not moved for {idle_ms / 1_000:.0f} s" if idle_ms > MAX_IDLE_MS else None
+
+
+def vitals_of(consumer: Consumer, config: ConsumerConfig, notifier: Notifier) -> Vitals:
+    """Return what tells whether an agent lives: it polls, and keeps trying to reach ZooKeeper, silent or not."""
+    poll_limit_s = config.max_poll_interval_ms / 1_000
+    return Vitals(config.session_timeout_ms, notifier, poll_limit_s, stalled=lambda: stalled(consumer.metrics()))
 
 
 class Watch:
@@ -42,11 +57,9 @@ class Watch:
         self._next_s = now_s + self._vitals.beat_s
         self._vitals.looped()
         found = self._consumer.metrics()
-        if found["lease_ms"] > 0:
-            self._vitals.answered()
-            if not self._has_joined:
-                self._has_joined = True
-                self._joined()
+        if found["lease_ms"] > 0 and not self._has_joined:
+            self._has_joined = True
+            self._joined()
         faults = faults_of(found)
         status = "; ".join(faults) or f"{found['assigned_partitions']:.0f} partitions"
         self._vitals.report(is_ready=self._has_joined, status=status)

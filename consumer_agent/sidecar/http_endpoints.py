@@ -40,6 +40,7 @@ HELP = {
     "lease_ms": "Time left to return records without an answer of ZooKeeper; 0 without a lease.",
     "since_poll_ms": "Time since the last poll.",
     "longest_since_poll_ms": "Longest time between two polls so far.",
+    "loop_idle_ms": "Time since the agent's own loop, which keeps its session, has moved.",
     "child_running": "1 if the child runs.",
     "child_restarts_total": "Children that have ended by themselves and were started again.",
     "in_flight_records": "Records that the child has and has not acknowledged.",

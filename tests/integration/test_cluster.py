@@ -33,7 +33,7 @@ from zkrebalancer.localcluster.errors import ServerStartError
 from zkrebalancer.localcluster.ports import is_free
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka
-from zkrebalancer.runtime.zk import patient_hosts
+from zkrebalancer.runtime.zk_connection import patient_hosts
 
 WAIT_S = WITHIN_S
 SESSION_S = 20.0  # on a machine that stalls for seconds, a short session would expire

@@ -12,8 +12,8 @@ from gevent.server import StreamServer
 from gevent.socket import socket
 
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
-from zkrebalancer.runtime.zk import ZkClient, patient_hosts
-from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, tcp_connect_s
+from zkrebalancer.runtime.zk import ZkClient
+from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, patient_hosts, tcp_connect_s
 from zkrebalancer.runtime.zk_login import Login
 
 SESSION_MS = 18_000  # of which a try takes a third

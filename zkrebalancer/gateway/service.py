@@ -90,8 +90,8 @@ class Gateway:
         self._is_stopped = False
         self.is_per_group = config.metrics_per_group
         self.metrics = Metrics()
-        self._vitals = Vitals(config.session_timeout_ms, config.notifier)
         self._session = Session(config.zookeeper, config.session_timeout_ms, self._session_changed, self._watched)
+        self._vitals = Vitals(config.session_timeout_ms, config.notifier, stalled=self._session.stalled)
         self._membership = Membership(self._session, config.advertised_host, config.listen[1])
         self._dialer = Dialer(config.security)
         self._links = Links(config.upstream, self._dialer)
@@ -382,14 +382,12 @@ class Gateway:
         )
 
     def _beat(self) -> None:
-        """Check once a second that the loop and ZooKeeper make progress, and tell systemd."""
+        """Check once a second that the loop makes progress, and tell systemd: relays go on without ZooKeeper."""
         while True:
             due_us = clock.steady_us() + int(self._vitals.beat_s * 1e6)
             gevent.sleep(self._vitals.beat_s)
             self.metrics.observe_lag(max(0, clock.steady_us() - due_us) / 1e6)
             self._vitals.looped()
-            if self._session.has_lease:
-                self._vitals.answered()
             faults = self._faults()
             status = "; ".join(faults) or f"{self._groups.group_count} groups, {self.metrics.connections} clients"
             self._vitals.report(is_ready=not faults, status=status)

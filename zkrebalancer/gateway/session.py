@@ -88,6 +88,10 @@ class Session:
         """Return how much of the lease is left."""
         return max(0, self._lease_until_us - clock.steady_us()) / 1e6 if self.session_id else 0.0
 
+    def stalled(self) -> str | None:
+        """Return why the session cannot come back, None while the client is connected or tries to be."""
+        return None if self._client.is_trying else "nothing connects to ZooKeeper any more"
+
     @property
     def calls_under_way(self) -> int:
         """Return how many calls are not answered yet."""

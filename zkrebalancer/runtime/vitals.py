@@ -40,11 +40,17 @@ class Vitals:
         notifier: Notifier,
         loop_limit_s: float = LOOP_LIMIT_S,
         now_us: Callable[[], int] = clock.steady_us,
+        stalled: Callable[[], str | None] | None = None,
     ) -> None:
-        """Count from now on."""
+        """Count from now on.
+
+        `stalled`: for a process that has work without ZooKeeper, whose silence is no reason to restart it then: why
+        what keeps its session no longer moves, which is one.
+        """
         self._now_us = now_us
         self._notifier = notifier
         self._loop_limit_s = loop_limit_s
+        self._stalled = stalled
         watchdog_s = notifier.watchdog_s
         least_s = min(MIN_ZOOKEEPER_LIMIT_S, watchdog_s / 2 if watchdog_s else MIN_ZOOKEEPER_LIMIT_S)
         self._zookeeper_limit_s = max(least_s, SESSIONS * session_timeout_ms / 1_000)
@@ -69,6 +75,8 @@ class Vitals:
         idle_s = (self._now_us() - self._looped_us) / 1e6
         if idle_s > self._loop_limit_s:
             return f"the loop has not moved for {idle_s:.0f} s"
+        if self._stalled is not None:
+            return self._stalled()
         if self.silence_s() > self._zookeeper_limit_s:
             return f"ZooKeeper has not answered for {self.silence_s():.0f} s"
         return None

@@ -44,7 +44,7 @@ from zkrebalancer.protocol.rights import MAX_ACL_BYTES
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_variables
 from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_answers import read_answer
-from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog, keep_connecting
+from zkrebalancer.runtime.zk_connection import Handler, SessionLog, is_connecting, keep_connecting, patient_hosts
 from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch, portions
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
@@ -63,18 +63,6 @@ MAX_JUTE_MAXBUFFER = 1 << 30
 _log = logs.named(__name__)
 
 
-def patient_hosts(hosts: str) -> str:
-    """Repeat the servers of `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo tries at least three within one session.
-
-    A starting ZooKeeper 3.8 may accept a connection and never reply: a request between its bind and the opening of its
-    database ends in a NullPointerException, and the socket stays open. kazoo waits (session timeout / number of hosts)
-    for the reply, so a single host would cost the whole session.
-    """
-    servers, slash, chroot = hosts.partition("/")
-    named = servers.split(",")
-    return ",".join(named * -(-CONNECT_TRIES // len(named))) + slash + chroot
-
-
 def request_limit(hosts: str, security: ZooKeeperSecurity | None = None) -> RequestLimit:
     """Return the request limit for `hosts`, from ZKREBALANCER_MAX_REQUEST_BYTES if set; raises ConfigurationError."""
     acl_bytes = OPEN_ACL_BYTES if (security or from_variables(os.environ)).is_plain else MAX_ACL_BYTES
@@ -87,6 +75,8 @@ def request_limit(hosts: str, security: ZooKeeperSecurity | None = None) -> Requ
 
 class ZkClient:
     """A ZooKeeper client with one session at a time. Create, start and use it on one gevent hub."""
+
+    _restarting: gevent.Greenlet[..., None] | None = None  # it connects again after a refused login
 
     def __init__(
         self,
@@ -172,6 +162,11 @@ class ZkClient:
     def fault(self) -> str | None:
         """Why a client that is connected cannot be used: it does not know who may do what."""
         return None if self._rights is None else self._rights.fault
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether it is connected, or goes on trying to be."""
+        return is_connecting(self._kazoo) or (self._restarting is not None and not self._restarting.dead)
 
     @property
     def credentials(self) -> tuple[int, bytes] | None:
@@ -317,7 +312,7 @@ class ZkClient:
         """Connect again after a while, because kazoo does not."""
         user = None if self._login is None else self._login.security.user
         self._refused(f"refuses the login of {user}")
-        gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
+        self._restarting = gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _restart(self) -> None:
         if self._is_closed:
@@ -326,7 +321,7 @@ class ZkClient:
             self._kazoo.start_async()
         except OSError as error:
             self._refused(f"cannot be reached: {error}")
-            gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
+            self._restarting = gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _tls_failed(self, reason: str) -> None:
         self._failures += 1

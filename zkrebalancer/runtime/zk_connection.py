@@ -121,6 +121,24 @@ class Handler(SequentialGeventHandler):
                 raise cast("Any", self).timeout_exception("socket time-out during write")  # missing in kazoo's types
 
 
+def patient_hosts(hosts: str) -> str:
+    """Repeat the servers of `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo tries at least three within one session.
+
+    A starting ZooKeeper 3.8 may accept a connection and never reply: a request between its bind and the opening of its
+    database ends in a NullPointerException, and the socket stays open. kazoo waits (session timeout / number of hosts)
+    for the reply, so a single host would cost the whole session.
+    """
+    servers, slash, chroot = hosts.partition("/")
+    named = servers.split(",")
+    return ",".join(named * -(-CONNECT_TRIES // len(named))) + slash + chroot
+
+
+def is_connecting(client: KazooClient) -> bool:
+    """Return whether the greenlet runs that keeps kazoo connected."""
+    routine = cast("Any", client)._connection._connection_routine  # noqa: SLF001  # kazoo has no public way
+    return routine is not None and not routine.dead
+
+
 def tcp_connect_s(session_s: float) -> float:
     """Return how long to wait until a server's kernel accepts a connection."""
     return max(session_s / TCP_CONNECT_TRIES, min(MIN_TCP_CONNECT_S, session_s / CONNECT_TRIES))

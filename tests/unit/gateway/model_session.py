@@ -17,6 +17,7 @@ class ModelSession(Session):
         self.model = ZkModel()
         self.is_leased = True
         self.refusals: list[Refused] = []
+        self.why_stalled: str | None = None
         self.renew()
 
     def renew(self) -> None:
@@ -30,6 +31,9 @@ class ModelSession(Session):
     @property
     def has_lease(self) -> bool:
         return self.is_leased
+
+    def stalled(self) -> str | None:
+        return self.why_stalled
 
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
         when_replied(self.refusals.pop(0) if self.refusals else self.model.perform(call, self.session_id))

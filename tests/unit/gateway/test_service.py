@@ -19,6 +19,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete
 from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime import clock
 
 WAIT_S = WITHIN_S
 
@@ -62,6 +63,23 @@ def test_without_zookeeper_the_nodes_are_answered_all_the_same(
 ) -> None:
     monkeypatch.setattr(gateway, "_join_until_ms", 0)
     assert gevent.spawn(gateway.learn, []).get(timeout=WAIT_S).gateways == {}
+
+
+def test_an_outage_of_zookeeper_makes_a_gateway_unready_and_is_no_reason_to_restart_it(
+    monkeypatch: pytest.MonkeyPatch, gateway: Gateway
+) -> None:
+    """In `Gateway`, make `Vitals` without `stalled`: systemd ends what the gateway relays without ZooKeeper."""
+    session = gateway._session
+    assert isinstance(session, ModelSession)
+    session.is_leased = False
+    late_us = clock.steady_us() + 3_600_000_000
+    monkeypatch.setattr(gateway._vitals, "_now_us", lambda: late_us)
+    assert gateway._health().death == "the loop has not moved for 3600 s"
+    gateway._vitals.looped()
+    health = gateway._health()
+    assert (health.death, health.faults[0]) == (None, "ZooKeeper does not answer")
+    session.why_stalled = "nothing connects to ZooKeeper any more"
+    assert gateway._health().death == session.why_stalled
 
 
 def test_the_gateway_of_a_bucket_is_looked_up_once_for_all_its_groups(

@@ -48,6 +48,18 @@ def test_a_process_is_dead_if_its_loop_or_zookeeper_stands_still() -> None:
     assert vitals.death() is None
 
 
+def test_silence_of_zookeeper_is_no_death_where_there_is_work_without_it() -> None:
+    """In `Vitals.death`, look at ZooKeeper all the same: relays of all gateways end in its outage."""
+    clock, found = Clock(), list[str | None]([None])
+    vitals = Vitals(6_000, Notifier({}), now_us=clock, stalled=lambda: found[0])
+    clock.now_us += 3_600 * SECOND_US
+    assert vitals.death() == "the loop has not moved for 3600 s"
+    vitals.looped()
+    assert vitals.death() is None
+    found[0] = "nothing connects to ZooKeeper any more"
+    assert vitals.death() == "nothing connects to ZooKeeper any more"
+
+
 def test_long_sessions_get_a_longer_limit() -> None:
     clock = Clock()
     vitals = Vitals(60_000, Notifier({}), now_us=clock)

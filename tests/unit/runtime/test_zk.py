@@ -123,6 +123,23 @@ def test_calls_that_wait_when_the_connection_breaks_are_refused_and_not_sent(mon
     assert (len(sent), client.queued_count) == (2, 0)
 
 
+def test_a_client_without_a_server_is_trying_until_its_connection_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ZkClient.is_trying`, ask whether it is connected, or forget the pause after a refused login."""
+    monkeypatch.setattr("zkrebalancer.runtime.zk.LOGIN_PAUSE_S", WITHIN_S)
+    client = ZkClient("127.0.0.1:1", TIMEOUT_MS, lambda _: None)
+    client.start()
+    gevent.sleep(0)
+    tries = [client.is_trying]
+    cast("Any", client._kazoo)._connection._connection_routine.kill(timeout=WITHIN_S)
+    tries.append(client.is_trying)
+    client._login_refused()
+    tries.append(client.is_trying)
+    assert tries == [True, False, True]
+    assert client._restarting is not None
+    client._restarting.kill()
+    client.close()
+
+
 @pytest.fixture
 def without_sockets(monkeypatch: pytest.MonkeyPatch) -> tuple[ZkClient, mock.Mock]:
     """Return a client to which the operating system gives no sockets at first, and what gives them."""

@@ -177,6 +177,20 @@ def test_what_a_round_leaves_over_is_handled_without_a_wait(monkeypatch: pytest.
     assert waits == [(1, 0), (0, 0), (0, 1)]
 
 
+def test_each_round_and_each_step_shows_that_the_thread_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._round` or `_step`, note nothing: an agent at rest, or one at much work, would be killed."""
+    setting = Setting({})
+    thread, moved = setting.machine_thread, list[int | None]()
+    monkeypatch.setattr(thread, "_flag", mock.Mock(), raising=False)
+    monkeypatch.setattr(thread, "_fetcher", mock.Mock())
+    cast("mock.Mock", thread._machine).wake_at_ms = None
+    for at_ms, work in ((50_000, thread._round), (60_000, lambda: thread._step(Tick()))):
+        monkeypatch.setattr(machine_thread, "now_ms", lambda at_ms=at_ms: at_ms)
+        work()
+        moved.append(setting.shared.presence.looped_ms)
+    assert moved == [50_000, 60_000]
+
+
 def test_a_session_that_was_replaced_tells_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `MachineThread._open_session`, take all events: the end of the former session would end the present one."""
     thread, clients = Setting({}).machine_thread, mock.Mock(side_effect=[mock.Mock(), mock.Mock()])

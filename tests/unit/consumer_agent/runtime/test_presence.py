@@ -14,4 +14,12 @@ def test_the_longest_absence_is_remembered_after_another_subscription() -> None:
     former.come()
     presence = Presence(lambda: now_ms)
     presence.count_on(former)
-    assert presence.times_ms() == (0, 700)
+    assert presence.metrics() == {"since_poll_ms": 0, "longest_since_poll_ms": 700, "loop_idle_ms": 0}
+
+
+def test_how_long_the_machine_thread_has_not_moved_is_known_while_it_runs() -> None:
+    presence = Presence(lambda: 9_000)
+    presence.looped_ms = 2_000
+    assert presence.metrics()["loop_idle_ms"] == 7_000
+    presence.looped_ms = None
+    assert presence.metrics()["loop_idle_ms"] == 0

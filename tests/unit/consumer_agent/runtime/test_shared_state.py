@@ -166,6 +166,7 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "lease_ms": 1_000,
         "since_poll_ms": 0,
         "longest_since_poll_ms": 0,
+        "loop_idle_ms": 0,
     }
 
 

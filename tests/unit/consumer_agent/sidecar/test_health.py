@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from consumer_agent import Consumer
-from consumer_agent.sidecar.health import MAX_SINCE_POLL_MS, faults_of
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.sidecar.health import MAX_IDLE_MS, MAX_SINCE_POLL_MS, faults_of, vitals_of
 from consumer_agent.sidecar.http_endpoints import families, lags, numbers
 from consumer_agent.sidecar.run_counts import RunCounts
+from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.notify import Notifier
 
 WELL = {"lease_ms": 5_000, "since_poll_ms": 10, "assigned_partitions": 3}
 
@@ -27,6 +30,21 @@ def test_a_well_agent() -> None:
 )
 def test_an_agent_that_is_not_well_says_why(changed: dict[str, float], fault: str) -> None:
     assert [text.startswith(fault) for text in faults_of({**WELL, **changed})] == [True]
+
+
+def test_an_agent_outlives_silence_of_zookeeper_and_not_a_loop_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `vitals_of`, leave out `stalled`: a child is killed in the middle of a record, though nothing hangs."""
+    config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+    consumer = Consumer(config)
+    vitals = vitals_of(consumer, config, Notifier({}))
+    late_us = clock.steady_us() + 3_600_000_000
+    monkeypatch.setattr(vitals, "_now_us", lambda: late_us)
+    assert vitals.death() == "the loop has not moved for 3600 s"
+    vitals.looped()
+    assert vitals.death() is None
+    found = {**consumer.metrics(), "loop_idle_ms": MAX_IDLE_MS + 1}
+    monkeypatch.setattr(consumer, "metrics", lambda: found)
+    assert vitals.death() == "the loop of the session has not moved for 30 s"
 
 
 def test_times_are_in_seconds_and_every_number_is_explained() -> None:
