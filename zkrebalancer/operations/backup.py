@@ -1,8 +1,8 @@
 """Saves the tree below `/consumers` to a file, and puts it back, also into another ensemble.
 
-A backup has every persistent node except `/consumers/security`, `/consumers/shards` and what belongs to consumers that
-will be gone: their channels, and the records of what they were given. On a running tree, nodes are read one after the
-other: each offset was current at some moment during the backup.
+A backup has every persistent node except `/consumers/security`, `/consumers/shards`, the groups of Kafka 0.8's own
+consumers, and what belongs to consumers that will be gone: their channels, and the records of what they were given. On
+a running tree, nodes are read one after the other: each offset was current at some moment during the backup.
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
@@ -50,6 +50,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.rights import is_ours
 from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -135,6 +136,8 @@ def _nodes(zk: BlockingZk) -> Iterator[Node]:
 
 
 def _is_left_out(path: str) -> bool:
+    if not all(map(is_ours, path.split("/")[2:3])):
+        return True  # of Kafka 0.8's consumers: they may run during a restore, and would read from former offsets
     return _OF_CONSUMERS.fullmatch(path) is not None or _LEFT_OUT.fullmatch(path) is not None
 
 

@@ -117,6 +117,22 @@ def test_who_is_who_and_the_leader_are_left_out_also_of_what_is_restored(tmp_pat
     assert {paths.SECURITY, paths.COORDINATOR, *members}.isdisjoint(target.zk.nodes)
 
 
+def test_the_offsets_of_kafkas_old_consumers_stay_as_they_are(tmp_path: Path) -> None:
+    """In `_is_left_out`, keep them: consumers of Kafka 0.8 that run would read again from the day of the backup."""
+    group = f"{paths.CONSUMERS}/old"
+    nodes = [group, f"{group}/offsets", f"{group}/offsets/t", f"{group}/offsets/t/0"]
+    world = world_with(partitions=PARTITIONS)
+    world.zk.perform(Multi(tuple(Create(path, b"5") for path in nodes)))
+    operation.back_up(client(world), tmp_path / "new", 1, nothing)
+    found = list(read(tmp_path / "new"))
+    assert not [node.path for node in found if node.path in nodes]
+    write(tmp_path / "former", [*found, *(Node(path, b"5") for path in nodes)], 1)  # as earlier versions did
+    target = empty_world()
+    target.zk.perform(Multi(tuple(Create(path, b"9") for path in (paths.CONSUMERS, *nodes))))
+    restored(target, tmp_path / "former")
+    assert {target.zk.nodes[path].content for path in nodes} == {b"9"}
+
+
 def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
     file = backed_up(tmp_path)
     world = world_with(partitions=PARTITIONS)
