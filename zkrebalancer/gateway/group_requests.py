@@ -175,10 +175,17 @@ class GroupRequests:
         return {**answer, "groups": [*answer["groups"], *empty]}
 
     def _look_for_offsets(self, groups: list[Fields]) -> None:
-        """Describe groups without members that have stored offsets as Kafka does: they are empty, not dead."""
+        """Describe groups without members that have stored offsets as Kafka does: they are empty, not dead.
+
+        Once the time is over, nothing more is asked: the store has to answer others, too.
+        """
         until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
         for at in range(0, len(groups), OFFSETS_SLICE):
             asked: list[tuple[Fields, AsyncResult[Outcome]]] = []
+            if clock.steady_us() >= until_us:
+                for group in groups[at:]:
+                    group.update(_with_offsets(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                return
             for group in groups[at : at + OFFSETS_SLICE]:
                 outcome: AsyncResult[Outcome] = AsyncResult()
                 all_of_it = {"group_id": group["group_id"], "topics": None}

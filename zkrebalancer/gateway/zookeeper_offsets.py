@@ -44,7 +44,9 @@ from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
-READ_AT_ONCE = 100  # nodes, for all groups together: renewals of the lease and writes wait behind them
+# For all groups together: renewals of the lease and writes wait behind them.
+READ_AT_ONCE = 100  # nodes of one request
+ASK_AT_ONCE = 100  # single nodes that requests look at
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class ZooKeeperOffsets:
         self._nodes = OffsetNodes()
         self._lanes = Lanes()
         self._reading = Semaphore()
+        self._asking = Semaphore(ASK_AT_ONCE)
         self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
         self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
             "OffsetCommit": self._commit,
@@ -232,8 +235,15 @@ class ZooKeeperOffsets:
     def _get_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[tuple[TopicPartition, Reply]]:
         return self._read_each(partitions, lambda partition: Get(paths.offsets(group, *partition)))
 
+    def _ask(self, call: Get | ListChildren) -> Reply:
+        """Read one node, which may be missing, however many groups do so now."""
+        with self._asking:
+            reply = self._session.require(call, Refusal.NO_NODE)
+        gevent.sleep(0)  # as above
+        return reply
+
     def _children(self, path: str) -> tuple[str, ...]:
-        reply = self._session.require(ListChildren(path), Refusal.NO_NODE)
+        reply = self._ask(ListChildren(path))
         return reply.names if isinstance(reply, Children) else ()
 
     def _all_partitions(self, group: str) -> list[TopicPartition]:
@@ -292,7 +302,7 @@ class ZooKeeperOffsets:
 
     def _delete(self, group: str, fields: Fields) -> Outcome:
         """Delete offsets of topics to which no registered consumer of the group is subscribed."""
-        if isinstance(self._session.require(Get(paths.group(group)), Refusal.NO_NODE), Refused):
+        if isinstance(self._ask(Get(paths.group(group))), Refused):
             return ErrorCode.GROUP_ID_NOT_FOUND
         subscribed = self._subscribed(group)
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -317,7 +327,7 @@ class ZooKeeperOffsets:
         """Return the topics that registered consumers want; None if they may want any."""
         topics: set[str] = set()
         for consumer in self._children(paths.ids(group)):
-            reply = self._session.require(Get(paths.ids(group, consumer)), Refusal.NO_NODE)
+            reply = self._ask(Get(paths.ids(group, consumer)))
             if isinstance(reply, Content):
                 try:
                     found = registration.decode(reply.content)

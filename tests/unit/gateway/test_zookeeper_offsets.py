@@ -13,7 +13,7 @@ from gevent.event import AsyncResult
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE, ZooKeeperOffsets
+from zkrebalancer.gateway.zookeeper_offsets import ASK_AT_ONCE, READ_AT_ONCE, ZooKeeperOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Multi, Refusal, Refused, Reply, SetContent
@@ -336,6 +336,20 @@ def test_new_partitions_of_topics_with_offsets_need_one_transaction() -> None:
     session.calls.clear()
     assert store.commit({(topic, 1): 1 for topic in topics}) == {}
     assert sum(isinstance(call, Multi) for call in session.calls) == 1
+
+
+@pytest.mark.parametrize("name", ["OffsetFetch", "OffsetDelete", "DeleteGroups"])
+def test_many_groups_at_once_leave_room_for_others(name: str) -> None:
+    """In `ZooKeeperOffsets._ask`, take no turns: the lease is renewed after one look at each of all these groups."""
+    session = SlowSession()
+    store = Store(session)
+    answered: list[Any] = []
+    for number in range(3 * ASK_AT_ONCE):
+        store.offsets.send(f"g{number}", name, {"topics": [] if name == "OffsetDelete" else None}, answered.append)
+    with gevent.Timeout(WAIT_S):
+        while len(answered) < 3 * ASK_AT_ONCE:
+            gevent.sleep(0)
+    assert max(session.under_way) == ASK_AT_ONCE
 
 
 @pytest.mark.parametrize("request_name", ["OffsetFetch", "OffsetCommit"])
