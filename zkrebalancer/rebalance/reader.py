@@ -326,11 +326,16 @@ class GroupReader:
         self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
 
     def _registered_again(self, consumer: str, reply: Reply) -> None:
-        """Check `ids` again: a session's end deletes `ids` and `owners`, so if `ids` exists, `owners` was deleted."""
-        if not isinstance(reply, Content):
+        """Check `ids` again: a session's end deletes `ids` and `owners`, so if `ids` exists, `owners` was deleted.
+
+        What may not be read may exist, so it is no session's end either.
+        """
+        member = self.view.members[consumer]
+        if self._is_unreadable(reply, paths.ids(self._group, consumer)):
+            member.is_registration_refused = True
+        elif not isinstance(reply, Content):
             self._note_death(consumer)
             return
-        member = self.view.members[consumer]
         member.given = self._given_to(consumer)
         member.is_record_gone = True
         if member.given is not None:

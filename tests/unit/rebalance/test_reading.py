@@ -164,6 +164,23 @@ def test_a_topic_is_deleted_that_only_an_unreadable_registration_names() -> None
     assert len(world.owned()) == 2
 
 
+def test_who_lacks_its_record_and_whose_registration_may_not_be_read_has_a_lease() -> None:
+    """It may live, cut off. In `GroupReader._registered_again`, take any refusal for the end of its session."""
+    world = world_with(GroupSettings(), "a", "b")
+    had = world.owned()["a-1"].keys()
+    world.kill_coordinator(world.leader())
+    world.agents["a"].silent = True
+    world.zk.denied.add(("", paths.ids(GROUP, "a-1"), Right.READ))
+    world.zk.perform(Multi((Delete(paths.owners(GROUP, "a-1")),)))
+    world.add_coordinator()
+    world.pass_time(1_000)
+    evicted = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert evicted.partitions.keys() == had
+    assert had.isdisjoint(world.owned()["b-1"])
+    world.pass_time(60_000)
+    world.assert_settled()
+
+
 def test_a_listing_of_owners_that_is_refused_at_first_makes_nobody_dead() -> None:
     """One whose registration was deleted by hand is known by its record alone. In `GroupReader`, list both at once."""
     world = world_with(GroupSettings(), "a")
