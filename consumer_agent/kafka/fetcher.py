@@ -324,17 +324,17 @@ class Fetcher:
         if first is not None:
             messages = [first, *(self._consumer.consume(count - 1, timeout=0) if count > 1 else ())]
         self._is_flowing = len(messages) == count
-        if not messages:
-            self._patience_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
-            self._look_for_stalls()
-            return False
-        self._patience_s = POLL_TIMEOUT_S
+        rest_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
+        self._patience_s = POLL_TIMEOUT_S if messages else rest_s
         if self._is_flowing:
             self._shared.is_awaited = False  # there are many: from now on the application draws them
-        self._take_in(messages)
+        if messages:
+            self._take_in(messages)
+        if not self._is_flowing:
+            self._look_for_stalls()  # no records of a silent partition wait in the client
         if self._out_of_range:
             self._ask_for_ends()
-        return True
+        return bool(messages)
 
     def _take_in(
         self, messages: list[Message], *, is_drawn: bool = False, are_awaited: bool = False

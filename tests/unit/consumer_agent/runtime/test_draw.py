@@ -72,6 +72,9 @@ class Client:
     def resume(self, partitions: list[TopicPartition]) -> None:
         self.paused -= self._assigned(partitions)
 
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return partitions  # with OFFSET_INVALID, as nothing of them was handed over
+
     def _assigned(self, partitions: list[TopicPartition]) -> set[tuple[str, int]]:
         named = {(one.topic, one.partition) for one in partitions}
         assert named <= self.assigned_at.keys(), "librdkafka may not know these partitions any more"
@@ -218,6 +221,29 @@ def test_the_fetcher_looks_for_silence_when_that_is_due(setting: Setting) -> Non
     setting.now_ms = LOOK_INTERVAL_MS
     setting.draw()
     assert setting.woken == 1
+
+
+def test_a_silent_partition_is_found_while_records_of_another_keep_coming() -> None:
+    """In `Fetcher._fetch`, look for stalls only after rounds without records: a busy consumer never looks."""
+    setting = Setting()
+    setting.fetcher.queries._client = Admin(lambda partition, _where: 9 if partition == OTHER else 0)  # type: ignore[assignment]
+    stuck = []
+    for look in range(1, 4):
+        setting.now_ms = look * LOOK_INTERVAL_MS
+        setting.client.waiting = messages(PARTITION, [look])
+        assert setting.fetcher._fetch(MANY)
+        setting.fetcher._begin_round()  # handles the answer
+        stuck.append(setting.fetcher.stuck)
+    assert stuck == [[], [], [OTHER]]
+
+
+def test_nothing_is_looked_for_while_the_client_may_have_more() -> None:
+    """In `Fetcher._fetch`, look for stalls after full rounds too: records that wait in the client would be silence."""
+    setting = Setting()
+    setting.now_ms = LOOK_INTERVAL_MS
+    setting.client.waiting, setting.client.ready = messages(PARTITION, [0]), messages(PARTITION, range(1, MANY))
+    assert setting.fetcher._fetch(2)
+    assert setting.fetcher._look_at_ms == LOOK_INTERVAL_MS
 
 
 def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -> None:
