@@ -22,6 +22,7 @@ from zkrebalancer.protocol.registration import (
     MAX_SESSION_TIMEOUT_MS,
     MAX_STOP_TIMEOUT_MS,
     MAX_THREADS,
+    MAX_TOPICS,
     STATIC,
     WHITE_LIST,
 )
@@ -387,13 +388,20 @@ def subscription(
     for topic, count in counts.items():
         paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
         _threads(topic, count)
+    _require_registrable(counts)
+    return Subscription(STATIC, counts)
+
+
+def _require_registrable(counts: Mapping[str, int]) -> None:
+    if len(counts) > MAX_TOPICS:
+        text = f"{len(counts)} topics by name, at most {MAX_TOPICS} are allowed"
+        raise ConfigurationError(f"subscribe: {text}; a pattern takes any number of topics")
     size_bytes = len(write_document(counts))
     if size_bytes > MAX_SUBSCRIPTION_BYTES:
         text = (
             f"the names of {len(counts)} topics take {size_bytes} bytes, at most {MAX_SUBSCRIPTION_BYTES} are allowed"
         )
         raise ConfigurationError(f"subscribe: {text}; a pattern takes any number of topics")
-    return Subscription(STATIC, counts)
 
 
 def _threads(name: str, count: object) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import string
+from collections.abc import Mapping
 from functools import lru_cache
 
 from zkrebalancer.protocol.errors import InvalidNameError
@@ -35,6 +37,7 @@ MAX_NAME_LENGTH = 200
 MAX_TOPIC_LENGTH = 249  # Kafka's
 MAX_CACHED_NAMES = 100_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_LEGAL_BYTES = f"{string.ascii_letters}{string.digits}._-".encode()
 
 
 def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str:
@@ -57,6 +60,14 @@ def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> st
 def is_legal_topic(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return len(name) <= MAX_TOPIC_LENGTH and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None
+
+
+def are_legal_topics(names: Mapping[str, object]) -> bool:
+    """Whether Kafka allows topics of all these names: a look at all of their characters, because names are many."""
+    text = "".join(names)
+    has_legal_characters = text.isascii() and not text.encode().translate(None, _LEGAL_BYTES)
+    longest = max(map(len, names), default=0)
+    return has_legal_characters and longest <= MAX_TOPIC_LENGTH and names.keys().isdisjoint({"", ".", ".."})
 
 
 def topic(name: str) -> str:

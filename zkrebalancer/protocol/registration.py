@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from zkrebalancer.protocol import fields, paths
@@ -15,9 +15,11 @@ STATIC = "static"
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 MAX_THREADS = 1_000
+THREAD_COUNTS = frozenset(range(1, MAX_THREADS + 1))
 MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
 MAX_STOP_TIMEOUT_MS = 3_600_000  # the longest that one member can delay others
 MAX_STATIC_GRACE_MS = 3_600_000  # how long a static member that ended can keep its partitions
+MAX_TOPICS = 40_000  # that one names: the record of a member that owns a partition of each just fits into a node
 
 
 class Registration(NamedTuple):
@@ -85,12 +87,16 @@ def decode(content: bytes) -> Registration:
     if pattern not in {STATIC, WHITE_LIST, BLACK_LIST}:
         raise NodeContentError(f"{what}: pattern {pattern!r:.80} is not {STATIC}, {WHITE_LIST} or {BLACK_LIST}")
     subscription = fields.mapping(what, document, "subscription")
-    for name, threads in subscription.items():
-        if pattern == STATIC:
+    if len(subscription) > MAX_TOPICS:
+        raise NodeContentError(f"{what}: names {len(subscription)} topics, at most {MAX_TOPICS} are allowed")
+    if pattern == STATIC and not paths.are_legal_topics(subscription):
+        for name in subscription:
             fields.topic_name(what, name)
-        if type(threads) is int and 1 <= threads <= MAX_THREADS:
-            continue  # there may be forty thousand, and the text for an error takes most of the time
-        fields.integer(f"{what}: {name!r:.80}", {"threads": threads}, "threads", minimum=1, maximum=MAX_THREADS)
+    if not _are_thread_counts(subscription.values()):
+        for name, threads in subscription.items():
+            if type(threads) is not int or threads not in THREAD_COUNTS:
+                context = f"{what}: {name!r:.80}"
+                fields.integer(context, {"threads": threads}, "threads", minimum=1, maximum=MAX_THREADS)
     if pattern != STATIC and len(subscription) != 1:
         raise NodeContentError(f"{what}: {pattern} needs one regular expression, not {len(subscription)}")
     return Registration(
@@ -112,6 +118,11 @@ def decode(content: bytes) -> Registration:
             what, document, "static_grace_ms", minimum=1, maximum=MAX_STATIC_GRACE_MS
         ),
     )
+
+
+def _are_thread_counts(values: Collection[object]) -> bool:
+    """Whether all are numbers of threads, without a look at each in Python: there may be forty thousand."""
+    return {*map(type, values)} <= {int} and {*values} <= THREAD_COUNTS
 
 
 def _instance_id(what: str, name: str | None) -> str | None:

@@ -111,7 +111,7 @@ class Coordinator:
 
     @property
     def consumer_groups_per_topic(self) -> dict[str, set[str]]:
-        """For each topic, the groups that name it."""
+        """For each topic, the groups that name it, but not with very many others."""
         return {topic: set(groups) for topic, groups in self.subscriptions.consumer_groups_per_topic.items()}
 
     @property

@@ -174,7 +174,9 @@ class Membership:
         self._note(paths.ids(self._view.group, consumer), member.read_registration(reply))
         self._view.touch(consumer)
         self._report_broken(member)
-        if member.registration != before:
+        if member.registration == before:
+            member.registration = before  # `Subscriptions` knows long ones by their identity
+        else:
             member.pattern_refused = False
             self._subscriptions.replace(self._view.group, before, member.registration)
             self._report(facts.Changed("subscription-changed", consumer))

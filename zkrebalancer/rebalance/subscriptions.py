@@ -26,6 +26,7 @@ MAX_SHARED_BYTES = 100_000_000  # of all of them, as estimated
 BYTES_OF_A_NAME = 200  # of a topic in a subscription and in its key, without its characters
 BYTES_OF_A_TOPIC = 50  # of one that exists
 TOPICS_PER_PART = 500  # that are added at a time
+MANY_TOPICS = 1_000  # a subscription that names more is noted as a whole, because each topic takes microseconds
 LONG = 100  # topics; keys of subscriptions that name more are kept: making one of 20,000 names takes milliseconds
 MAX_LONG = 16  # keys that are kept
 MAX_LONG_BYTES = 50_000_000  # of all of them, as estimated
@@ -94,6 +95,8 @@ class Subscriptions:
         self.consumer_groups_per_topic: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.groups_with_wildcard_topics: defaultdict[str, Counter[Wildcard]] = defaultdict(Counter)
         self._topics_of: defaultdict[str, set[str]] = defaultdict(set)  # group -> topics that its consumers name
+        # group -> subscriptions with many topics, by their identity, each with the number of its consumers
+        self._noted_whole: defaultdict[str, dict[int, tuple[Registration, int]]] = defaultdict(dict)
         self._filters = Kept[TopicFilter | PatternError](MAX_CACHED_FILTERS, MAX_FILTER_BYTES)  # by the wildcard
         self._resolved = Kept[_Resolved](MAX_SHARED, MAX_SHARED_BYTES)
         self._long = Kept[tuple[Registration, Hashable]](MAX_LONG, MAX_LONG_BYTES)  # by the registration's identity
@@ -112,12 +115,12 @@ class Subscriptions:
 
     def clear(self) -> list[dict[Any, Any]]:
         """Forget every topic and every group; return what has to be freed."""
-        rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of]
+        rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of, self._noted_whole]
         rubbish += [kept.clear() for kept in (self._filters, self._resolved, self._long)]
         rubbish += [self.consumer_groups_per_topic, self.groups_with_wildcard_topics]
         self.topics = {}
         self.consumer_groups_per_topic, self.groups_with_wildcard_topics = defaultdict(Counter), defaultdict(Counter)
-        self._topics_of = defaultdict(set)
+        self._topics_of, self._noted_whole = defaultdict(set), defaultdict(dict)
         return rubbish
 
     def replace(self, group: str, before: Registration | None, after: Registration | None) -> None:
@@ -134,7 +137,11 @@ class Subscriptions:
 
     def add_in_parts(self, group: str, registration: Registration) -> Iterator[int]:
         """Add the registration of a consumer, some topics at a time; yield how many were added."""
-        if registration.pattern == STATIC:
+        if len(registration.subscription) > MANY_TOPICS:
+            whole = self._noted_whole[group]
+            whole[id(registration)] = registration, whole.get(id(registration), (registration, 0))[1] + 1
+            yield 1
+        elif registration.pattern == STATIC:
             topics, named = iter(registration.subscription), self._topics_of[group]
             while part := list(islice(topics, TOPICS_PER_PART)):
                 for topic in part:
@@ -147,7 +154,14 @@ class Subscriptions:
 
     def remove(self, group: str, registration: Registration) -> None:
         """Remove the registration of a consumer."""
-        if registration.pattern == STATIC:
+        if len(registration.subscription) > MANY_TOPICS:
+            whole = self._noted_whole[group]
+            _known, count = whole.pop(id(registration), (registration, 1))
+            if count > 1:
+                whole[id(registration)] = registration, count - 1
+            elif not whole:
+                del self._noted_whole[group]
+        elif registration.pattern == STATIC:
             for topic in registration.subscription:
                 _count_down(self.consumer_groups_per_topic, topic, group)
                 if group not in self.consumer_groups_per_topic.get(topic, ()):
@@ -162,10 +176,12 @@ class Subscriptions:
             if not self.consumer_groups_per_topic[topic]:
                 del self.consumer_groups_per_topic[topic]
         self.groups_with_wildcard_topics.pop(group, None)
+        self._noted_whole.pop(group, None)
 
     def may_concern(self, topic: str) -> list[str]:
         """Return the groups that name a topic, and those with wildcards: see `concerns`."""
-        naming: Mapping[str, int] = self.consumer_groups_per_topic.get(topic, {})
+        naming = dict.fromkeys(self.consumer_groups_per_topic.get(topic, ()))
+        naming.update(dict.fromkeys(group for group in self._noted_whole if self._is_in_whole(topic, group)))
         return [*naming, *(group for group in self.groups_with_wildcard_topics if group not in naming)]
 
     def concerns(self, topic: str, group: str) -> bool:
@@ -173,13 +189,16 @@ class Subscriptions:
 
         A group with many or long wildcards counts as concerned: its next plan matches them, some at a time.
         """
-        if group in self.consumer_groups_per_topic.get(topic, ()):
+        if group in self.consumer_groups_per_topic.get(topic, ()) or self._is_in_whole(topic, group):
             return True
         filters = [self._filter(wildcard) for wildcard in self.groups_with_wildcard_topics.get(group, ())]
         compiled = [each for each in filters if not isinstance(each, PatternError)]
         if sum(each.looks for each in compiled) > MAX_LOOKS_AT_ONCE:
             return True
         return any(each.matches(topic) for each in compiled)
+
+    def _is_in_whole(self, topic: str, group: str) -> bool:
+        return any(topic in known.subscription for known, _count in self._noted_whole.get(group, {}).values())
 
     def resolve(self, registration: Registration) -> Mapping[str, int]:
         """Return existing topic -> consumer threads: the same mapping for all that subscribe alike.
@@ -257,12 +276,16 @@ def _compiled(wildcard: Wildcard) -> TopicFilter | PatternError:
 
 
 def _key(registration: Registration) -> Hashable:
-    return registration.pattern, frozenset(registration.subscription.items())
+    """Return what those that subscribe alike share: mostly, all threads are as many, and pairs would take longer."""
+    topics = registration.subscription
+    counts = set(topics.values())
+    names = frozenset(topics) if len(counts) == 1 else frozenset(topics.items())
+    return registration.pattern, names, counts.pop() if len(counts) == 1 else 0
 
 
 def _bytes_of_names(registration: Registration) -> int:
     names = registration.subscription
-    return BYTES_OF_A_NAME * len(names) + sum(map(len, names))
+    return BYTES_OF_A_NAME * len(names) + len("".join(names))
 
 
 def _wildcard(registration: Registration) -> Wildcard:

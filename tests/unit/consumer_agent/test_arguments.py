@@ -92,6 +92,14 @@ def test_more_topics_than_a_node_holds_are_refused() -> None:
     new_consumer().subscribe([f"{number:0200}" for number in range(4_000)])
 
 
+def test_more_topics_than_one_member_can_own_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^subscribe: 40001 topics by name, at most 40000 are allowed; a pattern "
+    ):
+        new_consumer().subscribe([f"{number}" for number in range(40_001)])
+    new_consumer().subscribe([f"{number}" for number in range(40_000)])
+
+
 @pytest.mark.parametrize("on_commit", ["print", 0, False, ()])
 def test_who_is_told_of_a_commit_is_callable(on_commit: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^commit_async: on_commit must be callable, not "):

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from zkrebalancer.protocol import cluster_nodes, command, ownership
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS, Bound, TopicPartition, topics_from_ranges
+from zkrebalancer.protocol.registration import Registration
 
 MILLION = [[0, 999_999]]
 MAX_COST_BYTES = 100_000
@@ -27,6 +28,7 @@ COMMAND = {
 }
 START = {**COMMAND, "option": "start-fetcher", "ownership_map": {"0": {"t": MILLION}}}
 STOP = {**COMMAND, "option": "stop-fetcher", "ownership_map": {"t": MILLION}}
+MEMBER = Registration(registration.STATIC, {"t": 1}, "", "c", "h", 10_000)
 
 
 def existing(topic: str) -> int:
@@ -117,3 +119,27 @@ def test_more_bytes_than_what_was_given_can_have_are_not_parsed(monkeypatch: pyt
     monkeypatch.delattr(json, "loads")
     with pytest.raises(NodeContentError, match=r"owners: \d+ bytes, at most 64068 are allowed"):
         ownership.decode_owners(content, Bound(existing), singles(100))
+
+
+def test_a_registration_names_no_more_topics_than_one_member_can_own() -> None:
+    """In `registration.decode`, count nothing: 1 MB can name 85,000, and all groups wait while they are decoded."""
+    most = MEMBER._replace(subscription=dict.fromkeys(map(str, range(40_000)), 1))
+    assert registration.decode(registration.encode(most)) == most
+    more = most._replace(subscription={**most.subscription, "one-more": 1})
+    with pytest.raises(NodeContentError, match="registration: names 40001 topics, at most 40000 are allowed"):
+        registration.decode(registration.encode(more))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "...", "a" * 249, "a" * 250, "a/b", "a b", "ä", "a\n", "A-z_0.9"])
+def test_all_names_together_are_as_legal_as_each_alone(name: str) -> None:
+    """In `paths.are_legal_topics`, leave out one of the conditions."""
+    assert paths.are_legal_topics({"t": 1, name: 1, "u": 1}) == paths.is_legal_topic(name)
+
+
+@pytest.mark.parametrize("threads", [0, 1_001, -1, True, 1.0, "1", None, [1], {}])
+def test_numbers_of_threads_together_are_as_legal_as_each_alone(threads: object) -> None:
+    """In `registration._are_thread_counts`, leave out one of the conditions."""
+    counts = {"a": 1, "b": threads, "c": 1_000}
+    content = as_json({**json.loads(registration.encode(MEMBER)), "subscription": counts})
+    with pytest.raises(NodeContentError, match="'b': threads "):
+        registration.decode(content)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.groups import world_with
+from tests.support.world import GROUP
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.ownership import OwnersRecord
-from zkrebalancer.protocol.registration import WHITE_LIST, Registration
+from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, decode, encode
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import subscriptions
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
@@ -149,3 +154,59 @@ def test_a_group_whose_patterns_cost_much_counts_as_concerned(patterns: list[str
     assert not known.concerns("t", "h")
     known.add("g", wildcard(r"^(\w?){600}x$"))
     assert known.concerns("t", "g")
+
+
+def static(*topics: str) -> Registration:
+    return Registration(STATIC, dict.fromkeys(topics, 1), "", "c", "h", 10_000)
+
+
+def test_a_subscription_with_many_topics_is_noted_as_a_whole_with_the_same_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Subscriptions.add_in_parts`, note each topic: 40,000 take longer than other groups may wait."""
+    monkeypatch.setattr(subscriptions, "MANY_TOPICS", 2)
+    known, many = Subscriptions(), static("t", "u", "v")
+    for group, registration in (("g", many), ("g", many), ("h", static("t", "u")), ("h", wildcard("^v"))):
+        known.add(group, registration)
+    assert {topic: set(groups) for topic, groups in known.consumer_groups_per_topic.items()} == {"t": {"h"}, "u": {"h"}}
+    assert sorted(known.may_concern("t")) == sorted(known.may_concern("v")) == ["g", "h"]
+    assert sorted(known.may_concern("w")) == ["h"], "its pattern may match"
+    assert [known.concerns(topic, "g") for topic in "tuvw"] == [True, True, True, False]
+    known.remove("g", many)
+    assert known.concerns("v", "g"), "another consumer names it"
+    known.replace("g", many, static("w"))
+    assert [known.concerns(topic, "g") for topic in "tuvw"] == [False, False, False, True]
+    known.add("g", many)
+    known.forget_group("g")
+    assert [known.concerns(topic, "g") for topic in "tuvw"] == [False] * 4
+    known.add("g", many)
+    known.clear()
+    assert known.may_concern("t") == []
+
+
+def test_a_long_registration_that_is_written_again_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Membership._registration_read`, keep the new object of an equal one: the former would be noted for ever."""
+    monkeypatch.setattr(subscriptions, "MANY_TOPICS", 2)
+    world = world_with(GroupSettings(), "a", "b")
+    path, known = paths.ids(GROUP, "b-1"), world.leader().machine.subscriptions
+    read = decode(world.zk.nodes[path].content)
+    for topics in ("tuv", "tuv", "tuw", "tuw"):
+        world.zk.perform(Multi((SetContent(path, encode(read._replace(subscription=dict.fromkeys(topics, 1)))),)))
+        world.pass_time(1_000)
+        assert [list(each.subscription) for each, _count in known._noted_whole[GROUP].values()] == [[*topics]]
+    world.kill_agent(world.agents["b"])
+    world.pass_time(60_000)
+    assert not known._noted_whole
+
+
+def test_those_that_subscribe_alike_share_what_is_found_and_others_do_not() -> None:
+    """In `subscriptions._key`, leave out the numbers of threads."""
+    known = Subscriptions()
+    for topic in "tu":
+        known.set_topic(topic, Topic(frozenset({0}), "i"))
+    found = [
+        known.resolve(static("t", "u")._replace(subscription=counts))
+        for counts in ({"t": 1, "u": 1}, {"u": 1, "t": 1}, {"t": 2, "u": 2}, {"t": 1, "u": 2}, {"t": 2, "u": 1})
+    ]
+    assert found[0] is found[1]
+    assert found[2:] == [{"t": 2, "u": 2}, {"t": 1, "u": 2}, {"t": 2, "u": 1}]
