@@ -18,7 +18,7 @@ from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
-from zkrebalancer.group_protocol.stored import StoredContent, StoredGroupError
+from zkrebalancer.group_protocol.stored import StoredContent, StoredGroupError, TooLargeGroupError
 from zkrebalancer.protocol.calls import (
     Check,
     Children,
@@ -153,7 +153,11 @@ class Buckets:
             operation = Delete(path)
             claim.names.discard(group)
         else:
-            encoded = stored.to_bytes(content)
+            try:
+                encoded = stored.to_bytes(content)
+            except TooLargeGroupError:
+                when_stored(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                return
             operation = Create(path, encoded) if is_new else SetContent(path, encoded)
             claim.names.add(group)
 

@@ -16,7 +16,13 @@ from zkrebalancer.group_protocol.answers import (
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_join import Join
 from zkrebalancer.group_protocol.classic_states import ClassicState
-from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE, SubscriptionError, read_subscription
+from zkrebalancer.group_protocol.consumer_protocol import (
+    MAX_ENTRIES_OF_GROUP,
+    PROTOCOL_TYPE,
+    Entries,
+    SubscriptionError,
+    read_subscription,
+)
 from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, RefusedError
@@ -205,10 +211,11 @@ def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteR
 def _subscribed(group: ClassicGroup) -> set[str] | None:
     """Return the topics of all consumers of the group; None if a subscription cannot be read."""
     topics: set[str] = set()
+    entries = Entries(MAX_ENTRIES_OF_GROUP)
     try:
         for member in group.roster.members.values():
             name = group.protocol_name or member.protocols[0].name
-            topics.update(read_subscription(member.metadata(name)).topics)
+            topics.update(read_subscription(member.metadata(name), entries).topics)
     except SubscriptionError:
         return None
     return topics

@@ -20,6 +20,7 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     Subscription,
     SubscriptionError,
     read_subscription,
+    read_version,
     write_assignment,
 )
 from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, ConsumerRoster, by_topic
@@ -197,7 +198,7 @@ def sync(group: ConsumerGroup, ticket: int, request: SyncGroupRequest) -> None:
         raise RefusedError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.cancel_timer(SYNC, member.member_id)
     group.start_session(member)
-    version = read_subscription(first.metadata).version
+    version = read_version(first.metadata)
     assignment = write_assignment(version, named(group, member.position.assigned))
     group.scheduler.reply(ticket, SyncGroupAnswer(ErrorCode.NONE, PROTOCOL_TYPE, first.name, assignment))
 

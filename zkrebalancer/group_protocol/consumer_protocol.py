@@ -13,6 +13,9 @@ PROTOCOL_TYPE = "consumer"
 OWNED_FROM, RACK_FROM = 1, 3  # versions of a subscription
 GENERATION_FROM = 2
 NULL_LENGTH = -1
+MAX_METADATA_BYTES = 1 << 20  # of one member, of all its protocols together
+MAX_ENTRIES = 100_000  # of the lists of one member: reading this many takes a tenth of a second
+MAX_ENTRIES_OF_GROUP = 1_000_000  # of all members of a group that are read at once
 
 
 class SubscriptionError(Exception):
@@ -29,12 +32,27 @@ class Subscription:
     rack_id: str | None
 
 
+class Entries:
+    """How many entries of lists may still be read; they cost far more than their bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+
+    def spend(self, count: int) -> None:
+        """Count entries; raises ValueError if that is more than may be read."""
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"more than {self._limit} entries")
+
+
 class _Reader:
     """Reads one value after the other."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, *limits: Entries) -> None:
         self._content = content
         self._at = 0
+        self._limits = limits
 
     def number(self, form: str) -> int:
         (value,) = struct.unpack_from(form, self._content, self._at)
@@ -67,17 +85,19 @@ class _Reader:
         count = self.number(">i")
         if not 0 <= count <= len(self._content):  # each entry has a byte at least
             raise ValueError(f"a list of {count} entries")
+        for limit in self._limits:
+            limit.spend(count)
         return count
 
 
-def read_subscription(metadata: bytes) -> Subscription:
-    """Read a member's metadata.
+def read_subscription(metadata: bytes, of_group: Entries | None = None) -> Subscription:
+    """Read a member's metadata; `of_group`: how many entries all members may have whose metadata are read now.
 
     Raises:
-        SubscriptionError: the metadata are truncated, or no subscription.
+        SubscriptionError: the metadata are truncated, too long, or no subscription.
 
     """
-    reader = _Reader(metadata)
+    reader = _Reader(metadata, Entries(MAX_ENTRIES), of_group or Entries(MAX_ENTRIES))
     owned: dict[str, tuple[int, ...]] = {}
     rack_id = None
     try:
@@ -95,16 +115,21 @@ def read_subscription(metadata: bytes) -> Subscription:
     return Subscription(version, topics, owned, rack_id)
 
 
-def read_assignment(content: bytes) -> dict[str, tuple[int, ...]]:
-    """Return topic -> partitions of an assignment; no bytes are an empty assignment.
+def read_version(metadata: bytes) -> int:
+    """Return the version of a subscription that was read before, which may have many topics."""
+    return _Reader(metadata).number(">h")
+
+
+def read_assignment(content: bytes, of_group: Entries | None = None) -> dict[str, tuple[int, ...]]:
+    """Return topic -> partitions of an assignment; no bytes are an empty assignment. `of_group`: as above.
 
     Raises:
-        SubscriptionError: the content is truncated, or no assignment.
+        SubscriptionError: the content is truncated, too long, or no assignment.
 
     """
     if not content:
         return {}
-    reader = _Reader(content)
+    reader = _Reader(content, Entries(MAX_ENTRIES), of_group or Entries(MAX_ENTRIES))
     try:
         reader.number(">h")
         return reader.partitions()

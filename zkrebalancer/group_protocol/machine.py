@@ -22,6 +22,7 @@ from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
 from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, validate
+from zkrebalancer.group_protocol.consumer_protocol import MAX_METADATA_BYTES
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -301,8 +302,16 @@ class Machine:
             shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
             if not shortest <= request.session_timeout_ms <= longest:
                 raise RefusedError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            self._check_metadata(request)
         if settings.assigns_centrally and (error := central.join_error(request, is_ready=is_known)):
             raise RefusedError(error)
+
+    def _check_metadata(self, request: JoinGroupRequest) -> None:
+        size = sum(len(protocol.metadata) for protocol in request.protocols)
+        if size > MAX_METADATA_BYTES:
+            text = f"a join is refused: its metadata have {size} bytes, more than {MAX_METADATA_BYTES}"
+            self._scheduler.report(request.group_id, text)
+            raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def _group_for(self, request: OneGroup) -> AnyGroup | None:
         """Return the group of a request; a group without members adopts the protocol of the first client to join."""

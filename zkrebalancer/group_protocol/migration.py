@@ -9,11 +9,14 @@ from zkrebalancer.group_protocol.classic_roster import ClassicMember
 from zkrebalancer.group_protocol.consumer_classic import named
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
 from zkrebalancer.group_protocol.consumer_protocol import (
+    MAX_ENTRIES_OF_GROUP,
     PROTOCOL_TYPE,
+    Entries,
     Subscription,
     SubscriptionError,
     read_assignment,
     read_subscription,
+    read_version,
     write_assignment,
 )
 from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, to_stored
@@ -31,9 +34,10 @@ def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
     if group.roster.protocol_type != PROTOCOL_TYPE:
         return None
     classic = list(group.roster.members.values())
+    entries = Entries(MAX_ENTRIES_OF_GROUP)
     try:
-        subscriptions = [read_subscription(_metadata(group, member)) for member in classic]
-        assignments = [read_assignment(member.assignment) for member in classic]
+        subscriptions = [read_subscription(_metadata(group, member), entries) for member in classic]
+        assignments = [read_assignment(member.assignment, entries) for member in classic]
     except SubscriptionError:
         return None
     held = _held([*assignments, *(subscription.owned for subscription in subscriptions)], topics)
@@ -107,7 +111,7 @@ def downgraded(group: ConsumerGroup) -> StoredGroup | None:
 
 def _downgraded_member(group: ConsumerGroup, member: ConsumerMember) -> StoredMember:
     classic = member.classic or ClassicSide(0, ())
-    version = read_subscription(classic.protocols[0].metadata).version
+    version = read_version(classic.protocols[0].metadata)
     return StoredMember(
         member.member_id,
         member.instance_id,

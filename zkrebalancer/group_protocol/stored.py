@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from itertools import chain
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -14,11 +15,16 @@ import msgpack
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 
 VERSION = 1
-MAX_CONTENT_BYTES = 256 * 1024 * 1024  # of one group, uncompressed; a guard against a damaged node
+MAX_WRITTEN_BYTES = 128 * 1024 * 1024  # of one group, uncompressed; compressing this many takes a quarter of a second
+MAX_CONTENT_BYTES = 2 * MAX_WRITTEN_BYTES  # of a stored group; a guard against a damaged node
 
 
 class StoredGroupError(Exception):
     """The stored form of a group cannot be read; the text says why."""
+
+
+class TooLargeGroupError(Exception):
+    """A group is too large to be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,10 @@ def to_bytes(group: StoredContent) -> bytes:
     """Return the content of a group's node. Members' subscriptions are alike, so compression pays.
 
     A member of a KIP-848 group is packed once: each write has all members, and few of them have changed.
+
+    Raises:
+        TooLargeGroupError: it is too large, however well it could be compressed.
+
     """
     name = next(name for name, kind in TYPES.items() if isinstance(group, kind))
     found = {"version": VERSION, "type": name, **_fields(group)}
@@ -124,7 +134,13 @@ def to_bytes(group: StoredContent) -> bytes:
         packer.pack(value)
     packer.pack("members")
     packer.pack_array_header(len(group.members))
-    return zlib.compress(b"".join((packer.bytes(), *map(_packed, group.members))), level=1)
+    parts, left = list[bytes](), MAX_WRITTEN_BYTES
+    for part in chain((packer.bytes(),), map(_packed, group.members)):
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise TooLargeGroupError(f"more than {MAX_WRITTEN_BYTES} bytes")
+    return zlib.compress(b"".join(parts), level=1)
 
 
 def _packed(member: StoredMember | StoredConsumerMember) -> bytes:

@@ -87,6 +87,17 @@ def test_a_group_whose_first_write_fails_can_be_stored_later(
     assert store(buckets, claim) is ErrorCode.NONE
 
 
+def test_a_group_that_is_too_large_to_be_read_again_is_refused_as_by_zookeeper(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Buckets.store`, let TooLargeGroupError through: the group would fail, and all its members with it."""
+    buckets, claim = claimed(session)
+    monkeypatch.setattr(stored, "MAX_WRITTEN_BYTES", 1)
+    assert store(buckets, claim) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    monkeypatch.undo()
+    assert store(buckets, claim) is ErrorCode.NONE
+
+
 def test_pauses_grow_and_begin_anew_after_a_rest() -> None:
     pauses = Pauses()
     assert [pauses.after_failure("g", now_s) for now_s in (0.0, 1.0, 2.0)] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
