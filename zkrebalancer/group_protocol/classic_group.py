@@ -217,7 +217,10 @@ class ClassicGroup:
             return
         if error:
             for member in self.roster.members.values():
+                was_excused = member.is_excused
                 self.answer_join_error(member, error, member.member_id)
+                if was_excused:  # its session may have ended meanwhile, and a static member would stay for ever
+                    self.start_session(member)
             self.prepare_rebalance(f"generation {generation_id} could not be stored: {error.name}")
             return
         self.is_generation_stored = True

@@ -159,6 +159,7 @@ class Join:
             else:
                 group.scheduler.reply(ticket, self._replaced(member, led))
                 group.roster.set_join_ticket(member, None)
+                group.start_session(member)
 
         assignments = {other.member_id: other.assignment for other in group.roster.members.values()}
         group.scheduler.store(group.group_id, group.stored_form(assignments), stored)

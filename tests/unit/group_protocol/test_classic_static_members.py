@@ -77,6 +77,25 @@ def test_a_replacement_that_cannot_be_stored_leaves_the_former_self() -> None:
     assert ids["b"] not in {member.member_id for member in coordinator.describe().members}
 
 
+@pytest.mark.parametrize("protocols", [RANGE, (*RANGE, A)])
+@pytest.mark.parametrize("error", [E.NONE, E.COORDINATOR_NOT_AVAILABLE])
+def test_static_members_that_waited_longer_than_their_sessions_are_missed_when_they_are_silent_afterwards(
+    protocols: tuple[JoinGroupProtocol, ...], error: E
+) -> None:
+    """In `_generation_stored` or `_store_replacement`, start no session: the group is never empty, nor deleted."""
+    coordinator = Coordinator()
+    ids = coordinator.stable("a", instances={"a": "pod"})
+    coordinator.stores_at_once = False
+    as_former = ids["a"] if protocols != RANGE else ""
+    ticket = coordinator.join(as_former, instance="pod", protocols=protocols)
+    coordinator.pass_time(SESSION_MS)
+    coordinator.finish_writes(error)
+    assert coordinator.joined(ticket).error_code is error
+    assert coordinator.state() != "Empty"
+    coordinator.pass_time(SESSION_MS + 2 * REBALANCE_MS)
+    assert coordinator.state() == "Empty"
+
+
 def test_of_two_restarts_in_quick_succession_the_later_one_stays() -> None:
     coordinator = Coordinator()
     ids = coordinator.stable("a", "b", instances={"b": "pod"})
