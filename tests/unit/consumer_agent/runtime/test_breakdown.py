@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import gevent
 import pytest
 
-from consumer_agent import Consumer, ConsumerError
+from consumer_agent import AsyncConsumer, Consumer, ConsumerError
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import CommitFailedError, KafkaUnavailableError
 from consumer_agent.kafka.fetcher import Fetcher
@@ -277,11 +280,30 @@ def dropped_consumer(*, in_cycle: bool) -> MachineThread:
     return consumer._frontend.machine_thread
 
 
-@pytest.mark.parametrize("in_cycle", [False, True])
-def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(in_cycle: bool) -> None:
+def dropped_async_consumer() -> MachineThread:
+    async def poll() -> MachineThread:
+        consumer = AsyncConsumer(CONFIG)
+        consumer.subscribe(["orders"])
+        await consumer.poll(0.0)
+        assert consumer._frontend.machine_thread is not None
+        return consumer._frontend.machine_thread
+
+    return asyncio.run(poll())
+
+
+DROPPED = {
+    "at once": partial(dropped_consumer, in_cycle=False),
+    "in a cycle": partial(dropped_consumer, in_cycle=True),
+    "of a task": dropped_async_consumer,
+}
+
+
+@pytest.mark.parametrize("dropped", DROPPED.values(), ids=DROPPED)
+def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(dropped: Callable[[], MachineThread]) -> None:
+    """No running thread may refer to the consumer: in `AsyncConsumer._listen`, append `self._wake` itself."""
     with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
         with warnings.catch_warnings(record=True, action="always") as caught:
-            machine_thread = dropped_consumer(in_cycle=in_cycle)
+            machine_thread = dropped()
             gc.collect()
         named = [warning.category for warning in caught if "dropped without close" in str(warning.message)]
         assert named == [ResourceWarning]
