@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import gevent
 from gevent.event import AsyncResult, Event
 
 from zkrebalancer.protocol.calls import (
@@ -58,6 +57,7 @@ class Session:
         self._lease_until_us = 0
         self._timeout_ms = session_timeout_ms
         self._connected = Event()
+        self._connected_again = Event()  # since the last renewal of the lease was sent
         self.session_id = 0  # 0: not connected
         self._is_closed = False
 
@@ -137,6 +137,7 @@ class Session:
             if isinstance(event, Connected):
                 self.session_id, self._timeout_ms = event.session_id, event.session_timeout_ms
                 self._connected.set()
+                self._connected_again.set()
             else:
                 self.session_id, self._lease_until_us = 0, 0
                 self._connected.clear()
@@ -147,6 +148,7 @@ class Session:
         shown: Refusal | None = None
         while True:
             self._connected.wait()
+            self._connected_again.clear()
             session_id, sent_us = self.session_id, clock.steady_us()
             lease_us = lease_ms(self._timeout_ms) * 1_000
             reply = self.perform(Multi((Check("/"),)))
@@ -156,4 +158,8 @@ class Session:
             shown = refusal
             if not isinstance(reply, Refused) and session_id == self.session_id:
                 self._lease_until_us = sent_us + lease_us
-            gevent.sleep(lease_us / 1e6 / RENEWALS_PER_LEASE)
+            self._pause(lease_us / 1e6 / RENEWALS_PER_LEASE)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait until the lease should be renewed; a lease that ended with its connection is, at once after that."""
+        self._connected_again.wait(seconds)

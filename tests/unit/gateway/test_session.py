@@ -75,6 +75,17 @@ def test_a_lease_ends_with_the_connection(clocked: Clocked) -> None:
     assert not clocked.has_lease()
 
 
+def test_after_a_broken_connection_the_lease_is_renewed_at_once(clocked: Clocked) -> None:
+    """In `Session._pause`, sleep: no group is served for up to a quarter of a lease after each broken connection."""
+    clocked.connect()
+    clocked.reply(Done())
+    clocked.session._handle(Suspended())
+    clocked.connect()
+    gevent.idle()
+    clocked.reply(Done())
+    assert clocked.has_lease()
+
+
 def test_a_renewal_of_a_former_session_renews_nothing(clocked: Clocked) -> None:
     """In `renew_lease`, do not compare the sessions: the gateway would act on what its former session was told."""
     clocked.connect()
@@ -86,19 +97,19 @@ def test_a_renewal_of_a_former_session_renews_nothing(clocked: Clocked) -> None:
 def test_a_lease_that_zookeeper_refuses_is_reported_once(
     clocked: Clocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pause, pauses = gevent.sleep, list[float]()
+    pauses = list[float]()
 
-    def sleep(seconds: float) -> None:
+    def pause(seconds: float) -> None:
         pauses.append(seconds)
-        pause(0)
+        gevent.sleep(0)
 
     clocked.connect()
     with monkeypatch.context() as patch:
-        patch.setattr("zkrebalancer.gateway.session.gevent.sleep", sleep)
+        patch.setattr(clocked.session, "_pause", pause)
         for _ in range(3):
             clocked.session._handle(Replied(max(clocked.session._waiting), Refused(Refusal.NO_AUTH)))
             while not clocked.session._waiting:
-                pause(0)
+                gevent.sleep(0)
     assert pauses == [lease_ms(TIMEOUT_MS) / 1_000 / RENEWALS_PER_LEASE] * 3
     assert not clocked.has_lease()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
