@@ -30,7 +30,7 @@ from zkrebalancer.runtime import clock
 # How long a request about offsets may hold up its connection, and the member's heartbeats with it; at a broker, 5 s.
 LONGEST_HOLD_S = PATIENCE_S + ANSWER_TIMEOUT_S
 EMPTY, CLASSIC = ClassicState.EMPTY.value, "classic"
-OFFSETS_SLICE = 100  # groups without members whose offsets are looked for at once
+OFFSETS_SLICE = 100  # groups without members whose offsets are looked for, or deleted, at once
 COMMITS: dict[str, type[requests.OffsetCommitRequest | requests.TxnOffsetCommitRequest]] = {
     "OffsetCommit": requests.OffsetCommitRequest,
     "TxnOffsetCommit": requests.TxnOffsetCommitRequest,
@@ -279,28 +279,39 @@ class GroupRequests:
         return {"error_code": found["error_code"], "topics": [*found["topics"], *kept]}
 
     def _delete_groups(self, header: Header, fields: Fields, client_host: str) -> Fields:
-        answered: AsyncResult[Answer] = AsyncResult()
-        self._receive(requests.DeleteGroupsRequest(tuple(fields["groups_names"])), header, client_host, answered.set)
-        answer = answered.get()
-        decided = answer.results if isinstance(answer, DeleteGroupsAnswer) else ()
-        return {
-            "results": [
-                {"group_id": one.group_id, "error_code": self._delete_upstream(one.group_id, one.error_code)}
-                for one in decided
-            ]
-        }
+        results: list[Fields] = []
+        names = list(dict.fromkeys(fields["groups_names"]))
+        for at in range(0, len(names), OFFSETS_SLICE):
+            some = [(name, self._begin_deletion(name, header, client_host)) for name in names[at : at + OFFSETS_SLICE]]
+            results.extend({"group_id": name, "error_code": deleted.get()} for name, deleted in some)
+        return {"results": results}
 
-    def _delete_upstream(self, group_id: str, error: ErrorCode) -> int:
-        """Delete a group's offsets at the brokers, if that was allowed; return an error code."""
-        if error not in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
-            return error
-        outcome: AsyncResult[Outcome] = AsyncResult()
-        self._offsets.send(group_id, "DeleteGroups", {"groups_names": [group_id]}, outcome.set)
-        found = outcome.get()
-        if isinstance(found, ErrorCode):
-            return found
-        code: int = found["results"][0]["error_code"] if found and found["results"] else error
-        return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
+    def _begin_deletion(self, group_id: str, header: Header, client_host: str) -> AsyncResult[int]:
+        """Delete a group, and its offsets in the same step: the requests of its next members come after that."""
+        deleted: AsyncResult[int] = AsyncResult()
+
+        def decided(answer: Answer) -> None:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+            if isinstance(answer, DeleteGroupsAnswer):
+                error = answer.results[0].error_code
+            if error in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
+                fields = {"groups_names": [group_id]}
+                self._offsets.send(
+                    group_id, "DeleteGroups", fields, lambda found: deleted.set(_error_of_deletion(found, error))
+                )
+            else:
+                deleted.set(error)
+
+        self._receive(requests.DeleteGroupsRequest((group_id,)), header, client_host, decided)
+        return deleted
+
+
+def _error_of_deletion(found: Outcome, error: ErrorCode) -> int:
+    """Return the error of a group's deletion, given what became of its offsets; `error`: of the group itself."""
+    if isinstance(found, ErrorCode):
+        return found
+    code: int = found["results"][0]["error_code"] if found["results"] else error
+    return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
 
 
 def _with_offsets(found: Outcome | None) -> Fields:

@@ -19,6 +19,8 @@ from zkrebalancer.gateway.offset_answers import refused_topics
 from zkrebalancer.group_protocol.answers import (
     Answer,
     ConsumerGroupHeartbeatAnswer,
+    DeletedGroup,
+    DeleteGroupsAnswer,
     DescribedGroup,
     DescribeGroupsAnswer,
     HeartbeatAnswer,
@@ -192,6 +194,49 @@ def test_offsets_of_a_group_that_has_none_are_deleted(outcome: dict[str, Any] | 
     assert (error, errors, asked) == (ErrorCode.NONE, expected, ["u"])
     unknown = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
     assert deleted(["u"], unknown, outcome)[0] is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_are_deleted_in_the_step_in_which_their_group_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_delete_groups`, wait for the deletions before: a group's next members would commit, and lose that."""
+    monkeypatch.setattr("zkrebalancer.gateway.group_requests.OFFSETS_SLICE", 3)
+    decisions: dict[str, Callable[[Answer], None]] = {}
+    deletions: dict[str, Callable[[Any], None]] = {}
+
+    def receive(request: Any, _version: int, _client: object, when_answered: Any) -> None:
+        (name,) = request.groups_names
+        decisions[name] = when_answered
+
+    def decide(name: str, error: ErrorCode) -> None:
+        decisions[name](DeleteGroupsAnswer((DeletedGroup(name, error),)))
+
+    def send(group: str, _name: str, fields: Any, when_answered: Any) -> None:
+        assert fields == {"groups_names": [group]}
+        deletions[group] = when_answered
+
+    store, play = SimpleNamespace(send=send), SimpleNamespace(receive=receive)
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics())
+    content = codec.encode("DeleteGroupsRequest", 1, {"groups_names": ["a", "b", "used", "a", "later"]})
+    header = Header(KEYS["DeleteGroups"], 1, 1, "c")
+    answering = gevent.spawn(one.answer, header, content, "h", 0, is_coordinator=True)
+    gevent.sleep(0)
+    assert list(decisions) == ["a", "b", "used"]  # the others are decided about when it is their turn
+    decide("b", ErrorCode.NONE)
+    decide("used", ErrorCode.NON_EMPTY_GROUP)
+    assert list(deletions) == ["b"]  # although nothing is known about the first
+    decide("a", ErrorCode.GROUP_ID_NOT_FOUND)
+    deletions["a"]({"results": [{"group_id": "a", "error_code": 0}]})
+    deletions["b"]({"results": [{"group_id": "b", "error_code": int(ErrorCode.GROUP_ID_NOT_FOUND)}]})
+    gevent.sleep(0)
+    gevent.sleep(0)
+    decide("later", ErrorCode.GROUP_ID_NOT_FOUND)
+    deletions["later"](ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    results = codec.decode("DeleteGroupsResponse", 1, answering.get(timeout=WITHIN_S))["results"]
+    assert [(result["group_id"], ErrorCode(result["error_code"])) for result in results] == [
+        ("a", ErrorCode.NONE),
+        ("b", ErrorCode.NONE),
+        ("used", ErrorCode.NON_EMPTY_GROUP),
+        ("later", ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ]
 
 
 OFFSETS = [{"name": "t", "partitions": []}]
