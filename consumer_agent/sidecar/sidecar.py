@@ -247,23 +247,32 @@ class Sidecar:
     def _revoke(self, partitions: list[TopicPartition]) -> None:
         """Let the child finish its records of these partitions; kill it if that takes too long.
 
-        Otherwise it could process records of these partitions while their next consumer does.
+        Otherwise it could process records of these partitions while their next consumer does. Their dead letters have
+        the same time to be written.
         """
         ledger = self._ledger
         ledger.withhold(partitions)
-        if self._child is not None and not self._has_failed:
-            self._revoking = set(partitions)
-            self._tell_child(self._child, partitions)
-            timeout_s = self._settings.revoke_timeout_ms / 1_000
-            deadline_s = time.monotonic() + timeout_s
-            while self._revoking or ledger.is_burying(partitions):
-                self._exchange(LOOK_INTERVAL_S)
-                if self._is_over(deadline_s) and self._run_counts.is_child_running:
-                    self._child_ended(f"the child has not released revoked partitions within {timeout_s:g} s")
-                if not self._run_counts.is_child_running:
-                    break
+        if not self._has_failed:
+            if self._child is not None:
+                self._revoking = set(partitions)
+                self._tell_child(self._child, partitions)
+            self._wait_released(partitions)
             self._consumer.finish(ledger.finished())
         ledger.drop(partitions)
+
+    def _wait_released(self, partitions: list[TopicPartition]) -> None:
+        timeout_s = self._settings.revoke_timeout_ms / 1_000
+        deadline_s = time.monotonic() + timeout_s
+        while self._revoking or self._ledger.is_burying(partitions):
+            self._exchange(LOOK_INTERVAL_S)
+            if self._is_over(deadline_s):
+                if self._revoking:
+                    self._child_ended(f"the child has not released revoked partitions within {timeout_s:g} s")
+                if self._ledger.is_burying(partitions):
+                    _log.warning("dead letters of revoked partitions are not written within %g s", timeout_s)
+                break
+            if self._child is None:
+                time.sleep(LOOK_INTERVAL_S)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
         """Drop these partitions and notify the child, which cannot save anything."""

@@ -145,7 +145,8 @@ def _follow_checkpoint(order: Order, opened: Round, seen: Seen) -> Decision:
         return Decision(Next.WRITE, replace(order, open=None), "a rebalance overtook the checkpoint")
     missing = _missing(opened, seen)
     if missing and seen.now_us >= limit_us:
-        return Decision(Next.WRITE, replace(order, open=None), f"{missing[0]} stored no checkpoint in time")
+        reason = f"{missing[0]} stored no checkpoint in time"
+        return Decision(Next.WRITE, replace(order, open=None), reason, is_obstacle=reason == seen.last_void)
     if missing:
         return Decision(Next.WAIT, order, f"waits for the checkpoint of {missing[0]}", limit_us)
     obstacle = _uncovered(seen)

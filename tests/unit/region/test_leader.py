@@ -151,6 +151,14 @@ def test_a_stranger_is_an_obstacle_and_a_partition_that_has_just_come_to_a_membe
     assert (first.is_obstacle, again.is_obstacle) == (False, True)
 
 
+def test_a_member_that_stores_no_checkpoint_twice_in_a_row_is_an_obstacle() -> None:
+    """Else nobody is told that its application hangs, until a reset goes back for days."""
+    order = opened(CHECKPOINT)
+    first = decide(order, seen(answered(order, "a"), now_us=60_000_000))
+    again = decide(order, seen(answered(order, "a"), now_us=60_000_000, last_void=first.reason))
+    assert (first.is_obstacle, again.is_obstacle) == (False, True)
+
+
 def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:
     asked = decide(IDLE, seen(requests={"leave-0": Request("leave", "b", zxid=13)})).order
     assert asked.leaving == ("b",)

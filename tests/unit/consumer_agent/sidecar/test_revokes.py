@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
+
 from consumer_agent.sidecar.frames import Revoked
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
@@ -22,6 +24,30 @@ def test_a_late_answer_to_an_earlier_notice_does_not_release_a_partition() -> No
     for answered, left in (({A}, {A, B}), ({B}, {A}), ({A}, set())):
         sidecar._handle(Revoked(frozenset(answered)), 0)
         assert sidecar._revoking == left
+
+
+@pytest.mark.parametrize("has_child", [True, False])
+def test_a_late_dead_letter_is_waited_for_and_kills_no_child(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_child: bool
+) -> None:
+    """In `Sidecar._wait_released`, kill without asking whether the child has answered."""
+    settings = SidecarSettings(command="true", revoke_timeout_ms=50)
+    sidecar = Sidecar(settings, mock.Mock(), None, lambda: 0, RunCounts(), lambda: None)
+    sidecar._run_counts.is_child_running = has_child
+    sidecar._child = child = mock.Mock() if has_child else None
+    looks: list[float] = []
+
+    def exchange(timeout_s: float) -> None:
+        looks.append(timeout_s)
+        sidecar._revoking.clear()  # the child answers at once
+
+    monkeypatch.setattr(sidecar, "_exchange", exchange)
+    monkeypatch.setattr(sidecar._ledger, "is_burying", lambda _partitions: True)
+    monkeypatch.setattr("consumer_agent.sidecar.sidecar.LOOK_INTERVAL_S", 0.01)
+    sidecar._revoke([A])
+    assert looks
+    assert sidecar._child is child
+    assert caplog.messages == ["dead letters of revoked partitions are not written within 0.05 s"]
 
 
 def test_partitions_that_are_lost_while_they_are_assigned_are_left_out() -> None:
