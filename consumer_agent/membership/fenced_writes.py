@@ -43,7 +43,8 @@ KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack continues witho
 KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
 KAFKA_RETRY_MS = 200
 KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
-MAX_REFUSED_OFFSETS = 10  # in one write; then it also leaves out its other offsets
+MAX_REFUSED_OFFSETS = 10  # in one write; from then on it leaves out whole topics
+MAX_REFUSALS = 100  # in one write; then it also leaves out its other offsets
 
 
 class Outcome(Enum):
@@ -336,8 +337,9 @@ class WriteLane:
         """Leave out the offsets that ZooKeeper refuses to store; the next commit tries them again."""
         write.failure = text
         write.refused_count += 1
-        is_over = write.refused_count >= MAX_REFUSED_OFFSETS
-        write.offsets = {} if is_over else self.book.without(operation, write.offsets)
+        whole_topic, is_over = write.refused_count >= MAX_REFUSED_OFFSETS, write.refused_count >= MAX_REFUSALS
+        left = self.book.without(operation, write.offsets, whole_topic=whole_topic)
+        write.offsets = {} if is_over else left
         if write.offsets or write.ack is not None:
             self._send(write)
         else:

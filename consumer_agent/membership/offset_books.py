@@ -145,10 +145,13 @@ class OffsetBook(Book):
         topic, _, number = operation.path.removeprefix(self.root).partition("/")
         return topic, int(number) if number else None
 
-    def without(self, operation: Operation, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets that do not need this operation."""
+    def without(
+        self, operation: Operation, offsets: Mapping[TopicPartition, int], *, whole_topic: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets that do not need this operation; with `whole_topic`, none of its topic."""
         topic, number = self._named_by(operation)
-        return {tp: offset for tp, offset in offsets.items() if tp[0] != topic or number not in {None, tp[1]}}
+        left_out = None if whole_topic else number
+        return {tp: offset for tp, offset in offsets.items() if tp[0] != topic or left_out not in {None, tp[1]}}
 
     def learn(self, operation: Operation, refusal: Refusal) -> bool:
         """Note what a refused operation shows; return False if building the transaction again cannot help."""

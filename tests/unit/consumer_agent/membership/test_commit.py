@@ -8,7 +8,7 @@ import pytest
 
 from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting, Warn
 from consumer_agent.membership.events import CommitRequested, Position, Progress, Tick
-from consumer_agent.membership.fenced_writes import MAX_REFUSED_OFFSETS
+from consumer_agent.membership.fenced_writes import MAX_REFUSALS, MAX_REFUSED_OFFSETS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -241,6 +241,37 @@ def test_a_commit_gives_up_after_some_refusals() -> None:
         refusals += 1
     assert refusals == MAX_REFUSED_OFFSETS
     assert driver.machine.state is State.ACTIVE
+
+
+def test_a_topic_whose_offsets_are_refused_keeps_no_other_topic_from_being_stored() -> None:
+    """In `WriteLane._go_on_without`, leave out everything at the tenth refusal."""
+    driver, good = Driver(), ("u", 0)
+    driver.register()
+    stored = {("t", number): 10 for number in range(MAX_REFUSED_OFFSETS + 2)} | {good: 10}
+    driver.own(stored)
+    commit(driver, dict.fromkeys(stored, 11))
+    for _ in range(MAX_REFUSED_OFFSETS):
+        (write,) = driver.writes()
+        assert write.operations[1] != SetContent(offset_path(good), b"11")
+        driver.answer_write(Refused(Refusal.NO_AUTH, 1))
+    (write,) = driver.writes()
+    assert write == Multi((Check(OWNERS, 1), SetContent(offset_path(good), b"11")))
+    effects = driver.answer_write(Done((None, 1)))
+    assert RecordCommitted(CONSUMER, 4, {good: 11}) in effects
+    assert of_type(effects, CommitFinished)[0].error is not None
+
+
+def test_a_commit_gives_up_after_many_topics_were_refused() -> None:
+    """In `WriteLane._go_on_without`, try each topic: a refusal for each of a thousand topics, with each commit."""
+    driver, partitions = Driver(), {(f"t{number}", 0): 10 for number in range(MAX_REFUSALS + 2)}
+    driver.register()
+    driver.own(partitions)
+    commit(driver, dict.fromkeys(partitions, 11))
+    refusals = 0
+    while driver.writes():
+        driver.answer_write(Refused(Refusal.NO_AUTH, 1))
+        refusals += 1
+    assert refusals == MAX_REFUSALS
 
 
 def test_a_stop_is_acknowledged_without_an_offset_that_zookeeper_refuses(driver: Driver) -> None:
