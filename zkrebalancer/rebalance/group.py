@@ -153,8 +153,7 @@ class Group:
         """Request a plan without a consumer that is gone; until then, the present plan continues."""
         self._note_released(released)
         self.request(kind, consumer)
-        self._moving.advance()
-        self.maybe_finish()
+        self._moving.go_on()
 
     def _maybe_reset_topics(self) -> None:
         view, waits = self.view, self._topic_reset.absent_since_us
@@ -319,6 +318,7 @@ class Group:
             if self.planning.note_refused(event.error):
                 self._scheduler.warn(f"{event.error}; the partitions stay where they are")
             self._back_off(event.error or "no assignment")
+            self._moving.go_on()  # the former plan still applies
             return
         self.planning.keep(event.transition.columns)
         self._carry_out(event.transition, self._being_planned, event.elapsed_us)

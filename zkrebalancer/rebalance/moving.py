@@ -137,9 +137,10 @@ class Moving:
             self._advance_later()
 
     def _advance_later(self) -> None:
-        self._scheduler.wake_soon("advance", self._advance_now)
+        self._scheduler.wake_soon("advance", self.go_on)
 
-    def _advance_now(self) -> None:
+    def go_on(self) -> None:
+        """Send what can be sent now, for instance what was held back."""
         self.advance()
         self._report(facts.Advanced())
 

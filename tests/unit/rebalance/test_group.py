@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from tests.support.groups import commands, deliver_until_idle, events, world_with
+from tests.support.groups import answer_one, commands, deliver_until_idle, events, world_with
 from tests.support.world import GROUP
 from zkrebalancer.protocol import command, paths, settings
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
 from zkrebalancer.protocol.command import Cause, StopFetcher
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import ShutDown
 
@@ -172,6 +173,40 @@ def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -
     assert any("is unknown; known are" in warning for warning in world.warnings)
     world.configure(settings.encode(GroupSettings()))
     world.pass_time(15_000)
+    world.assert_settled()
+
+
+@pytest.mark.parametrize("mode", ["incremental", "eager"])
+def test_a_strategy_that_fails_does_not_strand_the_plan_that_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """What happens while a strategy computes sends nothing. In `Group.computed`, do not go on with the former plan."""
+    world = world_with(GroupSettings(mode=mode), "a")
+    leader = world.leader()
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.run()
+    world.add_agent("c")
+    world.act(world.agents["c"])
+    while not leader.computing:
+        world.now_us += 100_000
+        world.tick()
+        while answer_one(world, leader):
+            pass
+    world.agents["a"].silent = False
+    while world.act(world.agents["a"]) or answer_one(world, leader):
+        pass
+    assert world.owned()["b-1"] == {}
+
+    def fail(*_arguments: object) -> None:
+        raise RebalancerError("broken")
+
+    monkeypatch.setattr("tests.support.world.answer", fail)
+    world.pass_time(10_000)
+    assert [len(world.owned()[name]) for name in ("a-1", "b-1", "c-1")] == [2, 2, 0]
+    assert leader.machine.scheduler.backing_off
+    monkeypatch.undo()
+    world.pass_time(20_000)
     world.assert_settled()
 
 
