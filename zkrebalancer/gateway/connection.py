@@ -52,10 +52,11 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
-# Larger requests that are answered here need room: from each client that has logged in, as much is read anyway.
+# Larger requests that are answered here, and larger answers, need room: from each client that has logged in, as much is
+# read anyway.
 MAX_SMALL_BYTES = PIECE_BYTES
-MAX_LARGE_BYTES = 256 << 20  # of larger requests, of all connections together
-MAX_ARRIVAL_S = 60.0  # how long a large request may take to arrive: meanwhile it uses the room of others
+MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
+MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
 PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
 # How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
 # limit nobody would notice that the client is gone while the broker hangs.
@@ -71,17 +72,17 @@ _log = logging.getLogger(__name__)
 
 
 class Room:
-    """The memory for large requests of all connections together: anybody may connect."""
+    """The memory for large requests and answers of all connections together: anybody may connect."""
 
     def __init__(self) -> None:
-        """Start with no request."""
+        """Start with nothing in it."""
         self._used = 0
 
     @contextlib.contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Use room for a request. Raises FrameError if there is none."""
+    def hold(self, size: int, what: str) -> Iterator[None]:
+        """Use room for `what`. Raises FrameError if there is none."""
         if self._used + size > MAX_LARGE_BYTES:
-            raise FrameError(f"no room for a request of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
+            raise FrameError(f"no room for {what} of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
         self._used += size
         try:
             yield
@@ -212,7 +213,7 @@ class Connection:
         if size <= MAX_SMALL_BYTES:
             handle(*self._decoded(size))
             return
-        with self._desk.room.hold(size):
+        with self._desk.room.hold(size, "a request"):
             with gevent.Timeout(MAX_ARRIVAL_S, TimeoutError(f"no whole request within {MAX_ARRIVAL_S:g} s")):
                 header, content = self._decoded(size)
             handle(header, content)
@@ -279,7 +280,16 @@ class Connection:
 
     def _send(self, content: bytes) -> None:
         self._await_answers(0)
-        self._client.sendall(framed(content))
+        self._send_whole(content)
+
+    def _send_whole(self, content: bytes) -> None:
+        """Send an answer that is in memory. A small request may have a large one, and a client may not read it."""
+        if len(content) <= MAX_SMALL_BYTES:
+            self._client.sendall(framed(content))
+            return
+        late = TimeoutError(f"an answer of {len(content)} bytes was not read within {MAX_ARRIVAL_S:g} s")
+        with self._desk.room.hold(len(content), "an answer"), gevent.Timeout(MAX_ARRIVAL_S, late):
+            self._client.sendall(framed(content))
 
     def _await_answers(self, at_most: int) -> None:
         """Wait until no more than `at_most` relayed requests are unanswered.
@@ -366,7 +376,7 @@ class Connection:
         elif request.api_key == METADATA:
             self._pass_metadata_on(reader, size, request)
         elif request.api_key in DECODED:
-            self._client.sendall(framed(self._rewritten(request, self._taken(reader, size))))
+            self._send_whole(self._rewritten(request, self._taken(reader, size)))
         else:
             reader.pass_on(size, self._client.sendall, size_of(size))
             self._desk.metrics.relayed_answer_bytes += size

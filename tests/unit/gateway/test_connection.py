@@ -369,6 +369,40 @@ def test_a_large_request_that_does_not_arrive_uses_room_for_a_limited_time(
     assert wire.desk.room._used == 0
 
 
+@pytest.fixture
+def large_answers(connect: Open, monkeypatch: pytest.MonkeyPatch) -> list[Wire]:
+    """Two clients that ask, and do not read their answers of 8 MiB; there is room for one."""
+    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 12 << 20)
+    wires = [connect(member), connect(member)]
+    for wire in wires:
+        wire.desk.room = wires[0].desk.room
+        monkeypatch.setattr(wire.desk, "answer", lambda *_, **_more: bytes(8 << 20))
+        wire.send(KEYS["Heartbeat"], 3, BEAT)
+        while not wire.desk.room._used:
+            gevent.sleep(0)
+    return wires
+
+
+def test_large_answers_have_limited_room_together(large_answers: list[Wire]) -> None:
+    """In `Connection._send_whole`, hold no room: 20,000 clients that do not read may have MBs each."""
+    wire, other = large_answers
+    other.served.get(timeout=WAIT_S)
+    assert [text.partition(" of ")[0] for text in other.desk.complaints] == ["no room for an answer"]
+    assert len(wire.received()) > 8 << 20
+    gevent.sleep(0)
+    assert (wire.desk.room._used, wire.desk.complaints) == (0, [])
+
+
+def test_a_large_answer_that_is_not_read_uses_room_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """In `Connection._send_whole`, wait for as long as for a small one: the room is used up for minutes."""
+    monkeypatch.setattr(connection, "MAX_ARRIVAL_S", 0.05)
+    wire, _other = request.getfixturevalue("large_answers")
+    wire.served.get(timeout=WAIT_S)
+    assert wire.desk.room._used == 0
+
+
 def test_little_is_read_at_once_from_a_client_that_has_not_logged_in(
     connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
