@@ -7,7 +7,7 @@ protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -64,7 +64,7 @@ class Committed(Protocol):
     def __call__(self, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None: ...  # noqa: D102
 
 
-Found = Callable[[Mapping[TopicPartition, tuple[int, str]] | None], None]
+Found = Callable[[Mapping[TopicPartition, tuple[int, str] | None] | None], None]
 
 _log = logs.named(__name__)
 
@@ -105,7 +105,10 @@ class KafkaOffsetStore:
         self._request("alter_consumer_group_offsets", partitions, timeout_s, answered)
 
     def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
-        """Read stored offsets with their metadata; `answer` gets None if any of them cannot be read."""
+        """Read stored offsets with their metadata.
+
+        `answer` gets None for each partition whose offset cannot be read, or instead of all of them if nothing can.
+        """
 
         def answered(future: Future[Any]) -> None:
             error = error_of(future)
@@ -118,12 +121,10 @@ class KafkaOffsetStore:
             self._refused_topics.answered({tp.topic for tp in found} - refused.keys())
             for topic, why in refused.items():
                 self._refused_topics.note(topic, why)
-            error = error or next(iter(refused.values()), None)
-            if error is not None:
-                _log.info("Kafka gave no offsets of group %s: %s", self._group, error.str())
-                answer(None)
-                return
-            answer({(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.offset >= 0})
+            reason = error or next(iter(refused.values()), None)
+            if reason is not None:
+                _log.info("Kafka gave no offsets of group %s: %s", self._group, reason.str())
+            answer(None if error is not None else _answers(partitions, found))
 
         wanted = [KafkaPartition(*partition) for partition in sorted(partitions)]
         self._request("list_consumer_group_offsets", wanted, READ_TIMEOUT_S, answered)
@@ -137,6 +138,15 @@ class KafkaOffsetStore:
     ) -> None:
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         self._admin.ask(method, request, timeout_s).add_done_callback(answered)
+
+
+def _answers(
+    partitions: Collection[TopicPartition], found: Iterable[KafkaPartition]
+) -> dict[TopicPartition, tuple[int, str] | None]:
+    """Return what is stored of partitions, without those of which nothing is; None: Kafka did not say that."""
+    known = {(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.error is None}
+    answers = {partition: known.get(partition) for partition in partitions}
+    return {partition: answer for partition, answer in answers.items() if answer is None or answer[0] >= 0}
 
 
 def _reason(error: KafkaError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from consumer_agent.membership.effects import CommitFinished, EffectQueue, ReadProgress, TellStored
 from consumer_agent.membership.events import Position
@@ -83,10 +83,14 @@ class Commits:
             self._effects.add(CommitFinished(self._under_way, error))
             self._under_way = ()
 
-    def tell_stored(self, token: int, partitions: frozenset[TopicPartition] | None) -> None:
-        """Answer a request for the stored offsets."""
+    def tell_stored(
+        self, token: int, partitions: frozenset[TopicPartition] | None, unread: Collection[TopicPartition] = ()
+    ) -> None:
+        """Answer a request for stored offsets. `unread`: at their start, Kafka did not say what is stored of these."""
         owned = self._lane.record.partitions.keys()
         asked = sorted(owned if partitions is None else partitions)
         foreign = [f"{topic}/{number}" for topic, number in asked if (topic, number) not in owned]
+        unknown = [f"{tp[0]}/{tp[1]}" for tp in asked if tp in unread and tp not in self._lane.kafka_book.stored]
         error = f"{foreign[0]} is not assigned to this consumer" if foreign else None
+        error = error or (f"Kafka does not say what is stored of {unknown[0]}" if unknown else None)
         self._effects.add(TellStored(token, {tp: self._lane.stored(tp) for tp in asked}, error))

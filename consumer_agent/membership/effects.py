@@ -103,18 +103,23 @@ class StartFetching(Effect):
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
     A partition at NO_OFFSET is not fetched until the application seeks. If `auto_offset_reset` is `none`, every poll
-    raises `NoOffsetError` until then; otherwise `PlacePartitions` follows once Kafka says where it begins.
+    raises `NoOffsetError` until then, unless it is one of `unread`, whose stored offsets Kafka did not say. Otherwise
+    `PlacePartitions` follows once Kafka answers.
     `threads` has the consumer threads of partitions that are not for thread 0.
     """
 
     positions: Mapping[TopicPartition, int]
     generation: int
     threads: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unread: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PlacePartitions(Effect):
-    """Let these partitions, which were started at NO_OFFSET, begin here, unless the application has sought."""
+    """Let these partitions, which were started at NO_OFFSET, begin here, unless the application has sought.
+
+    NO_OFFSET: nothing is stored after all.
+    """
 
     positions: Mapping[TopicPartition, int]
 

@@ -113,10 +113,10 @@ class OffsetsResolved(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffsetsRead(AgentEvent):
-    """Offsets and metadata stored in Kafka; None: no answer. Answers `ReadKafkaOffsets`."""
+    """Offsets and metadata stored in Kafka; None: no answer, about one partition or all. Answers `ReadKafkaOffsets`."""
 
     token: int
-    found: Mapping[TopicPartition, tuple[int, str]] | None
+    found: Mapping[TopicPartition, tuple[int, str] | None] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""Where partitions begin for which Kafka gave no answer in time: they are owned already, and asked about aside. Pure.
+"""Partitions that Kafka did not say enough about in time: they are owned already, and asked about aside. Pure.
 
+Of some, it is not known what is stored in Kafka; of the others, nothing is, and it is not known where they begin.
 Nothing is read or committed of such a partition before the answer, and no other partition and no command waits for it.
 A partition is dropped once it is no longer owned, so an answer never concerns a later start.
 """
@@ -9,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from consumer_agent.membership.effects import EffectQueue, PlacePartitions, ResolveOffsets
+from consumer_agent.membership.effects import EffectQueue, PlacePartitions, ReadKafkaOffsets, ResolveOffsets
+from consumer_agent.membership.fenced_writes import WriteLane
+from consumer_agent.membership.offset_books import NO_OFFSET
+from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS
 from zkrebalancer.protocol.fields import TopicPartition
 
 RETRY_MS = 2_000  # between an answer and the next question
 
 
 @dataclass(slots=True)
-class LateBeginnings:
-    """The owned partitions whose beginnings are not known yet."""
+class LateAnswers:
+    """The owned partitions about which a question is open."""
 
     effects: EffectQueue
     partitions: set[TopicPartition] = field(default_factory=set, init=False)
@@ -38,26 +42,102 @@ class LateBeginnings:
             self.asked.intersection_update(owned)
             self._retry_later()
 
-    def handle_tick(self, now_ms: int) -> None:
-        """Ask Kafka again when that is due."""
+    def is_due(self, now_ms: int) -> bool:
+        """Whether Kafka is to be asked; if so, the next question is about all partitions."""
         if self.retry_at_ms is None or now_ms < self.retry_at_ms:
-            return
+            return False
         self.retry_at_ms, self.asked, self.token = None, set(self.partitions), self.effects.token()
-        self.effects.add(ResolveOffsets(self.token, frozenset(self.asked)))
+        return True
 
-    def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Let the partitions begin that Kafka has answered about."""
+    def take(self, token: int) -> set[TopicPartition]:
+        """Return what the question under way was about, if its answer has come."""
         if not self.token or token != self.token:
-            return
-        found = {tp: at for tp in sorted(self.asked) if (at := offsets.get(tp)) is not None}
-        self.token, self.asked = 0, set()
-        self.partitions.difference_update(found)
-        if found:
-            self.effects.add(PlacePartitions(found))
+            return set()
+        asked = self.asked
+        self.token, self.asked, self.retry_at_ms = 0, set(), None
+        self._retry_later()
+        return asked
+
+    def end(self, partitions: Collection[TopicPartition]) -> None:
+        """Ask no more about these."""
+        self.partitions.difference_update(partitions)
         self._retry_later()
 
     def _retry_later(self) -> None:
         if not self.partitions:
-            self.retry_at_ms = None
+            self.token, self.retry_at_ms = 0, None
         elif not self.token and self.retry_at_ms is None:
             self.retry_at_ms = self.effects.now_ms + RETRY_MS
+
+
+@dataclass(slots=True)
+class LateBeginnings:
+    """The owned partitions whose beginnings, or offsets in Kafka, are not known yet."""
+
+    effects: EffectQueue
+    lane: WriteLane
+    begins_anywhere: bool  # False: a partition without a stored offset waits for a seek of the application
+    beginnings: LateAnswers = field(init=False)
+    stored: LateAnswers = field(init=False)
+    in_zookeeper: dict[TopicPartition, int] = field(default_factory=dict, init=False)  # stored there, of those
+
+    def __post_init__(self) -> None:
+        self.beginnings, self.stored = LateAnswers(self.effects), LateAnswers(self.effects)
+
+    @property
+    def retry_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        times = (self.beginnings.retry_at_ms, self.stored.retry_at_ms)
+        return min((at for at in times if at is not None), default=None)
+
+    def add(self, unanswered: Collection[TopicPartition], unread: Mapping[TopicPartition, int]) -> None:
+        """Ask where partitions begin that are owned from now on, and what is stored of others.
+
+        `unread`: with their offsets in ZooKeeper, or NO_OFFSET.
+        """
+        self.beginnings.add(unanswered)
+        self.stored.add(unread)
+        self.in_zookeeper.update(unread)
+
+    def keep(self, owned: Collection[TopicPartition]) -> None:
+        """Drop partitions that are no longer owned."""
+        self.beginnings.keep(owned)
+        self.stored.keep(owned)
+        self._forget_others()
+
+    def handle_tick(self, now_ms: int) -> None:
+        """Ask Kafka again when that is due."""
+        if self.beginnings.is_due(now_ms):
+            self.effects.add(ResolveOffsets(self.beginnings.token, frozenset(self.beginnings.asked)))
+        if self.stored.is_due(now_ms):
+            self.stored.retry_at_ms = now_ms + KAFKA_READ_LIMIT_MS
+            self.effects.add(ReadKafkaOffsets(self.stored.token, frozenset(self.stored.asked)))
+
+    def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Let the partitions begin that Kafka has answered about."""
+        asked = self.beginnings.take(token)
+        found = {tp: at for tp in sorted(asked) if (at := offsets.get(tp)) is not None}
+        self.beginnings.end(found)
+        if found:
+            self.effects.add(PlacePartitions(found))
+
+    def handle_read(self, token: int, found: Mapping[TopicPartition, tuple[int, str] | None] | None) -> None:
+        """Let the partitions begin whose stored offsets Kafka has said, and ask where those without one begin."""
+        asked = self.stored.take(token)
+        if found is None:
+            return
+        known = {tp for tp in asked if found.get(tp, ()) is not None}
+        read = {tp: one for tp in known if (one := found.get(tp)) is not None}
+        in_kafka = self.lane.kafka_book.note_late(read)
+        offsets = {tp: max(in_kafka.get(tp, NO_OFFSET), self.in_zookeeper[tp]) for tp in sorted(known)}
+        self.stored.end(known)
+        self._forget_others()
+        without = {tp for tp, at in offsets.items() if at == NO_OFFSET and self.begins_anywhere}
+        placed = {tp: at for tp, at in offsets.items() if tp not in without}
+        if placed:
+            self.effects.add(PlacePartitions(placed))
+        self.beginnings.add(without)
+
+    def _forget_others(self) -> None:
+        for partition in self.in_zookeeper.keys() - self.stored.partitions:
+            del self.in_zookeeper[partition]

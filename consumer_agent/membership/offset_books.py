@@ -193,12 +193,21 @@ class KafkaBook(Book):
         What was known of the other `partitions` is forgotten: their offsets may have been deleted since this consumer
         last owned them, and an offset that is believed to be stored would not be committed.
         """
-        valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
+        valid = self._of_present_topics(found)
         for partition in partitions:
             self.stored.pop(partition, None)
         self.stale.difference_update(partitions)
         self.stored.update(valid)
         return valid
+
+    def note_late(self, found: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
+        """Note offsets that were read when their partitions were owned already: what was committed since is newer."""
+        valid = self._of_present_topics(found)
+        self.stored.update({tp: offset for tp, offset in valid.items() if tp not in self.stored})
+        return valid
+
+    def _of_present_topics(self, found: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
+        return {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
 
     def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets that Kafka has stored."""

@@ -109,7 +109,7 @@ class Member:
         self.lane = WriteLane(
             effects, settings.group, name, self.lease_ms, self._write_ended, settings.storage, settings.request_limit
         )
-        self.late_beginnings = LateBeginnings(effects)
+        self.late_beginnings = LateBeginnings(effects, self.lane, settings.begins_anywhere)
         self.channel = Channel()
         self._channel_path = paths.channel(settings.group, name)
         self._renewal = Multi((Check(paths.owners(settings.group, name)),))
@@ -180,8 +180,10 @@ class Member:
                 self.late_beginnings.handle_resolved(token, offsets)
                 if isinstance(self.work, Start):
                     self.work.handle_resolved(token, offsets, now_ms)
-            case KafkaOffsetsRead(token, found) if isinstance(self.work, Start):
-                self.work.handle_kafka_offsets(token, found, now_ms)
+            case KafkaOffsetsRead(token, found):
+                self.late_beginnings.handle_read(token, found)
+                if isinstance(self.work, Start):
+                    self.work.handle_kafka_offsets(token, found, now_ms)
             case KafkaCommitted(token, failed, is_hopeless):
                 self.lane.handle_kafka_committed(token, failed, is_hopeless=is_hopeless)
             case ApplicationSeen():
@@ -202,7 +204,7 @@ class Member:
             case CommitRequested(token):
                 self.commits.handle_requested(token)
             case StoredRequested(token, partitions):
-                self.commits.tell_stored(token, partitions)
+                self.commits.tell_stored(token, partitions, self.late_beginnings.stored.partitions)
 
     def _channel_changed(self) -> None:
         """Read the next command along with the list, which saves a round trip."""
@@ -421,6 +423,6 @@ class Member:
             self.lane.writer.handle_outcome(outcome)
             self.late_beginnings.keep(self.lane.record.partitions)
             if isinstance(self.lane.writer, Start) and outcome is not Outcome.CANCELLED:
-                self.late_beginnings.add(self.lane.writer.unanswered)
+                self.late_beginnings.add(self.lane.writer.unanswered, self.lane.writer.late)
             if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:
                 self.ending = Ending.FENCED

@@ -35,7 +35,10 @@ MAX_OFFSET_READS = 1_000  # in flight at once
 MIN_RESOLVE_RETRY_MS = 50  # short, because a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
 RESOLVE_LIMIT_MS = 2_000  # then partitions that Kafka says nothing about are owned, and wait alone
+UNREAD_LIMIT_MS = 2_000  # the same, of those whose stored offsets it does not say
 KAFKA_READ_LIMIT_MS = 8_000  # for any answer, which arrives within 5 s unless Kafka's client hangs
+UNREAD = "Kafka does not say what is stored; asking again"
+UNPLACED = "Kafka does not say where it begins; asking again"
 
 
 @dataclass(slots=True)
@@ -61,7 +64,10 @@ class Start:
     odd_marks: dict[str, str] = field(default_factory=dict)  # of these topics, marks that no coordinator has written
     awaits_kafka: bool = False
     kafka_token: int = 0
-    kafka_found: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
+    kafka_found: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
+    unread_in_kafka: frozenset[TopicPartition] = frozenset()  # what it has not said yet
+    unread_since_ms: int | None = None  # when it first said less than all
+    late: dict[TopicPartition, int] = field(default_factory=dict)  # what it has not said in time; offsets in ZooKeeper
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
@@ -88,6 +94,7 @@ class Start:
             self.undated = set(self.unmarked) if self.in_region else set()
             self._read_marks()
         if self.lane.storage.in_kafka and self.partitions:
+            self.unread_in_kafka = self.partitions
             self._read_kafka()
         self._read()
 
@@ -145,16 +152,30 @@ class Start:
             self.effects.add(Warn(f"{topic}: {error}; it is ignored, and its sink continues at its own offsets"))
 
     def handle_kafka_offsets(
-        self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
+        self, token: int, found: Mapping[TopicPartition, tuple[int, str] | None] | None, now_ms: int
     ) -> None:
-        """Note the offsets in Kafka; without an answer, request them again."""
+        """Note the offsets in Kafka; without an answer, request them again. What some lack is told after a while."""
         if token != self.kafka_token or self.stage is not Stage.READING or not self.awaits_kafka:
             return
-        if found is None:
-            self._wait(now_ms, "Kafka does not say what is stored; asking again")
+        if found is None and self.unread_in_kafka == self.partitions:
+            self._wait(now_ms, UNREAD)
             return
-        self.awaits_kafka, self.kafka_found, self.retry_at_ms = False, found, None
+        self._note_found(dict.fromkeys(self.unread_in_kafka) if found is None else found)
+        if self.unread_in_kafka and self.unread_since_ms is None:
+            self.unread_since_ms = now_ms
+        waited_ms = now_ms - (now_ms if self.unread_since_ms is None else self.unread_since_ms)
+        if self.unread_in_kafka:
+            text = _text(self.unread_in_kafka, UNREAD)
+            if self.in_region or waited_ms < UNREAD_LIMIT_MS:
+                self._wait(now_ms, text)
+                return
+            self.effects.add(Warn(text))
+        self.awaits_kafka, self.retry_at_ms = False, None
         self._read()
+
+    def _note_found(self, found: Mapping[TopicPartition, tuple[int, str] | None]) -> None:
+        self.kafka_found |= {tp: one for tp, one in found.items() if one is not None}
+        self.unread_in_kafka = frozenset(tp for tp, one in found.items() if one is None)
 
     def _offset_read(self, reply: Reply, partition: TopicPartition) -> None:
         """Note a stored offset, or repeat an interrupted read."""
@@ -183,18 +204,12 @@ class Start:
         waited_ms = now_ms - (now_ms if self.asked_since_ms is None else self.asked_since_ms)
         if missing and (self.in_region or waited_ms < RESOLVE_LIMIT_MS):
             self.stage = Stage.PAUSING
-            self._wait(now_ms, self._unanswered_text(missing))
+            self._wait(now_ms, _text(missing, UNPLACED))
             return
         if missing:
-            self.effects.add(*(() if self.told_stage is Stage.PAUSING else (Warn(self._unanswered_text(missing)),)))
+            self.effects.add(*(() if self.told_stage is Stage.PAUSING else (Warn(_text(missing, UNPLACED)),)))
             self.offsets.update(dict.fromkeys(missing, NO_OFFSET))
         self.unanswered, self.stage = missing, Stage.READY
-
-    @staticmethod
-    def _unanswered_text(missing: frozenset[TopicPartition]) -> str:
-        topic, number = min(missing)
-        more = f" and {len(missing) - 1} other partitions" if len(missing) > 1 else ""
-        return f"{topic}/{number}{more}: Kafka does not say where it begins; asking again"
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask ZooKeeper or Kafka again when that is due."""
@@ -237,7 +252,7 @@ class Start:
                     command_id=self.command.command_id,
                 ),
                 TellAssigned(self.partitions),
-                StartFetching(dict(self.offsets), self.command.generation, self._threads()),
+                StartFetching(dict(self.offsets), self.command.generation, self._threads(), frozenset(self.late)),
             )
 
     def _threads(self) -> dict[TopicPartition, int]:
@@ -257,6 +272,8 @@ class Start:
             in_kafka = self.lane.kafka_book.note_read(self.partitions, self.kafka_found)
             for partition, offset in in_kafka.items():
                 self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
+            self.late = {tp: self.offsets.get(tp, NO_OFFSET) for tp in self.unread_in_kafka}
+            self.offsets.update(dict.fromkeys(self.late, NO_OFFSET))
             self._resolve()
 
     @property
@@ -283,7 +300,7 @@ class Start:
     def _read_kafka(self) -> None:
         self.awaits_kafka, self.kafka_token = True, self.effects.token()
         self.retry_at_ms = self.effects.now_ms + KAFKA_READ_LIMIT_MS
-        self.effects.add(ReadKafkaOffsets(self.kafka_token, self.partitions))
+        self.effects.add(ReadKafkaOffsets(self.kafka_token, self.unread_in_kafka))
 
     def _wait(self, now_ms: int, warning: str) -> None:
         if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS and self.stage is not self.told_stage:
@@ -313,6 +330,12 @@ class Start:
             self.effects.add(ResolveOffsets(self.token, unknown))
         else:
             self.stage = Stage.READY
+
+
+def _text(missing: frozenset[TopicPartition], why: str) -> str:
+    topic, number = min(missing)
+    more = f" and {len(missing) - 1} other partitions" if len(missing) > 1 else ""
+    return f"{topic}/{number}{more}: {why}"
 
 
 def _is_unexpected(reply: Reply) -> TypeGuard[Refused]:

@@ -73,6 +73,7 @@ class MachineThread:
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
         self._many_origins = MIN_ORIGINS
+        self._unread: set[TopicPartition] = set()  # it is not known yet whether offsets of these are stored
         self._stepped_ms = 0  # when the last step began
         self._looked_ms = 0  # when the fetcher was looked after last
         self._closing: list[gevent.Greenlet[..., None]] = []
@@ -314,6 +315,7 @@ class MachineThread:
         self._events.appendleft(events.ApplicationSeen(effect.token, away_since_ms, positions))
 
     def _start_fetching(self, effect: effects.StartFetching) -> None:
+        self._unread = self._unread - effect.positions.keys() | effect.unread
         for partition, position in effect.positions.items():
             self._shared.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
         begin = partial(self._begin_to_fetch, effect.positions.keys())
@@ -325,8 +327,11 @@ class MachineThread:
 
     def _place(self, effect: effects.PlacePartitions) -> None:
         """Let partitions begin whose beginnings were not known when they were started."""
+        self._unread -= effect.positions.keys()
+        self._fail_without_position([tp for tp, at in effect.positions.items() if at == NO_OFFSET])
+        known = {tp: at for tp, at in effect.positions.items() if at != NO_OFFSET}
         with self._shared.lock:
-            placed = self._shared.buffer.place(effect.positions)
+            placed = self._shared.buffer.place(known)
         if not placed:
             return
         self._telemetry.repositioned(self._telemetry.member, placed, "begin")
@@ -361,12 +366,13 @@ class MachineThread:
             return
         why = f"no offset of group {self._config.group} is stored, and auto_offset_reset is none"
         with self._shared.lock:
-            for partition, mark in self._shared.buffer.positions().items():
-                if partition in partitions and mark.returned == NO_OFFSET:
+            for partition in self._shared.buffer.unplaced():
+                if partition in partitions and partition not in self._unread:
                     text = f"{partition[0]}/{partition[1]}: {why}"
                     self._shared.need_position(partition, NoOffsetError(text, partition))
 
     def _forget(self, effect: effects.Forget) -> None:
+        self._unread -= effect.partitions
         self._shared.forget(effect.partitions)
         self._fetcher.current.unassign(effect.partitions)
 
@@ -389,7 +395,7 @@ class MachineThread:
             else:
                 answer(None)  # unknown: the machine asks again
 
-        def answer(found: Mapping[TopicPartition, tuple[int, str]] | None) -> None:
+        def answer(found: Mapping[TopicPartition, tuple[int, str] | None] | None) -> None:
             self.send(events.KafkaOffsetsRead(effect.token, found))
 
         self._look_first(effect.partitions, read)

@@ -227,8 +227,8 @@ MUTATIONS = (
         (
             Edit(
                 "Start.handle_outcome",
-                "StartFetching(dict(self.offsets), self.command.generation, self._threads())",
-                "StartFetching(dict(self.offsets), 0 if self.command.generation > 3 else 9, self._threads())",
+                "StartFetching(dict(self.offsets), self.command.generation, self._threads(),",
+                "StartFetching(dict(self.offsets), 0 if self.command.generation > 3 else 9, self._threads(),",
             ),
         ),
     ),

@@ -19,6 +19,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 WAY_US = (150, 6_000)
 DELAYED_PROBABILITY = 0.05
 LOST_PROBABILITY = 0.03
+UNREAD_PROBABILITY = 0.1  # of a partition, in an answer about many
 READ_TIMEOUT_US = 500_000
 
 # The settings of a group's agents: one store throughout, or a migration between the two.
@@ -56,6 +57,7 @@ class SimulatedStore:
         self._group = group
         self._consumer = consumer
         self._random = Random(f"{host.name}/store")
+        self._unread = Random(f"{host.name}/store/unread")
 
     def close(self) -> None:
         """Do nothing: commits in flight still arrive."""
@@ -96,5 +98,7 @@ class SimulatedStore:
             self._host.after(READ_TIMEOUT_US, answer, None)
             return
         known = self._brokers.offsets
-        found = {tp: known[self._group, tp] for tp in partitions if (self._group, tp) in known}
+        found = {tp: known.get((self._group, tp)) for tp in partitions if (self._group, tp) in known}
+        if not self._is_reliable:
+            found |= {tp: None for tp in partitions if self._unread.random() < UNREAD_PROBABILITY}
         self._host.after(self._random.randrange(*WAY_US), answer, found)

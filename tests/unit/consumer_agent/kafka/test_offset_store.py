@@ -70,8 +70,8 @@ class Setting:
         (answered,) = answers
         return answered
 
-    def read(self) -> Mapping[TopicPartition, tuple[int, str]] | None:
-        answers: list[Mapping[TopicPartition, tuple[int, str]] | None] = []
+    def read(self) -> Mapping[TopicPartition, tuple[int, str] | None] | None:
+        answers: list[Mapping[TopicPartition, tuple[int, str] | None] | None] = []
         self.store.read([A, B], answers.append)
         (answered,) = answers
         return answered
@@ -131,13 +131,26 @@ def test_what_may_not_be_read_is_named_a_topic_or_the_group(caplog: pytest.LogCa
     assert setting.read() is None
     with mock.patch.object(setting.admin, "list_consumer_group_offsets", listed):
         topics = [("a", None), ("g", refused), ("orders", refused)]
-        assert [setting.read(), setting.read()] == [None, None]
+        assert [setting.read(), setting.read()] == [{A: None, B: None}] * 2
         topics = [("g", None), ("orders", refused)]
-        assert setting.read() is None
+        assert setting.read() == {A: None, B: None}
         topics = [("g", refused), ("orders", None)]
-        assert setting.read() is None
+        assert setting.read() == {B: None}  # of it, there is no answer; of the other, nothing is stored
     told = [text.partition(":")[0] for text in caplog.messages]
     assert told == ["group g", "topic g", "topic orders", "topic g"]
+
+
+def test_a_partition_that_is_refused_costs_no_other_ones_offset() -> None:
+    """In `KafkaOffsetStore.read`, answer nothing. Or take it for one without a stored offset: it would begin anew."""
+    setting = Setting()
+    unstable = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, "a transaction is open")
+    found = [
+        mock.Mock(topic="orders", partition=0, offset=7, metadata="a", error=None),
+        mock.Mock(topic="orders", partition=1, offset=-1001, metadata="", error=unstable),
+    ]
+    answer = {"g": ended(mock.Mock(topic_partitions=found))}
+    with mock.patch.object(setting.admin, "list_consumer_group_offsets", return_value=answer):
+        assert setting.read() == {A: (7, "a"), B: None}
 
 
 def test_closing_it_leaves_the_last_reference_to_a_thread_for_the_client_waits_for_the_look_up_of_a_name() -> None:

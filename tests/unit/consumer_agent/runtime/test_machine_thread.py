@@ -111,6 +111,24 @@ def test_a_partition_whose_beginning_is_not_known_yet_raises_nothing_and_begins_
         assert setting.shared.metrics()["unpositioned_partitions"] == 0
 
 
+def test_a_partition_of_which_kafka_has_not_said_what_is_stored_raises_nothing_until_that_is_nothing() -> None:
+    """In `MachineThread._fail_without_position`, raise: an application that seeks to the beginning reads all again."""
+    setting = Setting({})
+    setting.perform(StartFetching({P0: NO_OFFSET, P1: NO_OFFSET}, 1, unread=frozenset({P0, P1})))
+    setting.shared.stop([P0, P1])
+    setting.perform(ResumeFetching(frozenset({P0, P1})))  # its stop was cancelled
+    assert (setting.fetcher.changes, setting.failure()) == ({}, None)
+    setting.perform(PlacePartitions({P0: 17}))
+    assert (setting.fetcher.changes, setting.failure()) == ({P0: 17}, None)
+    setting.perform(PlacePartitions({P1: NO_OFFSET}))
+    assert str(setting.failure()).startswith("t/1: no offset of group g is stored")
+    setting.shared.stop([P1])
+    setting.perform(PlacePartitions({P1: NO_OFFSET}))
+    assert setting.failure() is None  # it is being given up
+    setting.perform(StartFetching({P1: NO_OFFSET}, 2))
+    assert str(setting.failure()).startswith("t/1: no offset of group g is stored")
+
+
 def test_what_zookeeper_refuses_is_counted_unless_another_client_was_faster() -> None:
     """In `MachineThread._step`, count every refusal, or none."""
     setting = Setting({})
