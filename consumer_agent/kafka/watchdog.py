@@ -116,7 +116,7 @@ class WatchedFetcher:
 
         def answer(found: Mapping[Where, Offsets]) -> None:
             with shared.lock:
-                shared.ends.note(found["latest"], shared.buffer.emitting())
+                shared.ends.note(found["latest"], shared.buffer.emitting(), shared.now_ms())
 
         with shared.lock:
             partitions = shared.buffer.emitting() if shared.ends.is_due(shared.now_ms()) else []

@@ -16,6 +16,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 ASK_INTERVAL_MS = 10_000
 WANTED_MS = 300_000  # since the last call of `metrics`
+MAX_AGE_MS = 3 * ASK_INTERVAL_MS  # of an end; then it is not known: its partition may have many more records by now
 
 
 class Lag(NamedTuple):
@@ -34,7 +35,7 @@ class KnownEnds:
 
     def __init__(self) -> None:
         """Start without known ends."""
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}  # and when Kafka answered
         self._gaps: dict[TopicPartition, range] = {}  # the last offsets without a record, at the time of fetching
         self._wanted_until_ms = self._next_ms = 0
 
@@ -49,10 +50,11 @@ class KnownEnds:
         Offsets without a record are left out only if they are just before an end that the fetcher has reached.
         """
         self._wanted_until_ms = now_ms + WANTED_MS
-        return {tp: self._records_after(tp, position) for tp, position in positions.items() if tp in self._ends}
+        ends = {tp: end for tp, (end, at_ms) in self._ends.items() if now_ms - at_ms <= MAX_AGE_MS}
+        return {tp: self._records_after(tp, at, ends[tp]) for tp, at in positions.items() if tp in ends}
 
-    def _records_after(self, partition: TopicPartition, position: int) -> int:
-        unread = range(position, max(position, self._ends[partition]))
+    def _records_after(self, partition: TopicPartition, position: int, end: int) -> int:
+        unread = range(position, max(position, end))
         gap = self._gaps.get(partition, range(0))
         return len(unread) - len(range(max(unread.start, gap.start), min(unread.stop, gap.stop)))
 
@@ -63,9 +65,9 @@ class KnownEnds:
         self._next_ms = now_ms + ASK_INTERVAL_MS
         return True
 
-    def note(self, found: Mapping[TopicPartition, int | None], assigned: Iterable[TopicPartition]) -> None:
-        """Note Kafka's answer; forget partitions that are no longer assigned."""
-        self._ends.update((partition, end) for partition, end in found.items() if end is not None)
+    def note(self, found: Mapping[TopicPartition, int | None], assigned: Iterable[TopicPartition], now_ms: int) -> None:
+        """Note Kafka's answer of now; forget partitions that are no longer assigned."""
+        self._ends.update((partition, (end, now_ms)) for partition, end in found.items() if end is not None)
         self._ends = {partition: self._ends[partition] for partition in assigned if partition in self._ends}
 
     def note_gap(self, partition: TopicPartition, gap: range) -> None:

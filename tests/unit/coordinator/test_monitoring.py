@@ -65,6 +65,7 @@ HEALTHY = {
     f"{A}offsets_out_of_range_total{AGENT}": "1x90",
     f"{A}lag_records{AGENT}": "0 100 0+0x88",  # a quiet topic after a burst
     f"{A}polled_records_total{AGENT}": "0 100 100x88",
+    f"{A}unmeasured_partitions{AGENT}": "2x5 0x85",  # with the first readings
     f"{A}dead_letters_total{AGENT}": "1x90",
     f"{A}child_restarts_total{AGENT}": "5x90",
     f"{G}ready": "1x90",
@@ -99,6 +100,7 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "OffsetsOutOfRange": {f"{A}offsets_out_of_range_total{AGENT}": "0+1x90"},
     "ConsumptionStopped": {f"{A}lag_records{AGENT}": "50x90"},
     "LagGrows": {f"{A}lag_records{AGENT}": "1+60x90", f"{A}polled_records_total{AGENT}": "0+9x90"},
+    "LagUnknown": {f"{A}unmeasured_partitions{AGENT}": "2x90"},
     "DeadLetters": {f"{A}dead_letters_total{AGENT}": "0+1x90"},
     "ChildRestarts": {f"{A}child_restarts_total{AGENT}": "0+1x90"},
     "GatewayNotReady": {f"{G}ready": "0x90"},

@@ -171,11 +171,11 @@ def test_the_fetcher_waits_for_records_after_news_that_are_none(setting: Setting
 def test_markers_at_the_end_of_a_partition_are_no_lag(setting: Setting) -> None:
     setting.client.ready = [*messages(PARTITION, [0, 1, 2]), news(KafkaError._PARTITION_EOF, 4)]
     setting.draw()
-    setting.shared.ends.note({PARTITION: 4}, [PARTITION])
+    setting.shared.ends.note({PARTITION: 4}, [PARTITION], 0)
     assert setting.shared.ends.each({PARTITION: 1}, 0) == {PARTITION: 2}
     setting.client.ready = [news(KafkaError._PARTITION_EOF, 9)]  # after an aborted transaction
     setting.draw()
-    setting.shared.ends.note({PARTITION: 9}, [PARTITION])
+    setting.shared.ends.note({PARTITION: 9}, [PARTITION], 0)
     assert setting.shared.ends.each({PARTITION: 3}, 0) == {PARTITION: 0}
 
 
