@@ -80,9 +80,11 @@ class Buckets:
             return None
         operations: list[Operation] = []
         if isinstance(owner, Content):
-            if not self._is_own(owner, number):
+            if not owner.stat.ephemeral_owner:
+                _log.warning("%s belongs to no session; it is removed", owner_path)
+            elif not self._is_own(owner, number):
                 return None
-            operations.append(Delete(owner_path))
+            operations.append(Delete(owner_path, owner.stat.version))
         epoch = _epoch(found.content) + 1
         content = json.dumps({"version": 1, "gateway": number, "epoch": epoch}).encode()
         operations += [Create(owner_path, content, ephemeral=True), SetContent(path, b"%d" % epoch, found.stat.version)]

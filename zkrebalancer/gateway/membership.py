@@ -29,7 +29,7 @@ from zkrebalancer.gateway.layout import (
     encode_alive,
     is_number,
 )
-from zkrebalancer.gateway.session import Session
+from zkrebalancer.gateway.session import CallRefusedError, Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -116,7 +116,7 @@ class Membership:
         try:
             layout = self._change_layout(lambda layout: layout.with_gateway(self._address, alive))
             number = layout.gateways[self._address]
-        except NodeContentError as error:
+        except (NodeContentError, CallRefusedError) as error:
             if former is None:
                 raise
             self._note_fault(error)
@@ -143,12 +143,12 @@ class Membership:
 
     def _has_number(self) -> bool:
         """Read the layout: whether this gateway still has its number there, as far as it can be read."""
-        found = self._session.require(Get(LAYOUT, watch=True), Refusal.NO_NODE)
-        if not isinstance(found, Content):
-            return False  # `_create_roots` writes it as this gateway knew it
         try:
+            found = self._session.require(Get(LAYOUT, watch=True), Refusal.NO_NODE)
+            if not isinstance(found, Content):
+                return False  # `_create_roots` writes it as this gateway knew it
             self._use(decode(found.content))
-        except NodeContentError as error:
+        except (NodeContentError, CallRefusedError) as error:
             self._note_fault(error)
             return True
         return self._layout.gateways.get(self._address) == self.number
@@ -157,7 +157,7 @@ class Membership:
         self._layout, self.fault = layout, ""
         return layout
 
-    def _note_fault(self, error: NodeContentError) -> None:
+    def _note_fault(self, error: RebalancerError) -> None:
         self.fault = str(error)
         text = self._complaints.text(LAYOUT, self.fault, clock.steady_us() / 1e6)
         if text is not None:
@@ -216,14 +216,36 @@ class Membership:
         names = listed.names if isinstance(listed, Children) else ()
         gateways: dict[int, tuple[str, int]] = {}
         for name in names:
-            found = self._session.require(Get(f"{ALIVE}/{name}"), Refusal.NO_NODE)
-            if not isinstance(found, Content):
-                continue
-            if name == str(self.number) and found.stat.ephemeral_owner != session_id:
-                raise DisplacedError(f"another gateway announces {self._address} too")
+            path = f"{ALIVE}/{name}"
             try:
+                found = self._session.require(Get(path), Refusal.NO_NODE)
+                if not isinstance(found, Content):
+                    continue
+                if not found.stat.ephemeral_owner:
+                    raise NodeContentError(f"{path} belongs to no session")
+                if name == str(self.number) and found.stat.ephemeral_owner != session_id:
+                    raise DisplacedError(f"another gateway announces {self._address} too")
                 number, where = decode_alive(name, found.content)
                 gateways[number] = where
             except NodeContentError as error:
-                _log.error("a gateway is left out: %s", error)
+                self._complain(path, f"a gateway is left out: {error}")
+            except CallRefusedError as error:
+                if name == str(self.number):
+                    raise
+                self._take_from_layout(name, gateways, error)
         self._gateways = gateways
+
+    def _take_from_layout(self, name: str, gateways: dict[int, tuple[str, int]], error: CallRefusedError) -> None:
+        """Add a gateway whose node may not be read: it serves its groups, at the address that it had when it began."""
+        for address, number in self._layout.gateways.items():
+            host, _, port = address.rpartition(":")
+            if str(number) == name and host and port.isdecimal():
+                gateways[number] = host, int(port)
+                self._complain(f"{ALIVE}/{name}", f"a gateway's address is taken from {LAYOUT}: {error}")
+                return
+        self._complain(f"{ALIVE}/{name}", f"a gateway is left out: {error}")
+
+    def _complain(self, path: str, reason: str) -> None:
+        text = self._complaints.text(path, reason, clock.steady_us() / 1e6)
+        if text is not None:
+            _log.error("%s", text)

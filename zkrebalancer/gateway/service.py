@@ -225,7 +225,9 @@ class Gateway:
                 _log.warning("%s", text)
             gevent.spawn_later(RETRY_S, self._changed.set)
         except ZooKeeperUnavailableError as error:
-            _log.warning("%s", error)
+            text = self._complaints.text(paths.GATEWAYS, str(error), now_ms() / 1_000)
+            if text is not None:
+                _log.warning("%s", text)
             gevent.spawn_later(RETRY_S, self._changed.set)
 
     # ---- brokers

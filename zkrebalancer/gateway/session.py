@@ -35,6 +35,15 @@ RENEWALS_PER_LEASE = 4
 _log = logging.getLogger(__name__)
 
 
+class CallRefusedError(ZooKeeperUnavailableError):
+    """ZooKeeper has answered, and refused a call, for instance because a right is missing."""
+
+    def __init__(self, text: str, refusal: Refusal) -> None:
+        """Say which call was refused, and why."""
+        super().__init__(text)
+        self.refusal = refusal
+
+
 class Session:
     """A client whose methods block only the calling greenlet."""
 
@@ -111,12 +120,14 @@ class Session:
         """Perform a call and return its reply.
 
         Raises:
-            ZooKeeperUnavailableError: the connection broke, or ZooKeeper refused and that was not `expected`.
+            CallRefusedError: ZooKeeper refused, and that was not `expected`.
+            ZooKeeperUnavailableError: the connection broke.
 
         """
         reply = self.perform(call)
         if isinstance(reply, Refused) and reply.refusal not in expected:
-            raise ZooKeeperUnavailableError(f"ZooKeeper refused {call!r:.200}: {reply.refusal.value}")
+            text = f"ZooKeeper refused {call!r:.200}: {reply.refusal.value}"
+            raise ZooKeeperUnavailableError(text) if reply.outcome_unknown else CallRefusedError(text, reply.refusal)
         return reply
 
     def perform_all(self, many: list[Call]) -> list[Reply]:

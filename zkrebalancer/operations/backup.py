@@ -317,11 +317,14 @@ def _in_order(file: Path) -> Iterator[Node]:
 def _refuse_live_tree(zk: BlockingZk, *, overwrite: bool) -> None:
     """Refuse a tree into which somebody may write: whoever comes later sees the barrier, and waits.
 
-    Each consumer's and each gateway's transaction checks its node in `owners`.
+    Each consumer's and each gateway's transaction checks its node in `owners`. A gateway's node without a session
+    is of a copied tree, and nobody's.
     """
-    for path in (paths.LIVE_GATEWAYS, paths.BUCKET_OWNERS):
-        if gateways := names_below(zk, path):
-            raise RestoreRefusedError(f"gateways run here: {path}/{gateways[0]} exists; stop them first")
+    for above in (paths.LIVE_GATEWAYS, paths.BUCKET_OWNERS):
+        for path in (f"{above}/{name}" for name in names_below(zk, above)):
+            node = zk.perform(Get(path), ABSENT)
+            if isinstance(node, Content) and node.stat.ephemeral_owner:
+                raise RestoreRefusedError(f"gateways run here: {path} exists; stop them first")
     groups = names_below(zk, paths.GROUPS)
     if groups and not overwrite:
         raise RestoreRefusedError(f"there are {len(groups)} groups here, such as {groups[0]}; see --overwrite")

@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 from tests.support.zk_model import ZkModel
 from zkrebalancer.gateway.session import Session
-from zkrebalancer.protocol.calls import Call, Multi, Operation, Refused, Reply
+from zkrebalancer.protocol.calls import Call, Get, ListChildren, Multi, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 
 class ModelSession(Session):
-    """A gateway's session; `refusals` are given to its next calls."""
+    """A gateway's session; `refusals` are given to its next calls, and to those on `forbidden` nodes."""
 
     def __init__(self) -> None:
         self.model = ZkModel()
         self.is_leased = True
         self.refusals: list[Refused] = []
+        self.forbidden: set[str] = set()
         self.why_stalled: str | None = None
         self.renew()
 
@@ -36,7 +37,13 @@ class ModelSession(Session):
         return self.why_stalled
 
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
-        when_replied(self.refusals.pop(0) if self.refusals else self.model.perform(call, self.session_id))
+        operations = call.operations if isinstance(call, Multi) else (call,)
+        if self.refusals:
+            when_replied(self.refusals.pop(0))
+        elif any(isinstance(one, Get | ListChildren | SetContent) and one.path in self.forbidden for one in operations):
+            when_replied(Refused(Refusal.NO_AUTH))
+        else:
+            when_replied(self.model.perform(call, self.session_id))
 
     def do(self, *operations: Operation) -> None:
         """Perform a transaction."""

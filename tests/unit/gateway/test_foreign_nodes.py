@@ -146,7 +146,8 @@ def test_a_node_beside_those_of_gateways_keeps_none_from_joining(session: ModelS
 def test_a_claim_in_another_form_is_somebody_elses(session: ModelSession, content: bytes) -> None:
     """In `Buckets._is_own`, forget an error: the bucket's greenlet would end, and nobody would serve the bucket."""
     Membership(session, "gw", 1).refresh()
-    session.do(Create(f"{OWNERS}/{BUCKET}", content))
+    session.do(Create(f"{OWNERS}/{BUCKET}", content, ephemeral=True))
+    session.renew()
     assert Buckets(session).claim(BUCKET, 0) is None
     session.do(Delete(f"{OWNERS}/{BUCKET}"))
     assert Buckets(session).claim(BUCKET, 0) is not None

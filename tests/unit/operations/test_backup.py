@@ -310,13 +310,24 @@ def test_a_tree_into_which_somebody_may_write_is_not_replaced(tmp_path: Path, pa
     """In `_refuse_live_tree`, look for registrations only: who has lost its registration may still commit."""
     file, world = backed_up(tmp_path), empty_world()
     above = [path[: at.start()] for at in re.finditer("/", path) if at.start()]
-    for each in (*above, path):
+    for each in above:
         world.zk.perform(Multi((Create(each),)))
+    world.zk.perform(Multi((Create(path, ephemeral=True),)), world.zk.open().session_id)
     before = {paths.CONSUMERS, paths.GROUPS, *world.zk.nodes}
     with pytest.raises(RestoreRefusedError) as refused:
         restored(world, file, overwrite=True)
     assert str(refused.value) == why
     assert world.zk.nodes.keys() == before
+
+
+def test_nodes_of_gateways_of_a_copied_tree_keep_nobody_from_restoring(tmp_path: Path) -> None:
+    """In `_refuse_live_tree`, count those without a session: no gateway can be stopped so that they go."""
+    file, world = backed_up(tmp_path), empty_world()
+    nodes = paths.CONSUMERS, paths.GATEWAYS, paths.LIVE_GATEWAYS, paths.BUCKET_OWNERS
+    for each in (*nodes, f"{paths.LIVE_GATEWAYS}/3", f"{paths.BUCKET_OWNERS}/7"):
+        world.zk.perform(Multi((Create(each),)))
+    restored(world, file, overwrite=True)
+    assert world.zk.children(paths.GROUPS) == [GROUP]
 
 
 def test_a_backup_is_not_of_a_server_that_lags(tmp_path: Path) -> None:
