@@ -120,6 +120,11 @@ class CentralSource:
     def drained(self) -> None:
         """Do nothing: the consumer commits by itself."""
 
+    @property
+    def drop(self) -> None:
+        """None: a consumer that is garbage ends by itself."""
+        return
+
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""
         if not is_clean:

@@ -24,6 +24,8 @@ from zkrebalancer.runtime import logs
 
 TASK_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
+MAX_QUEUED_BYTES = 32 << 20  # then nothing is fetched for the queue, as in an agent
+MESSAGE_OVERHEAD_BYTES = 500  # of a message without a value, about
 STALLS = frozenset(  # what somebody has to mend; the client itself logs temporary errors
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -44,6 +46,7 @@ class ClassicSource:
         self._client, self._topics, self._max_poll_records = client, topics, max_poll_records
         self._changed = Condition(new_reentrant_lock())  # a signal's handler may ask for `metrics`
         self._queue: deque[Message] = deque()
+        self._queued_bytes = 0
         self._tasks: deque[Callable[[], None]] = deque()
         self._flows = False  # whether the application wants records
         self._is_running = True
@@ -108,7 +111,7 @@ class ClassicSource:
             count = min(len(self._queue), self._max_poll_records)
             self._batch = list(islice(self._queue, count))
             for _ in range(count):
-                self._queue.popleft()
+                self._queued_bytes -= _size(self._queue.popleft())
         self._raise_failure()
         return self._batch
 
@@ -193,6 +196,10 @@ class ClassicSource:
             self._fail(ConsumerError(text))
             self._raise_failure()
 
+    def drop(self) -> None:
+        """Let the event thread end. The garbage collector calls this, so it must not acquire a lock."""
+        self._is_running = False
+
     # ---- the event thread
 
     def _run(self) -> None:
@@ -221,6 +228,7 @@ class ClassicSource:
             with self._changed.lock:
                 self._changed.notify()
         has_room = len(self._queue) + self._max_poll_records <= queue_limit(self._max_poll_records)
+        has_room = has_room and self._queued_bytes < MAX_QUEUED_BYTES
         if self._flows and has_room and not self.arrived:
             self._resume()
             messages = self._client.consume(self._max_poll_records, BRAKE_S)
@@ -249,8 +257,13 @@ class ClassicSource:
         with self._changed.lock:
             known = [one for one in messages if _place(one) in self._positions and _place(one) not in self.arrived]
             self._queue.extend(known)
+            self._queued_bytes += sum(map(_size, known))
             if known:
                 self._changed.notify()
+
+    def _drop_queue(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
 
     def _pause(self) -> None:
         new = self._positions.keys() - self._paused
@@ -268,7 +281,7 @@ class ClassicSource:
         with self._changed.lock:
             self._positions.update({tp: at for tp, at in positions.items() if tp in self._positions})
             self.arrived -= positions.keys()
-            self._queue.clear()
+            self._drop_queue()
             now = dict(self._positions)
         wanted = [
             confluent_kafka.TopicPartition(*tp, at if at != UNKNOWN else confluent_kafka.OFFSET_STORED)
@@ -296,7 +309,7 @@ class ClassicSource:
         with self._changed.lock:
             self._positions = {(one.topic, one.partition): UNKNOWN for one in partitions}
             self.arrived, self._paused = set(self._positions), set()
-            self._queue.clear()
+            self._drop_queue()
             self.rebalances += 1
             self._changed.notify()
         self._told.clear()
@@ -314,7 +327,7 @@ class ClassicSource:
         with self._changed.lock:
             self.has_lost, self.was_revoked = self.has_lost or is_lost, self.was_revoked or not is_lost
             self.rebalances += 1
-            self._queue.clear()
+            self._drop_queue()
             self._positions.clear()
             self._paused.clear()
             self.arrived.clear()
@@ -323,6 +336,10 @@ class ClassicSource:
 
 def _place(message: Any) -> TopicPartition:  # noqa: ANN401  # confluent-kafka's types allow None
     return message.topic(), message.partition()
+
+
+def _size(message: Any) -> int:  # noqa: ANN401  # as above
+    return MESSAGE_OVERHEAD_BYTES + len(message)
 
 
 def _offset(message: Any) -> int:  # noqa: ANN401  # as above

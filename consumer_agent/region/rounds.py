@@ -7,7 +7,9 @@ is fresh. A batch counts as processed when the next one is requested.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from consumer_agent.errors import ConsumerStateError
@@ -68,6 +70,10 @@ class BatchSource(Source, Protocol):
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""
 
+    @property
+    def drop(self) -> Callable[[], None] | None:
+        """What lets the source's thread end, without a lock, once it is garbage; None: its consumer does that."""
+
 
 class Rounds:
     """One member's part in the rounds of its region."""
@@ -84,6 +90,8 @@ class Rounds:
     ) -> None:
         """Prepare; the session starts with the first batch."""
         self._source, self._session, self._handlers = source, session, handlers
+        self._dropped = weakref.finalize(self, _drop, f"member {name} of region {settings.name}", session, source.drop)
+        self._dropped.atexit = False
         self.member = Member(group, name, settings, source, _Calls(self), piece_bytes)
         self.figures = Figures()
         self._phase = Phase.OUT
@@ -278,6 +286,7 @@ class Rounds:
         After the iteration was left within a batch, there is no last checkpoint: the state may reflect half of it.
         After an interrupt, closing again does the rest, without a last checkpoint.
         """
+        self._dropped.detach()
         self._is_closed, is_clean = True, is_clean and not self._is_torn and not self._is_closed
         try:
             if self._is_started and is_clean and self._has_flowed:
@@ -382,6 +391,15 @@ class Rounds:
         """Let the next steps wait, each time longer."""
         self._not_before_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+
+
+def _drop(who: str, session: RegionSession, drop_source: Callable[[], None] | None) -> None:
+    """Let others go on without a member that is garbage; see `Engine.drop`."""
+    if drop_source is not None:
+        drop_source()
+    if session.drop():
+        text = f"{who} was dropped without close(): the region is reset to its last checkpoint"
+        warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 class _Calls:

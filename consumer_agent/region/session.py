@@ -128,6 +128,11 @@ class RegionSession:
             self._wake()
         self._thread.join(END_TIMEOUT_S)
 
+    def drop(self) -> bool:
+        """Let the thread end within MAX_WAIT_S; return whether it runs. The garbage collector calls it: no locks."""
+        self._is_running = False
+        return self._thread.is_alive
+
     def _wake(self) -> None:
         if self._client is not None:
             self._async.send()

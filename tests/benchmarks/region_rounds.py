@@ -36,7 +36,7 @@ DEADLINE_S = 180.0
 class FixedSource:
     """Partitions that never move, without records."""
 
-    consumer = None
+    consumer = drop = None
     has_lost = was_revoked = has_given_up = False
     rebalances = 0
 

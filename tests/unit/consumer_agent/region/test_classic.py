@@ -38,6 +38,9 @@ class Message:
     def offset(self) -> int:
         return self.place
 
+    def __len__(self) -> int:
+        return 0
+
     failure: confluent_kafka.KafkaError | None = None
 
     def error(self) -> confluent_kafka.KafkaError | None:
@@ -71,6 +74,21 @@ def test_a_batch_has_at_most_the_records_of_one_poll(source: Any) -> None:
 
 def test_the_queue_holds_a_hundred_polls() -> None:
     assert queue_limit(BATCH) == 100 * BATCH
+
+
+def test_the_queue_is_bounded_by_bytes_too(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ClassicSource._round`, count records only: with large ones, a slow application would fill the memory."""
+    monkeypatch.setattr(classic_source, "MAX_QUEUED_BYTES", 3 * classic_source.MESSAGE_OVERHEAD_BYTES)
+    source._flows, source._client = True, mock.Mock()
+    source._client.poll.return_value = None
+    source._client.consume.side_effect = [[Message(0, 1)], [Message(0, 2)], [Message(0, 3)]]
+    for _ in range(5):
+        source._round()
+    assert source._client.consume.call_count == 3
+    assert len(source.poll(0.1)) == 3
+    source._client.consume.side_effect = [[Message(0, 4)]]
+    source._round()
+    assert [message.offset() for message in source.poll(0.1)] == [4]
 
 
 def test_records_of_partitions_that_are_gone_or_not_placed_yet_are_dropped(source: Any) -> None:

@@ -56,6 +56,9 @@ class Session:
         self.waits = 0
         self._session = self.world.zk.open()
 
+    def drop(self) -> bool:
+        return False
+
     @property
     def session_id(self) -> int:
         session_id: int = self._session.session_id

@@ -34,6 +34,9 @@ class Session:
         self.count = 0
         self.told: list[str] = []
 
+    def drop(self) -> bool:
+        return False
+
     def start(self) -> None: ...
 
     def wait(self, _timeout_s: float) -> None: ...

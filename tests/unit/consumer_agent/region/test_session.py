@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 from confluent_kafka import Consumer
 
 from consumer_agent.region import ForcedRegion, session
+from consumer_agent.region.classic_source import ClassicSource
 from consumer_agent.region.session import LOST, MAX_WAIT_S, RegionSession
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.calls import Get, Lost, Refusal, Refused
@@ -100,3 +103,25 @@ def test_after_its_end_a_session_is_not_fresh_and_has_no_order() -> None:
     member._handle(Lost())
     found: tuple[object, ...] = member.is_fresh, member.order, member.session_id, member.ends
     assert found == (False, None, None, 1)
+
+
+def lose(regions: list[ForcedRegion]) -> None:
+    regions.clear()
+    gc.collect()
+
+
+def test_a_region_that_is_dropped_ends_its_session_and_its_event_thread() -> None:
+    """In `Rounds`, set no finalizer: the member stays registered for the process's life, and voids each checkpoint."""
+    client = Consumer(
+        {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": False, "log_level": 0}
+    )
+    handlers: dict[str, Any] = {"on_checkpoint": mock.Mock(), "on_reset": mock.Mock()}
+    regions = [ForcedRegion(client, ["t"], zookeeper="127.0.0.1:1", group="g", name="counts", member="m", **handlers)]
+    session, source = regions[0]._rounds._session, cast("ClassicSource", regions[0]._rounds._source)
+    session.start()
+    source._start()
+    with pytest.warns(ResourceWarning, match=r"member m of region counts was dropped without close\(\)"):
+        lose(regions)
+    for thread in (session._thread, source._thread):
+        thread.join(WITHIN_S)
+        assert not thread.is_alive
