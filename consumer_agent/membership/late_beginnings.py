@@ -84,12 +84,6 @@ class LateBeginnings:
     def __post_init__(self) -> None:
         self.beginnings, self.stored = LateAnswers(self.effects), LateAnswers(self.effects)
 
-    @property
-    def retry_at_ms(self) -> int | None:
-        """When `handle_tick` has something to do."""
-        times = (self.beginnings.retry_at_ms, self.stored.retry_at_ms)
-        return min((at for at in times if at is not None), default=None)
-
     def add(self, unanswered: Collection[TopicPartition], unread: Mapping[TopicPartition, int]) -> None:
         """Ask where partitions begin that are owned from now on, and what is stored of others.
 
@@ -107,9 +101,9 @@ class LateBeginnings:
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask Kafka again when that is due."""
-        if self.beginnings.is_due(now_ms):
+        if self.beginnings.retry_at_ms is not None and self.beginnings.is_due(now_ms):
             self.effects.add(ResolveOffsets(self.beginnings.token, frozenset(self.beginnings.asked)))
-        if self.stored.is_due(now_ms):
+        if self.stored.retry_at_ms is not None and self.stored.is_due(now_ms):
             self.stored.retry_at_ms = now_ms + KAFKA_READ_LIMIT_MS
             self.effects.add(ReadKafkaOffsets(self.stored.token, frozenset(self.stored.asked)))
 

@@ -244,7 +244,8 @@ class Member:
         if isinstance(self.work, Start):
             times.append(self.work.wake_at_ms)
         if self.departure is None:
-            times += [self.late_beginnings.retry_at_ms, self.poll_watch.wake_at_ms]
+            late = self.late_beginnings
+            times += [late.beginnings.retry_at_ms, late.stored.retry_at_ms, self.poll_watch.wake_at_ms]
         return min([time for time in times if time is not None], default=None)
 
     def _renew(self, now_ms: int) -> None:
