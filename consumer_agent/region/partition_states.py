@@ -104,6 +104,8 @@ class PartitionStates:
         held = set(self._processed)
         if data is None:
             begins: Mapping[TopicPartition, int] = self._consumer.beginning_offsets(held, timeout_s=timeout_s)
+            anew = held & begins.keys() & self._restored.keys()
+            self._begins |= {tp: (self._restored[tp], begins[tp]) for tp in anew}  # where a state without a copy begins
             self._restore(dict.fromkeys(held), begins)
             return
         offsets = {tp: at for tp, at in documents.decode_merge(data).offsets.items() if tp in held}

@@ -383,9 +383,9 @@ class RecordBuffer:
             held.emitting = held.held_back = False
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept no more commits of these stopped partitions: `on_revoke` is over."""
+        """Accept no more commits of these stopped partitions: `on_revoke` is over. Others were resumed meanwhile."""
         for _partition, held in self._held(partitions):
-            held.let_go = True
+            held.let_go = not held.emitting
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Emit stopped partitions again, from the application's positions."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -111,3 +114,117 @@ def test_no_record_is_lost_if_on_revoke_was_interrupted_and_the_move_cancelled(a
         setting.told_to_iterate = not is_interrupted  # its iterator has ended
         while len(setting.state) < COUNT:
             setting.process_next()
+
+
+class KeptSetting(MovedSetting):
+    """The same, with commits, and copies that are deleted once they are retired."""
+
+    committed: int | None = None
+    is_cancelled_before = is_resumed_late = is_resume_due = False
+
+    def made(self, **settings: Any) -> Consumer:
+        consumer = super().made(**settings)
+        own: Any = self.region._own
+        own._handlers = replace(own._handlers, retire=self.retire)
+        return consumer
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        for offset in (checkpoint.offsets or {}).values():
+            for former in [at for at in self.copies if at is not None and at < (offset or 0)]:
+                del self.copies[former]
+
+    def begin_move(self) -> None:
+        super().begin_move()
+        if self.is_cancelled_before:
+            super().cancel_move()
+
+    def cancel_move(self) -> None:
+        """Tell the application before the partition is returned again, as the machine does."""
+        if not self.is_cancelled_before:
+            self.shared.tell(Tell.ASSIGNED, [PARTITION])
+            self.is_resume_due = True
+            if not self.is_resumed_late:
+                self.resume()
+
+    def resume(self) -> None:
+        if self.is_resume_due:
+            self.is_resume_due = False
+            self.shared.resume([PARTITION])
+            self.fetcher.change(self.shared.buffer.fetched)
+
+    def _wait(self, changes: int, timeout_s: float | None) -> None:
+        uninterrupted(self.resume)
+        super()._wait(changes, timeout_s)
+
+    def _machine(self, event: Event) -> None:
+        if isinstance(event, CommitRequested):
+            self.committed = uninterrupted(self.finished)
+        if isinstance(event, StoredRequested):
+            self.shared.answer(event.token, {PARTITION: self.committed}, None)
+        else:
+            super()._machine(event)
+
+    def finished(self) -> int:
+        return self.shared.positions()[PARTITION].finished
+
+    def check_copies(self) -> None:
+        """Whoever owns the partition next finds the copy that belongs to the offset where it begins."""
+        for offset in (self.finished(), self.committed):
+            assert offset in {0, None} or self.copies[offset] == list(range(offset or 0))
+
+
+def one_batch(setting: KeptSetting) -> None:
+    setting.process_next()
+
+
+def a_copy(setting: KeptSetting) -> None:
+    setting.process_next()
+    setting.region.checkpoint()
+
+
+def a_batch_behind_a_copy(setting: KeptSetting) -> None:
+    a_copy(setting)
+    setting.process_next()
+
+
+def a_reset(setting: KeptSetting) -> None:
+    """The partition began in the middle of what Kafka has, and nothing is stored."""
+    setting.shared.buffer.seek({PARTITION: 5}, is_finished=True)
+    setting.region._own._begins[PARTITION] = (1, 5)  # type: ignore[union-attr]
+    with mock.patch.object(setting.consumer, "beginning_offsets", return_value={PARTITION: 0}):
+        setting.region.reset(None)
+    setting.process_next()
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("when", ["before", "after", "and resumed late"])
+@pytest.mark.parametrize("again_after", [0, 20])
+@pytest.mark.parametrize("prepare", [one_batch, a_copy, a_batch_behind_a_copy, a_reset])
+def test_a_state_goes_on_with_its_copy_if_on_revoke_was_interrupted_and_the_move_cancelled(
+    prepare: Callable[[KeptSetting], None], again_after: int, when: str, stride: int
+) -> None:
+    """In `PartitionStates._behind`, take the position for where the state is; in `reset`, keep where it began."""
+
+    def begin(setting: Any) -> None:
+        setting.is_cancelled_before, setting.is_resumed_late = when == "before", when == "and resumed late"
+        prepare(setting)
+        setting.in_own_thread(setting.fetcher_round)
+        setting.begin_move()
+
+    for setting, result, is_interrupted in interrupted_at_each_point(
+        lambda one: one.next_batch(),  # type: ignore[attr-defined]
+        begin,
+        again_after,
+        kind=KeptSetting,
+        stride=stride,
+    ):
+        assert isinstance(setting, KeptSetting)
+        setting.state += [record.offset for record in cast("Batch | None", result) or ()]
+        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+        setting.check_copies()
+        while len(setting.state) < COUNT:
+            setting.process_next()
+            setting.check_copies()
+        setting.region.checkpoint()
+        assert setting.committed == COUNT
+        setting.check_copies()

@@ -57,6 +57,30 @@ def test_records_are_returned_only_while_the_lease_is_valid() -> None:
     assert take(shared) == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.parametrize("how", ["resumed", "started again", "stopped"])
+def test_what_was_kept_or_came_back_while_on_revoke_ran_may_be_committed(how: str) -> None:
+    """In `RecordBuffer.let_go`, let go of it: commits would fail until it moves the next time."""
+    shared = with_records(Clock())
+    shared.tell(Tell.ASSIGNED, [P0])
+    notices(shared)
+    shared.stop([P0])
+    shared.tell(Tell.REVOKE, [P0], 7)
+    with shared.lock:
+        revoke = shared.next_notice()
+    assert revoke is not None
+    if how == "resumed":
+        shared.resume([P0])
+    elif how == "started again":
+        shared.forget([P0])
+        shared.admit(P0, 4, 10)
+    shared.called_back(revoke)
+    if how == "stopped":
+        with pytest.raises(CommitFailedError, match="t/0 no longer belongs to this consumer"):
+            shared.begin_commit(1, {P0: Finished(10)}, by_notice=False)
+    else:
+        shared.begin_commit(1, {P0: Finished(10)}, by_notice=False)
+
+
 def test_only_a_lease_that_had_lapsed_or_becomes_shorter_wakes_the_application() -> None:
     """In `emit_until`, notify always: a renewal would wake each idle application; or never."""
     clock = Clock()
