@@ -378,8 +378,9 @@ def large_answers(connect: Open, monkeypatch: pytest.MonkeyPatch) -> list[Wire]:
         wire.desk.room = wires[0].desk.room
         monkeypatch.setattr(wire.desk, "answer", lambda *_, **_more: bytes(8 << 20))
         wire.send(KEYS["Heartbeat"], 3, BEAT)
-        while not wire.desk.room._used:
-            gevent.sleep(0)
+        with gevent.Timeout(WAIT_S):
+            while not wire.desk.room._used:
+                gevent.sleep(0)
     return wires
 
 
