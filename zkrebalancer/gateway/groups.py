@@ -17,17 +17,18 @@ import gevent
 from gevent.event import Event
 
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.buckets import Buckets, Claim
+from zkrebalancer.gateway.buckets import CLAIM_AGAIN, Buckets, Claim
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.nodes import node_name, node_path
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
-from zkrebalancer.gateway.session import Session
+from zkrebalancer.gateway.session import CallRefusedError, Session
 from zkrebalancer.group_protocol import effects
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
     BucketLost,
+    BucketRefused,
     Failed,
     GroupLoaded,
     Received,
@@ -52,6 +53,7 @@ from zkrebalancer.group_protocol.requests import (
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.protocol.calls import Check
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
@@ -90,6 +92,9 @@ class Groups:
         self._agents = agents
         self._claims: dict[int, Claim] = {}
         self._claiming: set[int] = set()
+        self._refused: dict[int, str] = {}  # of these, those that ZooKeeper refuses, and how
+        self._claim_pauses = Pauses()
+        self._complaints = Complaints()
         self._wanted: set[int] = set()
         self._is_placed = False  # whether `_wanted` is up to date
         self._events: deque[effects.Event] = deque()
@@ -272,21 +277,38 @@ class Groups:
 
         try:
             while is_wanted():
+                pause_s = CLAIM_RETRY_S
                 try:
                     claim = self._buckets.claim(bucket, number)
                     groups = {} if claim is None else self._buckets.read_all(claim)
                 except ZooKeeperUnavailableError as error:
-                    self._metrics.errors["zookeeper"] += 1
-                    _log.warning("bucket %d is not served yet: %s", bucket, error)
+                    pause_s = self._claim_failed(bucket, error)
                 else:
                     if claim is not None and is_wanted():
                         self._begin(claim, groups)
                         return
+                until_us = clock.steady_us() + int(pause_s * 1e6)
                 gevent.sleep(CLAIM_RETRY_S)
+                while is_wanted() and clock.steady_us() < until_us:
+                    gevent.sleep(CLAIM_RETRY_S)
             self.step(BucketLost(bucket))
             self._when_lost()  # `serve` then gives up what is no longer wanted, and claims what is wanted again
         finally:
             self._claiming.discard(bucket)
+            self._refused.pop(bucket, None)
+
+    def _claim_failed(self, bucket: int, error: ZooKeeperUnavailableError) -> float:
+        """Note why a bucket is not served yet; return how long to wait. Others do not wait for one that is refused."""
+        self._metrics.errors["zookeeper"] += 1
+        now_s = now_ms() / 1_000
+        text = self._complaints.text(str(bucket), str(error), now_s)
+        if text is not None:
+            _log.warning("bucket %d is not served yet: %s", bucket, text)
+        if not isinstance(error, CallRefusedError) or error.refusal in CLAIM_AGAIN:
+            return CLAIM_RETRY_S
+        self._refused[bucket] = str(error)
+        self.step(BucketRefused(bucket))
+        return self._claim_pauses.after_failure(str(bucket), now_s)
 
     def _begin(self, claim: Claim, groups: Mapping[str, StoredContent]) -> None:
         """Serve a bucket whose groups were read."""
@@ -319,8 +341,15 @@ class Groups:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every bucket that this gateway should serve is served."""
-        return self._is_placed and not self._claiming
+        """Whether every bucket that this gateway should serve is served, as far as ZooKeeper lets it."""
+        return self._is_placed and self._claiming <= self._refused.keys()
+
+    def refusals(self) -> list[str]:
+        """Return why buckets are not served that ZooKeeper refuses: one of them, and how many others there are."""
+        for bucket, why in self._refused.items():
+            others = f", and {len(self._refused) - 1} more" if len(self._refused) > 1 else ""
+            return [f"bucket {bucket} is not served: {why}{others}"]
+        return []
 
     @property
     def names(self) -> Collection[str]:

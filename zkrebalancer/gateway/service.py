@@ -366,6 +366,10 @@ class Gateway:
     # ---- health and metrics
 
     def _faults(self) -> list[str]:
+        return [*self._reasons_to_wait(), *self._groups.refusals()]
+
+    def _reasons_to_wait(self) -> list[str]:
+        """Return the faults that concern more than some buckets."""
         found = []
         if not self._session.has_lease:
             found.append("ZooKeeper does not answer")
@@ -392,7 +396,8 @@ class Gateway:
             self._vitals.looped()
             faults = self._faults()
             status = "; ".join(faults) or f"{self._groups.group_count} groups, {self.metrics.connections} clients"
-            self._vitals.report(is_ready=not faults, status=status)
+            # systemd would end a gateway that is not ready in time, and what it serves with it.
+            self._vitals.report(is_ready=not self._reasons_to_wait(), status=status)
 
     def _present(self) -> Present:
         gauges = {

@@ -60,6 +60,13 @@ class GroupLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketRefused:
+    """The groups of a bucket that is being read cannot be, for as long as a node may not be used: lists omit them."""
+
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
 class BucketLost:
     """Another gateway serves this bucket now, or may; this one no longer answers for its groups."""
 
@@ -91,7 +98,8 @@ class Tick:
     """A timer may be due (`Machine.next_deadline_ms`)."""
 
 
-Event = Received | Stored | BucketLoading | BucketLoaded | GroupLoaded | BucketLost | TopicsRead | Targeted | Tick
+OfBucket = BucketLoading | BucketLoaded | BucketRefused | BucketLost
+Event = Received | Stored | OfBucket | GroupLoaded | TopicsRead | Targeted | Tick
 
 
 @dataclass(frozen=True, slots=True)

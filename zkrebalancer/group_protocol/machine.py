@@ -27,6 +27,7 @@ from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
     BucketLost,
+    BucketRefused,
     Effect,
     Event,
     GroupLoaded,
@@ -78,6 +79,7 @@ class Machine:
         self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings))
         self._groups: dict[str, AnyGroup] = {}
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
+        self._refused: set[int] = set()  # of these: those that cannot be loaded for now
         self._failed: set[str] = set()  # groups that are not served until they are read again
         self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> callback
         self._event: Event | None = None  # the event being handled
@@ -94,6 +96,8 @@ class Machine:
                 self._scheduler.stored(event.write_id, event.error_code)
             case BucketLoading():
                 self._loaded[event.bucket] = False
+            case BucketRefused():
+                self._refused.add(event.bucket)
             case BucketLoaded():
                 self._load(event)
             case GroupLoaded():
@@ -178,6 +182,7 @@ class Machine:
 
     def _lose(self, bucket: int) -> None:
         self._loaded.pop(bucket, None)
+        self._refused.discard(bucket)
         for group_id in [name for name in self._groups if bucket_of(name) == bucket]:
             group = self._groups.pop(group_id)
             self._contain(group_id, functools.partial(group.close, ErrorCode.NOT_COORDINATOR))
@@ -374,7 +379,7 @@ class Machine:
         return DescribedConsumerGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, f"Group {group_id} not found.")
 
     def _list(self, request: ListGroupsRequest) -> ListGroupsAnswer:
-        if not all(self._loaded.values()):
+        if any(not is_loaded and bucket not in self._refused for bucket, is_loaded in self._loaded.items()):
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         groups = (one for one in self._of_each(listed) if request.selects(one.group_state, one.group_type))
         return ListGroupsAnswer(ErrorCode.NONE, tuple(groups))
