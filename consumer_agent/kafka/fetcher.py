@@ -77,7 +77,7 @@ class Fetcher:
         self._is_replacement = False
         self._stopping = self._is_client_closed = False
         self._waiting = self._is_flowing = False  # the latter: the last round was full
-        self._drawing = False  # the application's thread is in a call of the client
+        self.is_drawing = False  # the application's thread is in a call of the client
         self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that returned
         self._stalls = StallDetector()
@@ -148,13 +148,13 @@ class Fetcher:
         drawn, is_due = set[fields.TopicPartition](), False
         try:
             if self._in_client.acquire(blocking=False):
-                self._drawing = True
+                self.is_drawing = True
                 with collector_paused() if max_records > MAX_ROUND_RECORDS else nullcontext():
                     is_drained = self._draw_rounds(max_records, drawn, are_awaited)
                 is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
-                self._drawing = False
+                self.is_drawing = False
         except BaseException:  # such as Ctrl-C
-            self._drawing, self._shared.is_interrupted = False, True  # what the client has handed over may be lost
+            self.is_drawing, self._shared.is_interrupted = False, True  # what the client has handed over may be lost
             self._fetch_again()
             raise
         finally:
@@ -194,7 +194,7 @@ class Fetcher:
     @property
     def progress(self) -> int | None:
         """A number that changes whenever a call of librdkafka returns; None while there is nothing to do."""
-        return None if self._waiting and not self._drawing else self._steps
+        return None if self._waiting and not self.is_drawing else self._steps
 
     def take_over(self, stuck: Fetcher) -> None:
         """Replace a fetcher that hangs, before `start`; what the old one still fetches is ignored."""

@@ -162,6 +162,10 @@ class WatchedFetcher:
             if self._stopped:
                 fetcher.discard()
                 return
-            fetcher.take_over(self.current)
+            former = self.current
+            fetcher.take_over(former)
             self.current = fetcher
+            if former.is_drawing:  # it may be the application's thread that hangs
+                with self._shared.lock:
+                    self._shared.presence.begin_hang(lambda: former.is_drawing)
         fetcher.start()

@@ -16,6 +16,7 @@ class Presence:
         self._now_ms = now_ms
         self._away_since_ms: int | None = None  # None: the application polls, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
+        self._hanging: list[tuple[int, Callable[[], bool]]] = []  # since when, and whether it still does
         self._longest_ms = 0
         self.looped_ms: int | None = None  # when the machine thread moved last; None: it does not run
 
@@ -37,16 +38,22 @@ class Presence:
         """Note that the handler has returned."""
         self._came_back(self._working_since_ms.pop(thread))
 
+    def begin_hang(self, hangs: Callable[[], bool]) -> None:
+        """Note that a thread of the application does not return from a call of ours, as long as `hangs` says so."""
+        self._hanging = [one for one in self._hanging if one[1]()]
+        self._hanging.append((self._now_ms(), hangs))
+
     @property
     def is_working(self) -> bool:
-        """Whether a handler has records."""
-        return bool(self._working_since_ms)
+        """Whether a handler has records, or a thread hangs."""
+        return bool(self._working_since_ms) or any(hangs() for _since_ms, hangs in self._hanging)
 
     @property
     def away_since_ms(self) -> int | None:
-        """Since when the application, or its slowest handler, has been away."""
+        """Since when the application, or its slowest handler, has been away, or hangs in a call of Kafka's client."""
         own = [] if self._away_since_ms is None else [self._away_since_ms]
-        return min([*own, *self._working_since_ms.values()], default=None)
+        hanging = [since_ms for since_ms, hangs in self._hanging if hangs()]
+        return min([*own, *hanging, *self._working_since_ms.values()], default=None)
 
     def metrics(self) -> dict[str, float]:
         """Return how long the application has been away, the longest time so far, and the machine thread's."""
