@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import math
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -23,6 +22,7 @@ from consumer_agent.runtime import question_steps as questions
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Turn, Wait
+from consumer_agent.runtime.threads import while_in_use
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_TURN_S = 0.005  # how long polls that always find records may run before other tasks do
@@ -209,25 +209,13 @@ class AsyncConsumer(ConsumerBase):
             self._changed = asyncio.Event()
             self._loop = loop
         if before is None:
-            self._frontend.listeners.append(_while_in_use(self._wake))
+            self._frontend.listeners.append(while_in_use(self._wake))
 
     def _wake(self) -> None:
         """Wake the task, from any thread."""
         if self._loop is not None and not self._changed.is_set():
             with suppress(RuntimeError):  # the loop was closed before the consumer
                 self._loop.call_soon_threadsafe(self._changed.set)
-
-
-def _while_in_use(method: Callable[[], object]) -> Callable[[], object]:
-    """Return a function that does not keep the method's object: the engine's threads may not refer to a consumer."""
-    known = weakref.WeakMethod(method)
-
-    def call() -> None:
-        found = known()
-        if found is not None:
-            found()
-
-    return call
 
 
 async def _in_a_thread(call: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ a consumer that the application drops without `close`, and its engine ends.
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import time
@@ -22,7 +23,7 @@ from consumer_agent.kafka.elsewhere import LookAtKafka
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.kafka_config import TOKEN
+from consumer_agent.kafka_config import EVENTS, TOKEN
 from consumer_agent.membership.events import Abandoned, Resubscribed
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
@@ -30,7 +31,7 @@ from consumer_agent.membership.state_machine import MachineSettings, StateMachin
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
-from consumer_agent.runtime.threads import get_ident
+from consumer_agent.runtime.threads import get_ident, while_in_use
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.registration import Registration
@@ -60,7 +61,7 @@ class Engine:
 
         """
         self._process = os.getpid()
-        self._config = config
+        self._config = config = _detached(config)
         self._telemetry = telemetry
         storage = Storage(config.offsets_storage)
         if config.events_directory is not None:
@@ -134,6 +135,17 @@ class Engine:
             self.machine_thread.dropped = how
             text = f"a consumer {how}: it leaves its group now, and its callbacks are not called"
             warnings.warn(text, ResourceWarning, stacklevel=1)
+
+
+def _detached(config: ConsumerConfig) -> ConsumerConfig:
+    """Return what the threads need: the application's functions may be methods of an object that has the consumer."""
+    own = copy.copy(config)
+    given = config.kafka_config
+    events = {name: while_in_use(given[name]) for name in EVENTS if name in given}  # type: ignore[arg-type]
+    functions = dict.fromkeys(("key_deserializer", "value_deserializer", "on_deserialization_error"))
+    for name, value in {**functions, "kafka_config": {**given, **events}}.items():
+        object.__setattr__(own, name, value)
+    return own
 
 
 def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:

@@ -7,11 +7,13 @@ greenlet waits, other greenlets of its thread run.
 from __future__ import annotations
 
 import _thread
+import inspect
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -62,6 +64,20 @@ def _code_of(handler: object) -> CodeType | None:
     handler = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", handler)  # noqa: B004
     code = getattr(getattr(handler, "__func__", handler), "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+def while_in_use(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls this one as long as others use it: a thread that runs keeps what it refers to."""
+    try:
+        known = weakref.WeakMethod(function) if inspect.ismethod(function) else weakref.ref(function)
+    except TypeError:  # an object that cannot be referred to in that way
+        return function
+
+    def call(*given: object) -> object:
+        found = known()
+        return None if found is None else found(*given)
+
+    return call
 
 
 class Condition:

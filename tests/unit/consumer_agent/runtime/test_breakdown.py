@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import gevent
@@ -291,10 +292,31 @@ def dropped_async_consumer() -> MachineThread:
     return asyncio.run(poll())
 
 
+class Service:
+    """Has a consumer whose functions are its own methods."""
+
+    def __init__(self) -> None:
+        own: dict[str, Any] = {"kafka_config": {"error_cb": self.note}, "value_deserializer": self.note}
+        self.consumer = Consumer(
+            zookeeper=NOBODY, bootstrap=NOBODY, group="g", on_deserialization_error=self.note, **own
+        )
+
+    def note(self, *_: object) -> None: ...
+
+
+def dropped_with_its_service() -> MachineThread:
+    service = Service()
+    service.consumer.subscribe(["orders"])
+    service.consumer.poll(0.0)
+    assert service.consumer._frontend.machine_thread is not None
+    return service.consumer._frontend.machine_thread
+
+
 DROPPED = {
     "at once": partial(dropped_consumer, in_cycle=False),
     "in a cycle": partial(dropped_consumer, in_cycle=True),
     "of a task": dropped_async_consumer,
+    "with its functions": dropped_with_its_service,
 }
 
 
