@@ -123,9 +123,22 @@ class Child:
         """Kill the child with all processes that it started, which may outlive it."""
         with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._reap()
         self._stdin.close()
         self._stdout.close()
+
+    def _reap(self) -> None:
+        """Wait for the end of the killed child.
+
+        `Popen.wait` would wait for ever for a lock that a signal's exception within `Popen.poll` has left.
+        """
+        process = self._process
+        if process.returncode is None:
+            try:
+                _pid, status = os.waitpid(process.pid, 0)
+            except ChildProcessError:  # that exception came before its status was noted
+                status = 0
+            process.returncode = os.waitstatus_to_exitcode(status)
 
     def _write(self) -> None:
         try:

@@ -114,7 +114,14 @@ class Sidecar:
                 consumer.close(self._settings.drain_timeout_ms / 1_000 + CLOSE_TIMEOUT_S)
             self._left_behind += self._ledger.given_count
         finally:
-            self._end()
+            try:
+                self._end()
+            finally:  # also if a signal's exception comes before that has begun
+                try:
+                    self._kill()
+                finally:
+                    if self._letters is not None:
+                        self._letters.close()
         if self._left_behind:
             raise StoppedInFlightError(
                 f"stopped before the child had acknowledged {self._left_behind} records; they will be read again"
@@ -221,18 +228,13 @@ class Sidecar:
         self._run_counts.is_child_running = False
         if self._child is not None:
             self._child.kill()
-        self._child = None  # last: `_end` kills it after an exception
+        self._child = None  # last: `run` kills it after an exception
 
     def _end(self) -> None:
         deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
-        try:
-            if self._child is not None:
-                self._child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
-                self._child = None
-        finally:
-            self._kill()
-            if self._letters is not None:
-                self._letters.close()
+        if self._child is not None:
+            self._child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
+            self._child = None
 
     # ---- callbacks of the consumer
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -245,3 +246,29 @@ def test_an_exception_leaves_no_child_and_no_record_that_was_not_acknowledged(
         if interrupt.points < at:
             break
     assert interrupted
+
+
+@OF_EACH_DESTINATION
+def test_an_exception_just_before_the_child_is_ended_leaves_no_child(
+    new: New, kind: type[SidecarSetting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = new(kind)
+
+    def interrupted() -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(setting.sidecar, "_end", interrupted)
+    with pytest.raises(Interrupted):
+        setting.run()
+    assert setting.check() == COUNT
+
+
+def test_a_child_whose_poll_was_interrupted_can_be_killed(new: New) -> None:
+    """In `Child._reap`, call `Popen.wait`: the lock that the interrupt has left is never released."""
+    setting = new(SidecarSetting)
+    setting.sidecar._start()
+    child = setting.sidecar._child
+    assert child is not None
+    with child._process._waitpid_lock:  # type: ignore[attr-defined]
+        setting.in_own_thread(child.kill)
+    assert child._process.returncode == -signal.SIGKILL
