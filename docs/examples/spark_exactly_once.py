@@ -12,7 +12,7 @@ from threading import Event
 
 from pyspark.sql import DataFrame, SparkSession
 
-from zkrebalancer.pipeline.source import ConsumerGroupSource, SparkRegion
+from zkrebalancer.pipeline.source import SparkRegion, register
 
 
 def open_database() -> sqlite3.Connection:
@@ -33,7 +33,7 @@ KEY = ("topic", "partition", "offset")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m")
 spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
-spark.dataSource.register(ConsumerGroupSource)
+register(spark)
 group, checkpoint = os.environ["GROUP"], os.environ["CHECKPOINT"]
 records = (
     spark.readStream.format("consumer_group")

@@ -20,7 +20,7 @@ from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.columns import spark_schema
 from zkrebalancer.pipeline.source.kafka import END, FIRST, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Document, Range
-from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_settings
+from zkrebalancer.pipeline.source.options import DRIVER_CORES, KAFKA_PREFIX, Options, kafka_settings
 from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -42,10 +42,10 @@ class Place:
     kafka: Mapping[str, str]
     topic: str
 
-    def reading(self) -> Options:
-        """Return the options for reading the topic with the parts of the `consumer_group` source."""
+    def reading(self, cores: int = DRIVER_CORES) -> Options:
+        """Return the options for reading the topic with the parts of the `consumer_group` source, in so many tasks."""
         agent = {"bootstrap": self.kafka["bootstrap.servers"], "group": NAME, "client_id": NAME}
-        return Options(topics=(self.topic,), agent=agent, kafka=self.kafka)
+        return Options(topics=(self.topic,), agent=agent, kafka=self.kafka, task_count=cores)
 
     def require(self) -> None:
         """Check that the topic can be read.
@@ -64,7 +64,7 @@ class Place:
 
 
 class EventTopic(DataSource):
-    """The records of a topic; its options are those of `Place.as_options`."""
+    """The records of a topic; its options are those of `Place.as_options`, and `cores` of the executors."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +78,7 @@ class EventTopic(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
         """Return the reader."""
         place = Place(kafka_settings(self.options), self.options["topic"])
-        return EventTopicReader(place.reading())
+        return EventTopicReader(place.reading(int(self.options.get("cores", DRIVER_CORES))))
 
 
 class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from tests.style.sources import ROOT
 from tests.support import spark_connector
+from zkrebalancer.pipeline.source import ConsumerGroupSource, register
 from zkrebalancer.pipeline.source.options import _OF_THE_AGENT, _OWN, DRIVER_CORES, parse
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -49,6 +54,25 @@ def test_a_query_can_do_as_much_as_its_tasks_by_default() -> None:
     assert parse({**REQUIRED, "minPartitions": "6", "capacity": "2.5"}).agent["capacity"] == 2.5
     named = parse({**REQUIRED, "instanceId": "report", "rack": "r1"}).agent
     assert (named["group_instance_id"], named["rack"]) == ("report", "r1")
+
+
+def sent(value: Any) -> Any:
+    """Return what another process gets from Spark."""
+    return cloudpickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+def test_a_registered_source_knows_the_cores_of_the_executors() -> None:
+    """In `register`, register `ConsumerGroupSource` itself: on a cluster, a query was as large as its driver's host."""
+    registered: list[type[ConsumerGroupSource]] = []
+    session = SimpleNamespace(
+        sparkContext=SimpleNamespace(defaultParallelism=DRIVER_CORES + 38),
+        dataSource=SimpleNamespace(register=registered.append),
+    )
+    register(cast("SparkSession", session))
+    source = sent(registered[0])(REQUIRED)  # as Spark's planner gets it
+    options = source.streamReader(None)._options
+    assert (options.task_count, options.agent["capacity"]) == (DRIVER_CORES + 38,) * 2
+    assert sent(source).name() == "consumer_group"
 
 
 def test_a_topic_named_twice_is_read_once() -> None:
