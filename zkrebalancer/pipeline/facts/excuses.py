@@ -20,5 +20,5 @@ def last_commits(events: DataFrame, excused: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, started_us, committed): the last commit in excused intervals."""
     commits = events.where(F.col("kind") == "committed").select(*OWNER, "offset", F.struct(*ORDER).alias("at"))
     in_time = (F.col("at.mono_us") >= F.col("started_us")) & (F.col("at.mono_us") <= F.col("excused_us"))
-    of_intervals = commits.join(F.broadcast(excused.drop("position")), list(OWNER)).where(in_time)
+    of_intervals = commits.join(excused.drop("position"), list(OWNER)).where(in_time)
     return of_intervals.groupBy(*INTERVAL).agg(F.max_by("offset", "at").alias("committed"))

@@ -41,7 +41,7 @@ def reduced(events: DataFrame, blocks: DataFrame, windows: DataFrame | None) -> 
     delivered = events.where(F.col("kind") == "delivered")
     rows = delivered.select("run", "group", "topic", "partition", "member", *ORDER, "delays_us")
     rows = rows.withColumn("step", F.lit(None).cast("bigint")) if windows is None else with_step(rows, windows)
-    return rows.join(F.broadcast(began), "run").mapInArrow(reduce, SCHEMA)
+    return rows.join(began, "run").mapInArrow(reduce, SCHEMA)
 
 
 @dataclass(slots=True)
