@@ -16,6 +16,7 @@ from zkrebalancer.gateway.rights import (
     Right,
     Rights,
 )
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.schema import apis
@@ -37,12 +38,11 @@ def answer(header: Header, content: bytes, rights: Rights, go_on: Callable[[byte
     """
     name, version = apis()[header.api_key], header.version
     request, response = f"{name}Request", f"{name}Response"
-    fields = codec.decode(request, version, content, MAX_REQUEST_ELEMENTS)
+    fields = codec.decode(request, version, content, MAX_REQUEST_ELEMENTS, pause=let_others_run)
 
     def go_on_with(some: Fields) -> Fields:
-        return codec.decode(
-            response, version, go_on(content if some is fields else codec.encode(request, version, some))
-        )
+        asked = content if some is fields else codec.encode(request, version, some, pause=let_others_run)
+        return codec.decode(response, version, go_on(asked), pause=let_others_run)
 
     if name == "ListGroups":
         found = _listed(fields, rights, go_on_with)
@@ -55,7 +55,7 @@ def answer(header: Header, content: bytes, rights: Rights, go_on: Callable[[byte
     else:
         error = _member_error(name, fields, rights)
         return codec.encode(response, version, {"error_code": error}) if error else go_on(content)
-    return codec.encode(response, version, found)
+    return codec.encode(response, version, found, pause=let_others_run)
 
 
 def _member_error(name: str, fields: Fields, rights: Rights) -> int:

@@ -7,10 +7,10 @@ import struct
 import time
 from collections.abc import Callable
 
-import gevent
 from gevent.socket import socket
 from gevent.ssl import SSLSocket
 
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 PIECE_BYTES = 256 * 1024
@@ -18,7 +18,6 @@ FIRST_PIECE_BYTES = 16 * 1024  # of a client that has not logged in: anybody may
 MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
 MAX_FRAME_BYTES = 1 << 30  # of relayed frames; brokers have their own limits
 MAX_TURN_S = 0.02  # how long a connection whose frames are always ready may run before others do
-PAUSE_S = 1e-6  # with 0, gevent would check sockets and timers only after fifty switches
 _SIZE = struct.Struct(">i")
 
 
@@ -95,7 +94,7 @@ class FrameReader:
     def _let_others_run(self) -> None:
         """Switch to other greenlets from time to time, because socket calls switch only if they have to wait."""
         if time.monotonic() >= self._turn_ends_s:
-            gevent.sleep(PAUSE_S)
+            let_others_run()
             self._turn_ends_s = time.monotonic() + MAX_TURN_S
 
 

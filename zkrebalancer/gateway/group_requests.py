@@ -16,6 +16,7 @@ from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.classic_states import ClassicState
@@ -77,7 +78,7 @@ class GroupRequests:
         """
         name = apis()[header.api_key]
         self._metrics.requests[name] += 1
-        fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS)
+        fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS, pause=let_others_run)
         if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
             answer: Fields = {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
         elif name == "ListGroups" and not self._groups.is_settled:
@@ -95,7 +96,7 @@ class GroupRequests:
                 answer = self._with_groups_that_have_offsets(fields, answer)
         else:
             answer = self._others[name](header, fields, client_host)
-        return codec.encode(f"{name}Response", header.version, answer)
+        return codec.encode(f"{name}Response", header.version, answer, pause=let_others_run)
 
     def _ask_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
         if name == "LeaveGroup":

@@ -17,6 +17,7 @@ from gevent.lock import Semaphore
 from zkrebalancer.gateway import sasl
 from zkrebalancer.gateway.dialing import CONNECT_TIMEOUT_S, Address, Dialer, LinkError, first_of, name_of
 from zkrebalancer.gateway.frames import FrameReader, framed
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.errors import FrameError
@@ -41,9 +42,9 @@ class LinkAnswer:
     content: bytes
 
     def fields(self) -> dict[str, Any]:
-        """Decode the answer; raises LinkError if it is malformed."""
+        """Decode the answer; others run in between. Raises LinkError if it is malformed."""
         try:
-            return codec.decode(f"{self.name}Response", self.version, self.content)
+            return codec.decode(f"{self.name}Response", self.version, self.content, pause=let_others_run)
         except FrameError as error:
             raise LinkError(str(error)) from None
 

@@ -20,6 +20,7 @@ from zkrebalancer.gateway.dialing import Address, LinkError
 from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
@@ -275,10 +276,21 @@ def _once(under_way: dict[K, AsyncResult[V]], key: K, ask: Callable[[], V]) -> V
 
 
 def _errors(value: Any) -> set[int]:  # noqa: ANN401  # fields of any answer
-    """Return all error codes of an answer."""
+    """Return all error codes of an answer; others run in between."""
+    found: set[int] = set()
+    _note_errors(value, found)
+    return found
+
+
+def _note_errors(value: Any, found: set[int]) -> None:  # noqa: ANN401  # as above
     if isinstance(value, dict):
-        own = {value["error_code"]} if isinstance(value.get("error_code"), int) else set()
-        return own.union(*(_errors(one) for one in value.values()))
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return set().union(*(_errors(one) for one in value))
-    return set()
+        code = value.get("error_code")
+        if isinstance(code, int):
+            found.add(code)
+        for one in value.values():
+            if isinstance(one, dict | list):
+                _note_errors(one, found)
+    else:
+        for one in in_turns(value):
+            if isinstance(one, dict):
+                _note_errors(one, found)

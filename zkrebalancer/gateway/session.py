@@ -17,6 +17,7 @@ from zkrebalancer.protocol.calls import (
     Connected,
     Lost,
     Multi,
+    ReadEach,
     Refusal,
     Refused,
     Replied,
@@ -135,6 +136,16 @@ class Session:
         answers: list[AsyncResult[Reply]] = [AsyncResult() for _ in many]
         for call, answer in zip(many, answers, strict=True):
             self.request(call, answer.set)
+        return [answer.get() or Refused(Refusal.CONNECTION_LOST) for answer in answers]
+
+    def read_each(self, reads: ReadEach) -> list[Reply]:
+        """Make reads, by few requests, and return their replies in the same order; a write may overtake them."""
+        answers: list[AsyncResult[Reply]] = [AsyncResult() for _ in reads.names]
+        first_id = self._last_id + 1
+        for answer in answers:
+            self._last_id += 1
+            self._waiting[self._last_id] = answer.set
+        self._client.request_each(first_id, reads)
         return [answer.get() or Refused(Refusal.CONNECTION_LOST) for answer in answers]
 
     def _handle(self, event: ZooKeeperEvent) -> None:

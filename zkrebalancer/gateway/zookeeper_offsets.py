@@ -7,11 +7,12 @@ gateway that no longer serves the group writes nothing.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-import gevent
 from gevent.lock import Semaphore
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
@@ -20,12 +21,12 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
 from zkrebalancer.gateway.offset_nodes import OffsetNodes
 from zkrebalancer.gateway.session import Session
+from zkrebalancer.gateway.turns import in_turns, let_others_run
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.protocol import cluster_nodes, paths, registration
 from zkrebalancer.protocol.calls import (
-    Call,
     Check,
     Children,
     Content,
@@ -35,6 +36,7 @@ from zkrebalancer.protocol.calls import (
     ListChildren,
     Multi,
     Operation,
+    ReadEach,
     Refusal,
     Refused,
     Reply,
@@ -45,7 +47,7 @@ from zkrebalancer.protocol.numbers import decimal
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 # For all groups together: renewals of the lease and writes wait behind them.
-READ_AT_ONCE = 100  # nodes of one request
+READ_AT_ONCE = 200  # nodes of one request to the gateway, by one to ZooKeeper
 ASK_AT_ONCE = 100  # single nodes that requests look at
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
@@ -108,7 +110,7 @@ class ZooKeeperOffsets:
         """See `OffsetStore`. Agents' groups count, too: their offsets are in the same nodes."""
         groups = [group for group in self._children(paths.GROUPS) if is_served(group)]
         found: list[str] = []
-        for group, reply in self._read_each(groups, lambda group: ListChildren(paths.offsets(group))):
+        for group, reply in self._read_each(groups, paths.offsets, ListChildren):
             if isinstance(reply, Children) and reply.names:
                 found.append(group)
         return found
@@ -161,11 +163,11 @@ class ZooKeeperOffsets:
             return ErrorCode.UNKNOWN_MEMBER_ID
         wanted: dict[TopicPartition, int] = {
             (topic["name"], one["partition_index"]): one["committed_offset"]
-            for topic in fields["topics"]
-            for one in topic["partitions"]
+            for topic in in_turns(fields["topics"])
+            for one in in_turns(topic["partitions"])
         }
         errors: dict[TopicPartition, ErrorCode] = {}
-        for partition, offset in wanted.items():
+        for partition, offset in in_turns(wanted.items()):
             if not paths.is_legal_topic(partition[0]):
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif not 0 <= offset <= cluster_nodes.MAX_COUNTER:
@@ -178,13 +180,14 @@ class ZooKeeperOffsets:
             if not 0 <= number < counts.get(topic, 0):
                 errors[topic, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self._look_for_topics(group, book, {one[0] for one in new if one not in errors})
-        left = {partition: offset for partition, offset in wanted.items() if partition not in errors}
+        left = deque(sorted(partition for partition in wanted if partition not in errors))
         while left:
+            some = {partition: wanted[partition] for partition in islice(left, MAX_OPERATIONS)}
             beside = [*self._beside(group), *(Create(path) for path in _nodes_above(group))]
-            chunk = book.first_chunk(left, self._session.request_limit, beside)
+            chunk = book.first_chunk(some, self._session.request_limit, beside)
             self._write(group, book, chunk)
-            for partition in chunk:
-                del left[partition]
+            for _written in chunk:
+                left.popleft()
         return {"topics": _answered(fields, errors)}
 
     def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
@@ -195,7 +198,7 @@ class ZooKeeperOffsets:
 
     def _look_for_topics(self, group: str, book: OffsetBook, topics: Iterable[str]) -> None:
         """Find out which of these have no node; the brokers know them all, so that made-up ones are not remembered."""
-        for topic, reply in self._read_each(sorted(topics), lambda topic: Get(paths.offsets(group, topic))):
+        for topic, reply in self._read_each(sorted(topics), partial(paths.offsets, group)):
             if isinstance(reply, Refused):
                 book.missing_topics.add(topic)  # if it exists, the first transaction finds out
 
@@ -223,23 +226,26 @@ class ZooKeeperOffsets:
 
     # ---- reads
 
-    def _read_each(self, keys: Sequence[_Key], call_of: Callable[[_Key], Call]) -> Iterator[tuple[_Key, Reply]]:
-        """Read a node for each of these keys, however many they are; other groups have their turns in between."""
+    def _read_each(
+        self, keys: Sequence[_Key], path_of: Callable[[_Key], str], kind: type[Get | ListChildren] = Get
+    ) -> Iterator[tuple[_Key, Reply]]:
+        """Read a node below GROUPS for each of these keys, however many; other groups have their turns in between."""
         for at in range(0, len(keys), READ_AT_ONCE):
             some = keys[at : at + READ_AT_ONCE]
+            names = [path_of(key).removeprefix(f"{paths.GROUPS}/") for key in some]
             with self._reading:
-                replies = self._session.perform_all([call_of(key) for key in some])
-            gevent.sleep(0)  # a semaphore goes to the next one that waits only when this greenlet pauses
+                replies = self._session.read_each(ReadEach(kind, paths.GROUPS, names))
+            let_others_run()  # a semaphore goes to the next one that waits only when this greenlet pauses
             yield from zip(some, replies, strict=True)
 
     def _get_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[tuple[TopicPartition, Reply]]:
-        return self._read_each(partitions, lambda partition: Get(paths.offsets(group, *partition)))
+        return self._read_each(partitions, lambda partition: paths.offsets(group, *partition))
 
     def _ask(self, call: Get | ListChildren) -> Reply:
         """Read one node, which may be missing, however many groups do so now."""
         with self._asking:
             reply = self._session.require(call, Refusal.NO_NODE)
-        gevent.sleep(0)  # as above
+        let_others_run()  # as above
         return reply
 
     def _children(self, path: str) -> tuple[str, ...]:
@@ -250,7 +256,7 @@ class ZooKeeperOffsets:
         return [
             (topic, number)
             for topic in sorted(self._children(paths.offsets(group)))
-            for name in self._children(paths.offsets(group, topic))
+            for name in in_turns(self._children(paths.offsets(group, topic)))
             if (number := decimal(name, MAX_PARTITION)) is not None and str(number) == name
         ]
 
@@ -258,7 +264,7 @@ class ZooKeeperOffsets:
         """Return partition -> its offset, or why it cannot be read; without partitions that have none."""
         found: dict[TopicPartition, int | ErrorCode] = {}
         book = self._nodes.of(group)
-        legal = [one for one in partitions if paths.is_legal_topic(one[0]) and one[1] >= 0]
+        legal = [one for one in in_turns(partitions) if paths.is_legal_topic(one[0]) and one[1] >= 0]
         for partition, reply in self._get_offsets(group, legal):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
@@ -277,11 +283,11 @@ class ZooKeeperOffsets:
             found = self._read(group, partitions)
             partitions = [one for one in partitions if one in found]
         else:
-            asked = [(topic["name"], number) for topic in fields["topics"] for number in topic["partition_indexes"]]
-            partitions = list(dict.fromkeys(asked))
+            asked = ((topic["name"], number) for topic in fields["topics"] for number in topic["partition_indexes"])
+            partitions = list(dict.fromkeys(in_turns(asked)))
             found = self._read(group, partitions)
         topics: dict[str, list[Fields]] = {}
-        for topic, number in partitions:
+        for topic, number in in_turns(partitions):
             offset = found.get((topic, number), NO_OFFSET)
             error = offset if isinstance(offset, ErrorCode) else ErrorCode.NONE
             topics.setdefault(topic, []).append(
@@ -307,8 +313,8 @@ class ZooKeeperOffsets:
         subscribed = self._subscribed(group)
         errors: dict[TopicPartition, ErrorCode] = {}
         going: list[TopicPartition] = []
-        for topic in fields["topics"]:
-            for one in topic["partitions"]:
+        for topic in in_turns(fields["topics"]):
+            for one in in_turns(topic["partitions"]):
                 partition = topic["name"], one["partition_index"]
                 if subscribed is None or topic["name"] in subscribed:
                     errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

@@ -7,7 +7,7 @@ understood.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.kafka_protocol.readers import Budget, Reader, struct_reader
 from zkrebalancer.kafka_protocol.schema import Field, Form, Message, apis, message
-from zkrebalancer.kafka_protocol.writers import Writer, struct_writer
+from zkrebalancer.kafka_protocol.writers import Out, Writer, struct_writer
 
 API_VERSIONS = 18
 Fields = dict[str, Any]  # of a message, by name
 MAX_ELEMENTS = 1 << 30  # as many as fit into any frame
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
+Pause = Callable[[], None] | None  # what is called between elements of a long message
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Header:
     client_id: str | None
 
 
-def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEMENTS) -> Fields:
+def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEMENTS, *, pause: Pause = None) -> Fields:
     """Return the fields of a message, such as `JoinGroupRequest`; raises FrameError.
 
     `max_elements`: how many elements its arrays may have together.
     """
-    fields, end = _checked(_reader(name, version, None), content, name, max_elements)
+    fields, end = _checked(_reader(name, version, None), content, name, Budget(max_elements, pause))
     if end != len(content):
         raise FrameError(f"{name} v{version} has {len(content) - end} bytes too many")
     return fields
@@ -50,14 +51,14 @@ def decode_first(name: str, version: int, content: bytes, last: str) -> tuple[Fi
     return _checked(_reader(name, version, last), content, name)
 
 
-def encode(name: str, version: int, fields: Mapping[str, Any]) -> bytes:
+def encode(name: str, version: int, fields: Mapping[str, Any], *, pause: Pause = None) -> bytes:
     """Return a message; fields that are missing have their defaults. Raises FrameError if a value cannot be written."""
-    return _written(name, version, fields, None)
+    return _written(_writer(name, version, None), f"{name} v{version}", fields, pause)
 
 
 def encode_first(name: str, version: int, fields: Mapping[str, Any], last: str) -> bytes:
     """Return the part of a message up to the field `last`; raises FrameError."""
-    return _written(name, version, fields, last)
+    return _written(_writer(name, version, last), f"{name} v{version}", fields)
 
 
 def decode_header(content: bytes) -> tuple[Header, int]:
@@ -109,18 +110,18 @@ def _has_tagged_answer_header(api_key: int, version: int) -> bool:
     return api_key != API_VERSIONS and version in message(f"{apis()[api_key]}Response").flexible
 
 
-def _written(name: str, version: int, fields: Mapping[str, Any], last: str | None) -> bytes:
-    out = bytearray()
+def _written(writer: Writer, name: str, fields: Mapping[str, Any], pause: Pause = None) -> bytes:
+    out = Out(pause)
     try:
-        _writer(name, version, last)(out, fields)
+        writer(out, fields)
     except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
-        raise FrameError(f"{name} v{version} cannot be written: {error}") from error
+        raise FrameError(f"{name} cannot be written: {error}") from error
     return bytes(out)
 
 
-def _checked(reader: Reader, content: bytes, name: str, max_elements: int = MAX_ELEMENTS) -> tuple[Fields, int]:
+def _checked(reader: Reader, content: bytes, name: str, budget: Budget | None = None) -> tuple[Fields, int]:
     try:
-        return reader(content, 0, Budget(max_elements))
+        return reader(content, 0, budget or Budget(MAX_ELEMENTS))
     except FrameError as error:
         raise FrameError(f"{name}: {error}") from None
     except (struct.error, IndexError):

@@ -17,6 +17,7 @@ from zkrebalancer.kafka_protocol.schema import NIL_UUID, NUMBERS, Field, Form
 
 Reader = Callable[[bytes, int, "Budget"], tuple[Any, int]]
 Length = Callable[[bytes, int], tuple[int, int]]
+ELEMENTS_PER_TURN = 1_000  # that are read or written between two pauses: about 2 ms
 MAX_VARINT_SHIFT = 28  # five bytes
 _UUID_BYTES = 16
 
@@ -24,10 +25,12 @@ _UUID_BYTES = 16
 class Budget:
     """How many elements of arrays and tagged fields a message may still have; they cost far more than their bytes."""
 
-    __slots__ = ("_left", "_limit")
+    __slots__ = ("_left", "_limit", "_pause", "_since_pause")
 
-    def __init__(self, limit: int) -> None:
-        """Begin a message."""
+    def __init__(self, limit: int, pause: Callable[[], None] | None = None) -> None:
+        """Begin a message; `pause` is called from time to time."""
+        self._pause = pause
+        self._since_pause = 0
         self._limit = limit
         self._left = limit
 
@@ -36,6 +39,13 @@ class Budget:
         self._left -= count
         if self._left < 0:
             raise FrameError(f"more than {self._limit} elements")
+
+    def note_read(self) -> None:
+        """Note that an element was read."""
+        self._since_pause += 1
+        if self._since_pause >= ELEMENTS_PER_TURN and self._pause is not None:
+            self._since_pause = 0
+            self._pause()
 
 
 def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
@@ -180,6 +190,7 @@ def _array_reader(field: Field, form: Form, read_length: Length, *, nullable: bo
         for _ in range(count):
             one, at = element(buffer, at, budget)
             found.append(one)
+            budget.note_read()
         return found, at
 
     return read

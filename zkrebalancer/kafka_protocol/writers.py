@@ -1,7 +1,7 @@
 """Writers of one message in one version, composed from its definition.
 
-A writer appends a value to a bytearray. Fields that are missing in a dictionary are written as their defaults; those
-that a version does not have are left out.
+A writer appends a value to what is written so far. Fields that are missing in a dictionary are written as their
+defaults; those that a version does not have are left out.
 """
 
 from __future__ import annotations
@@ -11,16 +11,41 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zkrebalancer.kafka_protocol.errors import FrameError
-from zkrebalancer.kafka_protocol.readers import default_maker
+from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN, default_maker
 from zkrebalancer.kafka_protocol.schema import NUMBERS, Field, Form
 
-Writer = Callable[[bytearray, Any], None]
 MAX_INT16 = 0x7FFF
 _pack_int16 = struct.Struct(">h").pack
 _pack_int32 = struct.Struct(">i").pack
 
 
-def write_varint(out: bytearray, value: int) -> None:
+class Out(bytearray):
+    """What is written so far of a message."""
+
+    __slots__ = ("_pause", "_since_pause")
+
+    def __init__(self, pause: Callable[[], None] | None = None) -> None:
+        """Begin a message; `pause` is called from time to time."""
+        super().__init__()
+        self._pause = pause
+        self._since_pause = 0
+
+    def note_written(self) -> None:
+        """Note that an element of an array was written."""
+        self._since_pause += 1
+        if self._since_pause >= ELEMENTS_PER_TURN and self._pause is not None:
+            self._since_pause = 0
+            self._pause()
+
+    def apart(self) -> Out:
+        """Return the beginning of a part whose size has to be written first."""
+        return Out(self._pause)
+
+
+Writer = Callable[[Out, Any], None]
+
+
+def write_varint(out: Out, value: int) -> None:
     """Append an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -42,7 +67,7 @@ def struct_writer(fields: Sequence[Field], form: Form, *, has_tags: bool) -> Wri
         if field.is_tagged(form.version)
     )
 
-    def write(out: bytearray, fields: Mapping[str, Any]) -> None:
+    def write(out: Out, fields: Mapping[str, Any]) -> None:
         for name, writer, make_default in plain:
             writer(out, fields[name] if name in fields else make_default())
         if has_tags:
@@ -51,7 +76,7 @@ def struct_writer(fields: Sequence[Field], form: Form, *, has_tags: bool) -> Wri
                 default = make_default()
                 value = fields.get(name, default)
                 if value != default:
-                    content = bytearray()
+                    content = out.apart()
                     writer(content, value)
                     contents.append((tag, content))
             _write_tags(out, contents)
@@ -59,7 +84,7 @@ def struct_writer(fields: Sequence[Field], form: Form, *, has_tags: bool) -> Wri
     return write
 
 
-def _write_tags(out: bytearray, contents: Sequence[tuple[int, bytearray]]) -> None:
+def _write_tags(out: Out, contents: Sequence[tuple[int, bytearray]]) -> None:
     write_varint(out, len(contents))
     for tag, content in contents:
         write_varint(out, tag)
@@ -85,18 +110,18 @@ def _field_writer(field: Field, form: Form) -> Writer:
 def _number_writer(kind: str) -> Writer:
     pack = struct.Struct(f">{NUMBERS[kind]}").pack
 
-    def write(out: bytearray, value: int) -> None:
+    def write(out: Out, value: int) -> None:
         out += pack(value)
 
     return write
 
 
-def _length_writer(flexible: bool, kind: str) -> Callable[[bytearray, int], None]:
+def _length_writer(flexible: bool, kind: str) -> Callable[[Out, int], None]:
     """Return a writer of lengths; -1 stands for null."""
     if flexible:
         return lambda out, length: write_varint(out, length + 1)
 
-    def write(out: bytearray, length: int) -> None:
+    def write(out: Out, length: int) -> None:
         if kind == "int32":
             out += _pack_int32(length)
         elif length <= MAX_INT16:
@@ -107,13 +132,13 @@ def _length_writer(flexible: bool, kind: str) -> Callable[[bytearray, int], None
     return write
 
 
-def _text_writer(write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
+def _text_writer(write_length: Callable[[Out, int], None], *, nullable: bool) -> Writer:
     write_content = _bytes_writer(write_length, nullable=nullable)
     return lambda out, value: write_content(out, None if value is None else value.encode())
 
 
-def _bytes_writer(write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
-    def write(out: bytearray, value: bytes | None) -> None:
+def _bytes_writer(write_length: Callable[[Out, int], None], *, nullable: bool) -> Writer:
+    def write(out: Out, value: bytes | None) -> None:
         if value is None:
             _check_null(nullable)
             write_length(out, -1)
@@ -124,8 +149,8 @@ def _bytes_writer(write_length: Callable[[bytearray, int], None], *, nullable: b
     return write
 
 
-def _array_writer(write_one: Writer, write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
-    def write(out: bytearray, values: Sequence[Any] | None) -> None:
+def _array_writer(write_one: Writer, write_length: Callable[[Out, int], None], *, nullable: bool) -> Writer:
+    def write(out: Out, values: Sequence[Any] | None) -> None:
         if values is None:
             _check_null(nullable)
             write_length(out, -1)
@@ -133,12 +158,13 @@ def _array_writer(write_one: Writer, write_length: Callable[[bytearray, int], No
         write_length(out, len(values))
         for value in values:
             write_one(out, value)
+            out.note_written()
 
     return write
 
 
 def _nullable(writer: Writer) -> Writer:
-    def write(out: bytearray, value: Mapping[str, Any] | None) -> None:
+    def write(out: Out, value: Mapping[str, Any] | None) -> None:
         if value is None:
             out.append(0xFF)
         else:
@@ -153,5 +179,5 @@ def _check_null(nullable: bool) -> None:
         raise FrameError("null in a field that cannot be null in this version")
 
 
-def _write_uuid(out: bytearray, value: Any) -> None:  # noqa: ANN401  # a UUID
+def _write_uuid(out: Out, value: Any) -> None:  # noqa: ANN401  # a UUID
     out += value.bytes

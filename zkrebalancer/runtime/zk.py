@@ -191,8 +191,8 @@ class ZkClient:
             self._request_alone(call_id, call)
 
     def request_each(self, first_id: int, reads: calls.ReadEach) -> None:
-        """Make reads, as `request` makes each, with the ids `first_id`, `first_id` + 1, and so on."""
-        if self._usable and self._reads_together:
+        """Make reads together, with the ids `first_id`, `first_id` + 1, and so on; a write may overtake them."""
+        if self._usable:
             self._reads.add_each(first_id, reads)
             return
         for place in range(len(reads.names)):

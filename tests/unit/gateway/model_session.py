@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 from tests.support.zk_model import ZkModel
 from zkrebalancer.gateway.session import Session
-from zkrebalancer.protocol.calls import Call, Get, ListChildren, Multi, Operation, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import (
+    Call,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    ReadEach,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+)
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 
@@ -48,3 +59,6 @@ class ModelSession(Session):
     def do(self, *operations: Operation) -> None:
         """Perform a transaction."""
         self.require(Multi(operations))
+
+    def read_each(self, reads: ReadEach) -> list[Reply]:
+        return self.perform_all([reads.read(place) for place in range(len(reads.names))])

@@ -302,8 +302,8 @@ def test_topics_whose_offsets_are_deleted_are_not_compared_with_each_other(monke
     """In `_delete_offsets`, look for each topic in a list: 100,000 take a minute, and the gateway loses its session."""
     decode = codec.decode
 
-    def decoded(name: str, version: int, content: bytes, *limit: int) -> dict[str, Any]:
-        fields = decode(name, version, content, *limit)
+    def decoded(name: str, version: int, content: bytes, *limit: int, **more: Any) -> dict[str, Any]:
+        fields = decode(name, version, content, *limit, **more)
         return {**fields, "topics": [Counted(topic) for topic in fields["topics"]]}
 
     monkeypatch.setattr("zkrebalancer.gateway.group_requests.codec.decode", decoded)

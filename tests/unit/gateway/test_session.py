@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 from unittest import mock
 
 import gevent
@@ -11,13 +12,16 @@ import pytest
 from zkrebalancer.gateway.session import RENEWALS_PER_LEASE, Session
 from zkrebalancer.protocol.calls import (
     Connected,
+    Content,
     Done,
     Get,
     Lost,
+    ReadEach,
     Refusal,
     Refused,
     Replied,
     Reply,
+    Stat,
     Suspended,
     ZooKeeperEvent,
 )
@@ -145,3 +149,16 @@ def test_the_end_of_a_closed_session_is_reported_so_that_members_are_recorded_as
     session._handle(Lost())
     assert changes == [Connected(1, TIMEOUT_MS), Lost()]
     assert session.session_id == 0
+
+
+def test_nodes_that_are_read_together_come_in_their_order(clocked: Clocked) -> None:
+    """In `Session.read_each`, take replies as they come: those that were not sent when the connection broke, first."""
+    reads = ReadEach(Get, "/a", ["x", "y", "z"])
+    reading = gevent.spawn(clocked.session.read_each, reads)
+    gevent.sleep(0)
+    client = cast("mock.Mock", clocked.session._client)
+    first_id, asked = client.request_each.call_args.args
+    assert asked is reads
+    for place in (2, 0, 1):
+        clocked.session._handle(Replied(first_id + place, Content(b"%d" % place, Stat(0, 0, 0, 0))))
+    assert reading.get(timeout=10) == [Content(b"%d" % place, Stat(0, 0, 0, 0)) for place in range(3)]

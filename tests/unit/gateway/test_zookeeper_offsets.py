@@ -10,13 +10,26 @@ import gevent
 import pytest
 from gevent.event import AsyncResult
 
+from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.zookeeper_offsets import ASK_AT_ONCE, READ_AT_ONCE, ZooKeeperOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Check, Create, Delete, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import (
+    Call,
+    Check,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    ReadEach,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+)
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
 from zkrebalancer.protocol.requests import MIN_REQUEST_BYTES, RequestLimit
 
@@ -375,3 +388,37 @@ def test_a_large_request_leaves_room_for_others(request_name: str) -> None:
     assert max(session.under_way) <= READ_AT_ONCE
     assert len(fetched) == 2
     assert max(fetched) < 3 * READ_AT_ONCE
+
+
+def test_nodes_are_read_by_few_requests() -> None:
+    """In `_read_each`, read each node for itself: 100,000 take ten seconds of the gateway's time."""
+    store, asked = Store(), list[int]()
+    read_each = store.session.read_each
+
+    def noted(reads: ReadEach) -> list[Reply]:
+        asked.append(len(reads.names))
+        return read_each(reads)
+
+    store.session.read_each = noted  # type: ignore[method-assign]
+    partitions = [("orders", number) for number in range(2 * READ_AT_ONCE)]
+    assert store.commit(dict.fromkeys(partitions, 7)) == {}
+    assert asked == [READ_AT_ONCE, READ_AT_ONCE, 1], "the nodes, and that of their topic"
+    assert store.fetch(*partitions) == dict.fromkeys(partitions, 7)
+    assert asked[3:] == [READ_AT_ONCE, READ_AT_ONCE]
+
+
+def test_a_large_commit_is_not_sorted_for_each_of_its_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_commit`, give all that is left to `first_chunk`: 100,000 partitions are then sorted 200 times."""
+    store, given = Store(), list[int]()
+    first_chunk = OffsetBook.first_chunk
+
+    def noted(self: OffsetBook, offsets: Mapping[tuple[str, int], int], *rest: Any) -> dict[tuple[str, int], int]:
+        given.append(len(offsets))
+        return first_chunk(self, offsets, *rest)
+
+    monkeypatch.setattr(OffsetBook, "first_chunk", noted)
+    wanted = {("orders", number): number for number in reversed(range(1_000))}
+    assert store.commit(wanted) == {}
+    assert store.fetch() == wanted
+    assert len(given) > 2
+    assert max(given) <= MAX_OPERATIONS

@@ -128,3 +128,18 @@ def test_names_of_fields() -> None:
 
 def test_every_group_request_is_defined() -> None:
     assert {8, 9, 10, 11, 12, 13, 14, 15, 16, 28, 42, 47, 68, 69} <= set(apis())
+
+
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_a_long_message_is_written_and_read_with_pauses(is_flat: bool) -> None:
+    """In `Budget.note_read` or `Out.note_written`, count each array for itself, or never pause."""
+    partitions = [{"partition_index": number} for number in range(2_500)]
+    topics = [{"name": "t", "partitions": partitions}]
+    if not is_flat:
+        topics = [{"name": f"t{number}", "partitions": partitions[:1]} for number in range(1_250)]
+    pauses: list[int] = []
+    content = codec.encode("OffsetCommitRequest", 8, {"topics": topics}, pause=lambda: pauses.append(1))
+    assert sum(pauses) == 2
+    fields = codec.decode("OffsetCommitRequest", 8, content, pause=lambda: pauses.append(1))
+    assert sum(pauses) == 4
+    assert fields == codec.decode("OffsetCommitRequest", 8, content)
