@@ -31,7 +31,7 @@ from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import LEFT, lease_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
-from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
 
@@ -182,7 +182,7 @@ class Departures:
 
     def _list_channel(self, consumer: str, tries: int, late: PendingCommand | None) -> None:
         listing = ListChildren(paths.channel(self._view.group, consumer))
-        self._scheduler.ask(listing, self._channel_listed, consumer, tries, late)
+        self._scheduler.ask(listing, self._channel_listed, consumer, tries, late, expected=ANY)
 
     def _channel_listed(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
         """Remove everything in one transaction, which fails if the late command is acknowledged before it.
@@ -192,7 +192,7 @@ class Departures:
         record names counts as held, even if a stop that was not late is acknowledged meanwhile.
         """
         member = self._view.members.get(consumer)
-        if member is None:
+        if member is None or self._is_to_wait(reply, member, late):
             return
         if late is not None and late not in member.pending:
             self._call_off(member)
@@ -232,7 +232,23 @@ class Departures:
         operations += last
         written = [operation.path for operation in operations]
         member.leaving_with = self._really_held(member)
-        self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
+        self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late, expected=ANY)
+
+    def _is_to_wait(self, reply: Reply, member: Member, late: PendingCommand | None) -> bool:
+        """Whether ZooKeeper refuses a step of an eviction, for instance because a right is missing.
+
+        Then the eviction is repeated after a pause. Meanwhile the consumer's session may end.
+        """
+        consumer = member.consumer
+        is_refused = isinstance(reply, Refused) and reply.refusal not in RACES
+        member.is_eviction_refused = is_refused and (late is None or late in member.pending)
+        if member.is_eviction_refused:
+            at_us = self._scheduler.now.mono_us + pause_us(self._failed[consumer])
+            self._failed[consumer] += 1
+            self._scheduler.wake(("evict-refused", consumer), at_us, self._list_channel, consumer, MAX_TRIES, late)
+            self._report(facts.OutOfReach(consumer))
+            self._report(facts.OwnersInDoubt(consumer))
+        return member.is_eviction_refused
 
     def _left_behind(self, member: Member) -> set[str]:
         """Return the nodes of a member that an eviction leaves: nodes are below them, so no session will end them.
@@ -246,12 +262,15 @@ class Departures:
         """Delete as many commands as fit into one transaction; there are too many to delete with the consumer."""
         fitting = self._scheduler.fitting(inside)
         written = [delete.path for delete in inside[:fitting]]
-        self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, written, tries, late)
+        self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, written, tries, late, expected=ANY)
 
     def _channel_emptied(
         self, reply: Reply, consumer: str, written: list[str], tries: int, late: PendingCommand | None
     ) -> None:
         self._note_in_the_way(reply, consumer, written)
+        member = self._view.members.get(consumer)
+        if member is None or self._is_to_wait(reply, member, late):
+            return
         if isinstance(reply, Done) or tries > 0:
             self._list_channel(consumer, tries - isinstance(reply, Refused), late)
         else:
@@ -288,6 +307,7 @@ class Departures:
 
     def _call_off(self, member: Member) -> None:
         """End an eviction that lost the race to an acknowledgement, or to the end of the session."""
+        member.is_eviction_refused = False
         member.call_eviction_off()
         self._view.touch(member.consumer)
         self._report(facts.EvictionCalledOff(member))
@@ -345,6 +365,8 @@ class Departures:
         elif isinstance(reply, Refused):
             member.leaving_with = None
             self._report(facts.LetGo(self._view.refresh(consumer)))  # what it acknowledged that it had stopped
+            if self._is_to_wait(reply, member, late):
+                return
             self._note_in_the_way(reply, consumer, written)
             path = written[reply.index] if reply.index is not None else ""
             is_missing = reply.refusal is Refusal.NO_NODE

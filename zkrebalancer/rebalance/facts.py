@@ -5,6 +5,7 @@ Facts go one way: what was seen (membership), the outcome of what was sent (movi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -15,6 +16,9 @@ class Fact:
     """Base of the facts: something that one part found out and that may affect others."""
 
     __slots__ = ()
+
+
+Report = Callable[[Fact], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,13 @@ class Unanswered(Fact):
     consumer: str
     reason: str
     late: PendingCommand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfReach(Fact):
+    """ZooKeeper hides what a consumer answers, or refuses its eviction: for how long, nobody knows."""
+
+    consumer: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ class Group:
                 self._departures.sweep(consumer)
             case facts.Unanswered(consumer, reason, late):
                 self._departures.evict(consumer, reason, late)
+            case facts.OutOfReach(consumer):
+                self._moving.pass_over(consumer)
             case facts.EvictionCalledOff(member):
                 self._moving.limit_anew(member)
                 self.request("retry")  # plans made in the meantime have left it out
@@ -381,16 +383,8 @@ class Group:
         plan, self._moving.plan = self._moving.plan, None
         if plan is None:
             return
-        self._scheduler.emit(
-            "rebalance_finished",
-            plan.generation,
-            plan.cause.id,
-            outcome=outcome,
-            moved_count=plan.moved_count,
-            late_members=sorted(plan.late_members),
-            settled_us=self._scheduler.now.mono_us - plan.requested_us,
-            pause_us_max=plan.pause_us_max,
-        )
+        summary = plan.summary(self._scheduler.now.mono_us)
+        self._scheduler.emit("rebalance_finished", plan.generation, plan.cause.id, outcome=outcome, **summary)
         if self._carried_out is not None:
             self._history.ended(plan, self._carried_out, outcome)
 

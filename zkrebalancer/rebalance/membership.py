@@ -8,7 +8,7 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.listing import Listing
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import ANY, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
@@ -181,12 +181,22 @@ class Membership:
             self._subscriptions.replace(self._view.group, before, member.registration)
             self._report(facts.Changed("subscription-changed", consumer))
 
-    def read_owners(self, consumer: str, missing: PendingCommand | None = None) -> None:
+    def read_owners(self, consumer: str, missing: PendingCommand | None = None, tries: int = 0) -> None:
         """Read what a consumer owns: it changed, or its session ended. `missing`: see `OwnersInDoubt`."""
         owners = Get(paths.owners(self._view.group, consumer), watch=True)
-        self._scheduler.ask(owners, self._owners_read, consumer, missing)
+        self._scheduler.ask(owners, self._owners_read, consumer, missing, tries, expected=ANY)
 
-    def _owners_read(self, reply: Reply, consumer: str, missing: PendingCommand | None) -> None:
+    def _note_refused(self, member: Member, missing: PendingCommand | None, tries: int) -> None:
+        """Note that a record may not be read any more, and read it again after a pause."""
+        consumer = member.consumer
+        member.refused |= {paths.owners(self._view.group, consumer)}
+        self._view.refresh(consumer)
+        if not self._scheduler.has_timer(("owners", consumer)):
+            at_us = self._scheduler.now.mono_us + pause_us(tries)
+            self._scheduler.wake(("owners", consumer), at_us, self.read_owners, consumer, missing, tries + 1)
+        self._report(facts.OutOfReach(consumer))
+
+    def _owners_read(self, reply: Reply, consumer: str, missing: PendingCommand | None, tries: int = 0) -> None:
         member = self._view.members.get(consumer)
         if member is None:
             return
@@ -199,7 +209,9 @@ class Membership:
             if missing is not None:
                 self._report(facts.CommandGone(consumer, missing))
             self._read_refused(member)
-        elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
+        elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self._note_refused(member, missing, tries)
+        elif member.state is not MemberState.EVICTING or member.is_eviction_refused:
             if member.registered:
                 registration = Get(paths.ids(self._view.group, consumer), watch=True)
                 self._scheduler.ask(registration, self._registered_without_owners, consumer)
@@ -209,7 +221,7 @@ class Membership:
     def _registered_without_owners(self, reply: Reply, consumer: str) -> None:
         """Check for a record deleted by hand: the end of a session would have deleted the registration as well."""
         member = self._view.members.get(consumer)
-        if member is None or member.state is MemberState.EVICTING:
+        if member is None or (member.state is MemberState.EVICTING and not member.is_eviction_refused):
             return
         if isinstance(reply, Content):
             member.is_record_gone = True

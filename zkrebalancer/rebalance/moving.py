@@ -7,7 +7,7 @@ released meanwhile join the next transaction.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from zkrebalancer.protocol import command, paths
@@ -38,12 +38,7 @@ class Moving:
     """The commands of one group."""
 
     def __init__(
-        self,
-        scheduler: PartScheduler,
-        view: GroupView,
-        vacancies: Vacancies,
-        epoch: int,
-        report: Callable[[facts.Fact], None],
+        self, scheduler: PartScheduler, view: GroupView, vacancies: Vacancies, epoch: int, report: facts.Report
     ) -> None:
         """Send nothing yet."""
         self._scheduler = scheduler
@@ -139,9 +134,9 @@ class Moving:
     def _advance_later(self) -> None:
         self._scheduler.wake_soon("advance", self.go_on)
 
-    def go_on(self) -> None:
+    def go_on(self, consumers: Iterable[str] = ()) -> None:
         """Send what can be sent now, for instance what was held back."""
-        self.advance()
+        self.advance(consumers)
         self._report(facts.Advanced())
 
     def _next_command(self, plan: Plan, consumer: str) -> tuple[Command | None, int]:
@@ -187,8 +182,7 @@ class Moving:
             self._not_sent(reply, batch)
         elif isinstance(reply, Done):
             self._note_sent(reply, batch)
-        self.advance()
-        self._report(facts.Advanced())
+        self.go_on()
 
     def _note_sent(self, reply: Done, batch: Batch) -> None:
         view = self._view
@@ -262,8 +256,7 @@ class Moving:
             self._report(facts.Changed("retry"))
             return
         self._serve_all(self.plan)
-        self.advance()
-        self._report(facts.Advanced())
+        self.go_on()
 
     def _unsent(self, member: Member) -> None:
         """Forget a command that was refused or cancelled; its partitions are sent again if the plan still needs it."""
@@ -277,6 +270,14 @@ class Moving:
         """Leave a consumer out of the rest of this plan: send it nothing, and do not wait for it."""
         if self.plan is not None and self.plan.drop(consumer):
             self._serve_all(self.plan)
+
+    def pass_over(self, consumer: str) -> None:
+        """Let the others start, and set no limit: nobody knows how long ZooKeeper will refuse what shows its answer."""
+        self._late.pop(consumer, None)
+        self._scheduler.cancel_wake(("command", consumer))
+        if self.plan is not None and self.plan.pass_over(consumer):
+            self._serve_all(self.plan)
+        self.go_on()
 
     def gone(self, consumer: str) -> None:
         """Forget a consumer that is no longer a member."""
@@ -317,15 +318,14 @@ class Moving:
             self._acknowledged(member, pending.command)
         if acknowledged:
             self._answered(member)
-        elif before is None:
+        elif before is None or (member.pending and member.consumer not in self._late):
             if not self._scheduler.has_timer(("command", member.consumer)):
                 self.limit(member)  # whether it has answered could not be seen
         elif member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed", member.consumer))  # not by any command of ours
         self._given.look()
         self._report(facts.LetGo(released))
-        self.advance((member.consumer,))
-        self._report(facts.Advanced())
+        self.go_on((member.consumer,))
 
     def _acknowledged(self, member: Member, done: Command) -> None:
         plan = self.plan

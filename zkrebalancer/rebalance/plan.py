@@ -18,6 +18,7 @@ from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause, Command, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
+from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.timing import Timing
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -132,6 +133,22 @@ class Plan:
             return
         if not self.difference(consumer, member.owners.partitions):
             self.unserved.discard(consumer)
+
+    def summary(self, now_us: int) -> dict[str, EventField]:
+        """Return what the event of the plan's end says."""
+        return {
+            "moved_count": self.moved_count,
+            "late_members": sorted(self.late_members),
+            "settled_us": now_us - self.requested_us,
+            "pause_us_max": self.pause_us_max,
+        }
+
+    def pass_over(self, consumer: str) -> bool:
+        """Do not wait for a consumer's stop of everything; return whether that lifts the barrier."""
+        was_up = self.barrier_is_up
+        if self.mode == EAGER:
+            self.stopping.discard(consumer)
+        return was_up and not self.barrier_is_up
 
     def drop(self, consumer: str) -> bool:
         """Leave a consumer out of the plan; return whether that lifts the barrier."""
@@ -248,6 +265,7 @@ def make_plan(
         is_needed = is_needed or is_different
     if mode == EAGER:
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
+        plan.stopping -= {name for name, member in view.members.items() if member.refused or member.is_eviction_refused}
     plan.unserved |= plan.stopping
     plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
     if not deviations.keeps_held:

@@ -61,6 +61,7 @@ class Member:
     leaving_with: Mapping[TopicPartition, int] | None = None  # what an eviction record names that is being written
     is_refused: bool = False  # ZooKeeper has just refused a command to it
     refused_tries: int = 0  # in a row
+    is_eviction_refused: bool = False  # by ZooKeeper, at the last try
     is_registration_refused: bool = False  # it exists, but may not be read
     read_again_us: int = 0  # before that, a changed registration waits
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
@@ -113,8 +114,7 @@ class Member:
 
     def adopt(self, pending: list[PendingCommand]) -> None:
         """Adopt the commands that were found in its channel, except starts of what was never given."""
-        given = self.given
-        self.pending = pending
+        given, self.pending = self.given, pending
         if given is not None and pending:
             starts = (p.command for p in pending if isinstance(p.command, StartFetcher))
             forged = frozenset(tp for start in starts for tp in start.partitions if tp not in given)
