@@ -13,12 +13,12 @@ from tests.simulation import shards
 from tests.simulation.backups import BACKUPS
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.commands import COMMANDS
+from tests.simulation.denials import DENIALS, REFUSED_US, provoke
 from tests.simulation.invariants import ROGUE
 from tests.simulation.pairs import PAIRS
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
 from tests.simulation.refusing import Refusing
 from tests.simulation.strangers import STRANGE, Do, Target
-from tests.support.zk_model import Right
 from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, Operation, Refusal, SetContent
 from zkrebalancer.protocol.fields import write_document
@@ -31,7 +31,6 @@ REFUSALS = (
     Refusal.UNIMPLEMENTED,
     Refusal.NOT_ALLOWED,
 )
-REFUSED_US = (200_000, 8_000_000)
 JUNK = (
     b"",
     b"\xff\xfe",
@@ -66,89 +65,7 @@ def _random_target(cluster: Cluster, draw: Random) -> Target:
     return Target(group, draw.choice(list(cluster.incarnations)), draw.choice(agents) if agents else None)
 
 
-def _provoke(cluster: Cluster, draw: Random, group: str) -> None:
-    """Cause reads or writes: otherwise a refusal has no effect."""
-    if draw.random() < 0.5:
-        cluster.add_agent(group)
-    if draw.random() < 0.7:
-        for process in cluster.living_coordinators():
-            process.connection.break_off()
-
-
 # Refusals -------------------------------------------------------------------------------------------------------------
-
-
-def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, right: Right) -> None:
-    """Take a right away, and often give it back while the run goes on; no watch event tells of either."""
-    cluster.schedule.tell("FAULT", f"{identity} may not {right.value} {path}")
-    denied = cluster.ensemble.zk.denied
-    denied.add((identity, path, right))
-    _provoke(cluster, draw, group)
-    if draw.random() < 0.5:
-        cluster.schedule.after(draw.randrange(*REFUSED_US), denied.discard, (identity, path, right))
-
-
-def _deny_topic(cluster: Cluster, draw: Random, target: Target) -> None:
-    _deny(cluster, draw, target.group, "coordinator", paths.topic(target.topic), Right.READ)
-
-
-def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
-    name = target.group
-    path, right = draw.choice(
-        [
-            (paths.group(name), Right.READ),
-            (paths.generation(name), Right.READ),
-            (paths.generation(name), Right.WRITE),
-            (paths.ids(name), Right.READ),
-            (paths.owners(name), Right.READ),
-            (paths.channel(name), Right.READ),
-            (paths.channel(name), Right.DELETE),
-            (paths.offsets(name), Right.READ),
-            (paths.offsets(name), Right.CREATE),
-            (paths.static(name), Right.READ),
-            (paths.static(name), Right.CREATE),
-            (paths.static(name), Right.DELETE),
-            (paths.evicted(name), Right.READ),
-            (paths.evicted(name), Right.CREATE),
-            (paths.evicted(name), Right.DELETE),
-            (paths.offsets(name, target.topic), Right.WRITE),
-            (paths.incarnations(name, target.topic), Right.WRITE),
-            (paths.static(name, "i1"), Right.WRITE),
-            *_rights_at_a_member(cluster, target),
-        ]
-    )
-    _deny(cluster, draw, name, "coordinator", path, right)
-
-
-def _rights_at_a_member(cluster: Cluster, target: Target) -> list[tuple[str, Right]]:
-    consumer = target.agent.consumer if target.agent is not None else None
-    if consumer is None:
-        return []
-    channel = paths.channel(target.group, consumer)
-    commands = [f"{channel}/{node}" for node in cluster.ensemble.zk.children(channel)]
-    return [
-        *((path, Right.READ) for path in commands * 6),
-        (paths.ids(target.group, consumer), Right.READ),
-        (paths.owners(target.group, consumer), Right.READ),
-        (paths.channel(target.group, consumer), Right.READ),
-        *[(paths.channel(target.group, consumer), Right.CREATE)] * 6,
-        (paths.channel(target.group, consumer), Right.DELETE),
-        *[(paths.given(target.group, consumer), Right.WRITE)] * 3,
-    ]
-
-
-def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
-    name = target.group
-    path, right = draw.choice(
-        [
-            (paths.ids(name), Right.CREATE),
-            (paths.owners(name), Right.CREATE),
-            (paths.channel(name), Right.CREATE),
-            (paths.offsets(name, target.topic), Right.CREATE),
-            (paths.offsets(name, target.topic), Right.READ),
-        ]
-    )
-    _deny(cluster, draw, name, name, path, right)
 
 
 def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -162,7 +79,7 @@ def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
     cluster.schedule.tell("FAULT", f"{[kind.__name__ for kind in kinds]} below {path} are refused: {refusal.value}")
     for process in cluster.living_coordinators():
         process.connection.refusing = Refusing(kinds, path, refusal, until_us, is_whole)
-    _provoke(cluster, draw, target.group)
+    provoke(cluster, draw, target.group)
 
 
 # Other bytes ----------------------------------------------------------------------------------------------------------
@@ -184,12 +101,12 @@ def _garble_topic(cluster: Cluster, draw: Random, target: Target) -> None:
 
 def _garble_settings(cluster: Cluster, draw: Random, target: Target) -> None:
     _garble(cluster, paths.group(target.group), draw.choice(JUNK[1:-2]))
-    _provoke(cluster, draw, target.group)
+    provoke(cluster, draw, target.group)
 
 
 def _garble_generation(cluster: Cluster, draw: Random, target: Target) -> None:
     _garble(cluster, paths.generation(target.group), draw.choice(JUNK))
-    _provoke(cluster, draw, target.group)
+    provoke(cluster, draw, target.group)
 
 
 def _garble_epoch(cluster: Cluster, draw: Random, _target: Target) -> None:
@@ -204,13 +121,13 @@ def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
     else:
         cluster.write(Create(path, junk))
     cluster.add_agent(target.group, "i1")
-    _provoke(cluster, draw, target.group)
+    provoke(cluster, draw, target.group)
 
 
 def _garble_mark(cluster: Cluster, draw: Random, target: Target) -> None:
     for path in (paths.offsets(target.group, target.topic), paths.history(target.group)):
         _garble(cluster, path, draw.choice(JUNK))
-    _provoke(cluster, draw, target.group)
+    provoke(cluster, draw, target.group)
 
 
 def _garble_registration(cluster: Cluster, draw: Random, target: Target) -> None:
@@ -392,7 +309,7 @@ def _abandon_reset(cluster: Cluster, _draw: Random, target: Target) -> None:
     cluster.abandoned[target.group] = pause
 
 
-OTHERS = STRANGE | COMMANDS | BACKUPS | PAIRS
+OTHERS = STRANGE | COMMANDS | BACKUPS | DENIALS | PAIRS
 HOSTILE: dict[str, Do] = OTHERS | {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS.keys() - OTHERS.keys()}
 
 

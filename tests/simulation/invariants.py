@@ -13,7 +13,7 @@ from tests.simulation.operators import OperatorHost
 from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
-from zkrebalancer.protocol import cluster_nodes, command, history, ownership, paths, settings
+from zkrebalancer.protocol import cluster_nodes, command, history, ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Operation
 from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import NodeContentError
@@ -286,8 +286,9 @@ class TreeInvariants:
             moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp) and not self._was_away(tp[0])}
             if group.frozen and (sent.partitions is None or moving):
                 raise BrokenPromiseError("frozen", f"{key} was told to stop {moving or 'everything'}")
-            if moving and group.approve_moves_above == 0 and not group.approved_moves and not _is_fenced(sent):
-                raise BrokenPromiseError("unapproved", f"{key} was told to stop {moving}")
+            read = {tp for tp in moving if self._is_read(key[0], tp[0])}
+            if read and group.approve_moves_above == 0 and not group.approved_moves and not _is_fenced(sent):
+                raise BrokenPromiseError("unapproved", f"{key} was told to stop {read}")
         elif group.starts_paused:
             raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
         elif group.mode == settings.EAGER and not group.frozen and group.approve_moves_above is None:
@@ -302,6 +303,15 @@ class TreeInvariants:
             self.back_us[topic] = NEVER_US
         elif change.before is None and topic in self.back_us:
             self.back_us[topic] = self.ensemble.schedule.now_us
+
+    def _is_read(self, group: str, topic: str) -> bool:
+        """Whether a member may subscribe to a topic; to give up what nobody reads needs no approval."""
+        zk, path = self.ensemble.zk, paths.ids(group)
+        try:
+            known = [registration.decode(zk.nodes[f"{path}/{name}"].content) for name in zk.children(path)]
+        except NodeContentError:
+            return True
+        return any(topic in one.subscription for one in known)
 
     def _was_away(self, topic: str) -> bool:
         """Whether a list of topics may have lacked the topic because its node was deleted."""

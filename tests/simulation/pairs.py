@@ -17,6 +17,7 @@ RARE = (
     "configure",
     "close_agent",
 )
+DENIALS = ("deny_group", "deny_place")
 RARE_BESIDE_DENIALS = (
     *RARE,
     "expire_coordinator",
@@ -25,7 +26,7 @@ RARE_BESIDE_DENIALS = (
     "depose",
     "restart_zookeeper",
     "delete_channel",
-    "deny_group",
+    *DENIALS,
     "deny_agents",
     "refuse_group",
     "refuse_sync",
@@ -47,7 +48,7 @@ def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 def _deny_pair(cluster: Cluster, draw: Random, _target: Target) -> None:
     """Take the coordinator a right at a group's nodes, and cause another fault."""
-    for kind in ("deny_group", draw.choice(RARE_BESIDE_DENIALS)):
+    for kind in (draw.choice(DENIALS), draw.choice(RARE_BESIDE_DENIALS)):
         cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
 
 

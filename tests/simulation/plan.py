@@ -63,6 +63,7 @@ HOSTILE_WEIGHTS = {
     "copy_tree": 2,
     "recreate_topics": 4,
     "deny_group": 8,
+    "deny_place": 4,
     "deny_agents": 4,
     "refuse_group": 8,
     "garble_settings": 4,

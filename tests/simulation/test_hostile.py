@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation import limits
 from tests.simulation.__main__ import STORY_LINES, tell
-from tests.simulation.plan import HOSTILE_WEIGHTS, TINY_LIMITS, make_plan
+from tests.simulation.plan import HOSTILE_WEIGHTS, TINY_LIMITS, Fault, Plan, Scenario, make_plan
 from tests.simulation.run import run
 from tests.simulation.shrink import shrink
 from tests.support import examples
@@ -20,6 +20,18 @@ def test_every_promise_holds_in_a_hostile_world(seed: int) -> None:
     _result, failure = run(make_plan(seed, HOSTILE_WEIGHTS))
 
     assert failure is None, "\n".join(tell(shrink(failure), STORY_LINES))
+
+
+def test_to_give_up_what_nobody_reads_needs_no_approval() -> None:
+    """The only member unsubscribes from a topic while each move needs an approval."""
+    faults = (
+        Fault(3_557_867, "reset_offsets", 467510838),
+        Fault(4_689_579, "configure", 3482833800),
+        Fault(4_881_151, "resubscribe", 775242805),
+    )
+    _result, failure = run(Plan(100_134, Scenario.CHAOS, 2, 1, faults, is_hostile=True, limits=(("MAX_STARTS", 2),)))
+
+    assert failure is None, failure.text
 
 
 def test_a_limit_that_is_nowhere_is_an_error() -> None:

@@ -1,0 +1,134 @@
+"""Rights that are taken away in a hostile world, and often given back: no watch event tells of either."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.strangers import Do, Target
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import paths
+
+REFUSED_US = (200_000, 8_000_000)
+
+
+def provoke(cluster: Cluster, draw: Random, group: str) -> None:
+    """Cause reads or writes: otherwise a refusal has no effect."""
+    if draw.random() < 0.5:
+        cluster.add_agent(group)
+    if draw.random() < 0.7:
+        for process in cluster.living_coordinators():
+            process.connection.break_off()
+
+
+def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, right: Right) -> None:
+    """Take a right away, and often give it back while the run goes on; no watch event tells of either."""
+    cluster.schedule.tell("FAULT", f"{identity} may not {right.value} {path}")
+    denied = cluster.ensemble.zk.denied
+    denied.add((identity, path, right))
+    provoke(cluster, draw, group)
+    if draw.random() < 0.5:
+        cluster.schedule.after(draw.randrange(*REFUSED_US), denied.discard, (identity, path, right))
+
+
+def _deny_topic(cluster: Cluster, draw: Random, target: Target) -> None:
+    _deny(cluster, draw, target.group, "coordinator", paths.topic(target.topic), Right.READ)
+
+
+def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
+    name = target.group
+    path, right = draw.choice(
+        [
+            (paths.group(name), Right.READ),
+            (paths.generation(name), Right.READ),
+            (paths.generation(name), Right.WRITE),
+            (paths.ids(name), Right.READ),
+            (paths.owners(name), Right.READ),
+            (paths.channel(name), Right.READ),
+            (paths.channel(name), Right.DELETE),
+            (paths.offsets(name), Right.READ),
+            (paths.offsets(name), Right.CREATE),
+            (paths.static(name), Right.READ),
+            (paths.static(name), Right.CREATE),
+            (paths.static(name), Right.DELETE),
+            (paths.evicted(name), Right.READ),
+            (paths.evicted(name), Right.CREATE),
+            (paths.evicted(name), Right.DELETE),
+            (paths.offsets(name, target.topic), Right.WRITE),
+            (paths.incarnations(name, target.topic), Right.WRITE),
+            (paths.static(name, "i1"), Right.WRITE),
+            *_rights_at_a_member(cluster, target),
+        ]
+    )
+    _deny(cluster, draw, name, "coordinator", path, right)
+
+
+def _rights_at_a_member(cluster: Cluster, target: Target) -> list[tuple[str, Right]]:
+    consumer = target.agent.consumer if target.agent is not None else None
+    if consumer is None:
+        return []
+    channel = paths.channel(target.group, consumer)
+    commands = [f"{channel}/{node}" for node in cluster.ensemble.zk.children(channel)]
+    return [
+        *((path, Right.READ) for path in commands * 6),
+        (paths.ids(target.group, consumer), Right.READ),
+        (paths.owners(target.group, consumer), Right.READ),
+        (paths.channel(target.group, consumer), Right.READ),
+        *[(paths.channel(target.group, consumer), Right.CREATE)] * 6,
+        (paths.channel(target.group, consumer), Right.DELETE),
+        *[(paths.given(target.group, consumer), Right.WRITE)] * 3,
+    ]
+
+
+def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
+    name = target.group
+    path, right = draw.choice(
+        [
+            (paths.ids(name), Right.CREATE),
+            (paths.owners(name), Right.CREATE),
+            (paths.channel(name), Right.CREATE),
+            (paths.offsets(name, target.topic), Right.CREATE),
+            (paths.offsets(name, target.topic), Right.READ),
+        ]
+    )
+    _deny(cluster, draw, name, name, path, right)
+
+
+def _deny_place(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Deny what `deny_group` leaves out: nodes of which a group may do without."""
+    name, topic = target.group, target.topic
+    consumer = target.agent.consumer if target.agent is not None else None
+    path, right = draw.choice(
+        [
+            (paths.group(name), Right.WRITE),
+            (paths.group(name), Right.CREATE),
+            (paths.group(name), Right.DELETE),
+            *((path, right) for path in _places(name) for right in Right),
+            (paths.given(name, consumer or "gone"), Right.READ),
+            (paths.incarnations(name, topic), Right.READ),
+            (paths.offsets(name, topic), Right.READ),
+            (paths.offsets(name, topic), Right.DELETE),
+            (paths.static(name, "i1"), Right.READ),
+        ]
+    )
+    _deny(cluster, draw, name, "coordinator", path, right)
+
+
+def _places(group: str) -> list[str]:
+    return [
+        paths.given(group),
+        paths.incarnations(group),
+        paths.history(group),
+        paths.quarantine(group),
+        paths.deleted_offsets(group),
+        paths.lives(group),
+        paths.served(group),
+    ]
+
+
+DENIALS: dict[str, Do] = {
+    "deny_topic": _deny_topic,
+    "deny_group": _deny_group,
+    "deny_place": _deny_place,
+    "deny_agents": _deny_agents,
+}
