@@ -34,7 +34,7 @@ from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
-from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
+from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Round, Settings
 from zkrebalancer.region.leader import Decision, Next, Seen, decide, made_anew
 from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
 from zkrebalancer.region.merge import Answers, ContradictionError
@@ -63,6 +63,10 @@ class Region:
         self._writes = RegionWrites(scheduler, view)
         self._tries = 0  # to write an order, in a row
         self._staying: set[str] = set()  # requests that cannot be deleted
+        self._dated: tuple[int, Round | None] | None = None  # the order's id and open round since `_since_us`
+        self._since_us = 0
+        self._opened_us = 0  # when the open round was ordered, under this leadership
+        self._last_void = ""  # why the last checkpoint was void
         self._forget()
 
     def _forget(self) -> None:
@@ -76,19 +80,16 @@ class Region:
         self._merge: Merge | None = None  # of the last complete checkpoint
         self._is_known = False
         self._is_busy = False  # an order is being written
-        self._since_us = 0
-        self._opened_us = 0  # when the open round was ordered, under this leadership
         self.reason = ""  # what the last decision waits for
-        self._last_void = ""  # why the last checkpoint was void
 
     # ---- reading
 
     def begin(self, children: tuple[str, ...]) -> None:
         """Read the region, if the group has one; what was read before is forgotten."""
+        self._opened_us = 0 if self._is_busy else self._opened_us  # parts of its merge may be stored
         self._forget()
         self._writes.forget()
         if "region" in children:
-            self._since_us = self._scheduler.now.mono_us
             self._scheduler.ask(Get(self._path(), watch=True), self._settings_read)
 
     def watched(self, path: tuple[str, ...]) -> None:
@@ -135,6 +136,9 @@ class Region:
             self._scheduler.complain(self._path("order"), f"{self._path('order')}: {error}; it is made anew")
             self._scheduler.ask(ListChildren(self._path("merged")), self._make_order_anew, reply)
             return
+        dated = self.order.id, self.order.open
+        if dated != self._dated:
+            self._dated, self._since_us, self._opened_us, self._last_void = dated, self._scheduler.now.mono_us, 0, ""
         self._read_merge()
 
     def _order_made(self, reply: Reply) -> None:
@@ -426,24 +430,19 @@ class Region:
     def _round_changed(self, before: Order, decision: Decision) -> None:
         """Report the round that has begun or ended, and delete what no order names any more."""
         now_us, after = self._scheduler.now.mono_us, decision.order
+        reason = decision.reason[: documents.MAX_REASON]
         if before.open is not None:
             kind = f"region_{before.open.kind}"
             is_done = after.complete == before.open.id or decision.next is Next.FLOW
             if before.open.kind == CHECKPOINT:
                 self._last_void = "" if is_done else decision.reason
-            self._scheduler.emit(
-                f"{kind}_{'completed' if is_done else 'abandoned'}",
-                None,
-                None,
-                round=before.open.id,
-                member_count=len(before.open.members),
-                elapsed_us=now_us - self._since_us,
-                reason=decision.reason[: documents.MAX_REASON],
-            )
+            how = f"{kind}_{'completed' if is_done else 'abandoned'}"
+            numbers = {"round": before.open.id, "member_count": len(before.open.members)}
+            elapsed_us = now_us - self._since_us
+            self._scheduler.emit(how, None, None, **numbers, elapsed_us=elapsed_us, reason=reason)
         if after.open is not None:
-            reason = decision.reason[: documents.MAX_REASON]
             self._scheduler.emit(f"region_{after.open.kind}_ordered", None, None, round=after.open.id, reason=reason)
-        self._since_us, self._answers = now_us, None
+        self._dated, self._since_us, self._answers = (after.id, after.open), now_us, None
         self._opened_us = now_us if after.open is not None else 0
         if after.open is not None:
             self._list_answers()

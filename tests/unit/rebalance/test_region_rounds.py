@@ -67,6 +67,24 @@ def test_a_checkpoint_is_complete_with_the_last_answer_and_told_with_its_duratio
     assert not region.warnings()
 
 
+def test_a_checkpoint_is_due_though_the_group_is_read_again_more_often() -> None:
+    """Idle groups are, every few minutes. In `Region._order_read`, begin the time anew."""
+    region = RegionWorld("a", "b", settings=replace(SETTINGS, every_ms=700_000))
+    region.pass_time(699_000)
+    assert len(region.orders()) == 2
+    region.pass_time(1_000)
+    assert region.orders()[2].open == Round(1, CHECKPOINT, ("a", "b"))
+
+
+def test_who_does_not_reset_loses_its_registration_though_the_group_is_read_again_more_often() -> None:
+    region = RegionWorld("a", "b", settings=replace(SETTINGS, reset_ms=700_000))
+    region.ask("reset", "a")
+    region.pass_time(699_000)
+    assert region.order().open == Round(1, RESET, ("a", "b"))
+    region.pass_time(2_000)
+    assert region.order().open != Round(1, RESET, ("a", "b"))
+
+
 def test_the_next_checkpoint_is_due_after_the_end_of_the_last_one() -> None:
     """In `Region._round_changed`, keep `_since_us`."""
     region = RegionWorld("a", "b")
