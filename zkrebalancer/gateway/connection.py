@@ -45,6 +45,7 @@ from zkrebalancer.gateway.rewriting import (
     SASL_HANDSHAKE,
 )
 from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import API_VERSIONS, Header
 from zkrebalancer.kafka_protocol.errors import FrameError
@@ -246,7 +247,9 @@ class Connection:
         self._send_answer(header, answer)
 
     def _find_coordinator(self, header: Header, content: bytes) -> None:
-        fields = codec.decode("FindCoordinatorRequest", header.version, content, MAX_REQUEST_ELEMENTS)
+        fields = codec.decode(
+            "FindCoordinatorRequest", header.version, content, MAX_REQUEST_ELEMENTS, pause=let_others_run
+        )
         if fields["key_type"] != GROUP_KEY_TYPE:
             request = codec.encode_header(header) + content
             self._relay_content(request, _Unanswered(header.api_key, header.version, header.correlation_id))
@@ -258,7 +261,8 @@ class Connection:
         refused: dict[str, tuple[int, Node | None]] = dict.fromkeys(
             (group for group in groups if group not in may), (int(GROUP_AUTHORIZATION_FAILED), None)
         )
-        self._send_answer(header, rewriting.group_coordinators(header.version, found | refused))
+        answer = rewriting.group_coordinators(header.version, found | refused, pause=let_others_run)
+        self._send_answer(header, answer)
 
     def _ask(self, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
         """Send the broker a request over the client's connection.
@@ -270,10 +274,12 @@ class Connection:
         header = Header(KEYS[name], version, self._last_question, CLIENT_ID)
         asked: AsyncResult[bytes] = AsyncResult()
         request = _Unanswered(header.api_key, version, header.correlation_id, asked)
-        self._relay_content(codec.encode_header(header) + codec.encode(f"{name}Request", version, fields), request)
+        content = codec.encode(f"{name}Request", version, fields, pause=let_others_run)
+        self._relay_content(codec.encode_header(header) + content, request)
         self._await_answers(0)
         answer = asked.get(block=False) or b""
-        return codec.decode(f"{name}Response", version, answer[codec.answer_body(header.api_key, version, answer) :])
+        content = answer[codec.answer_body(header.api_key, version, answer) :]
+        return codec.decode(f"{name}Response", version, content, pause=let_others_run)
 
     def _send_answer(self, header: Header, answer: bytes) -> None:
         self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)

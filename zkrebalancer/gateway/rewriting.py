@@ -108,7 +108,9 @@ def find_coordinator(version: int, content: bytes, addresses: Addresses) -> byte
     return codec.encode("FindCoordinatorResponse", version, fields)
 
 
-def group_coordinators(version: int, found: Mapping[str, tuple[int, Node | None]]) -> bytes:
+def group_coordinators(
+    version: int, found: Mapping[str, tuple[int, Node | None]], *, pause: codec.Pause = None
+) -> bytes:
     """Return a FindCoordinator answer about groups; `found`: group -> (error code, its coordinator or None)."""
     coordinators = []
     for group, (error, node) in found.items():
@@ -117,4 +119,4 @@ def group_coordinators(version: int, found: Mapping[str, tuple[int, Node | None]
         coordinators.append({"key": group, "error_code": error, "error_message": None, **place})
     if version < BATCHED_FROM:
         return codec.encode("FindCoordinatorResponse", version, coordinators[0])
-    return codec.encode("FindCoordinatorResponse", version, {"coordinators": coordinators})
+    return codec.encode("FindCoordinatorResponse", version, {"coordinators": coordinators}, pause=pause)

@@ -33,6 +33,7 @@ from zkrebalancer.gateway.rewriting import nodes
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
+from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
 from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -352,7 +353,7 @@ class Gateway:
             return dict.fromkeys(groups, (int(ErrorCode.COORDINATOR_NOT_AVAILABLE), None))
         found: dict[str, tuple[int, Node | None]] = {}
         places: dict[int, Node | None] = {}  # bucket -> its gateway: a request may name 100,000 groups
-        for group in groups:
+        for group in in_turns(groups):
             error, bucket = self._offsets.coordinator_error(group), bucket_of(group)
             if bucket not in places:
                 places[bucket] = addresses.gateway(int(gateway_of(bucket, names)))
