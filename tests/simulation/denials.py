@@ -26,6 +26,8 @@ def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, 
     cluster.schedule.tell("FAULT", f"{identity} may not {right.value} {path}")
     denied = cluster.ensemble.zk.denied
     denied.add((identity, path, right))
+    if identity == "coordinator":
+        cluster.ensemble.refusing_groups.add(group)
     provoke(cluster, draw, group)
     if draw.random() < 0.5:
         cluster.schedule.after(draw.randrange(*REFUSED_US), denied.discard, (identity, path, right))

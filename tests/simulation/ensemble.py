@@ -46,6 +46,7 @@ class Ensemble:
         self.down = False
         self.sessions_ms = 0, 1_000_000  # the timeouts that servers grant, at least and at most
         self.cut_off: Server | None = None
+        self.refusing_groups: set[str] = set()  # below whose nodes a coordinator was or is refused something
         self.shards: tuple[Shard, ...] = ()  # when their number could be read last
         self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
         self._following: set[int] = set()

@@ -77,6 +77,7 @@ def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
     refusal, is_whole = draw.choice(REFUSALS), draw.random() < 0.3
     until_us = cluster.schedule.now_us + draw.randrange(*REFUSED_US)
     cluster.schedule.tell("FAULT", f"{[kind.__name__ for kind in kinds]} below {path} are refused: {refusal.value}")
+    cluster.ensemble.refusing_groups.add(target.group)
     for process in cluster.living_coordinators():
         process.connection.refusing = Refusing(kinds, path, refusal, until_us, is_whole)
     provoke(cluster, draw, target.group)

@@ -292,6 +292,8 @@ class TreeInvariants:
         elif group.starts_paused:
             raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
         elif group.mode == settings.EAGER and not group.frozen and group.approve_moves_above is None:
+            if key[0] in self.ensemble.refusing_groups:
+                return  # one member that may not be read, or evicted, does not stop the others
             for other, consumer in self.consumers.items():
                 stops = [pending for pending in consumer.commands.values() if _is_stop_of_all(pending)]
                 if other[0] == key[0] and consumer.record is not None and consumer.record.partitions and stops:

@@ -34,6 +34,15 @@ def test_to_give_up_what_nobody_reads_needs_no_approval() -> None:
     assert failure is None, failure.text
 
 
+def test_a_member_that_may_not_be_evicted_does_not_stop_an_eager_group() -> None:
+    """In `Moving.pass_over`, return: the others wait for its stop."""
+    faults = Fault(1_168_604, "deny_place", 3508492327), Fault(4_637_779, "configure", 2009491077)
+    limits = ("MAX_DELETES_PER_TRANSACTION", 2), ("MAX_STARTS", 2), ("MAX_OPERATIONS", 2)
+    _result, failure = run(Plan(200_091, Scenario.CHAOS, 2, 2, faults, is_hostile=True, limits=limits))
+
+    assert failure is None, failure.text
+
+
 def test_a_limit_that_is_nowhere_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no module has a limit MAX_NONSENSE"), limits.set_to({"MAX_NONSENSE": 1}):
         pass
