@@ -364,9 +364,11 @@ class TreeInvariants:
                 del self.consumers[key]
         for held in gained:
             group, partition = held
-            present = [name for name in self.holders[held] if partition not in self.consumers[group, name].evicted]
+            claimants = {name: self.consumers[group, name] for name in self.holders[held]}
+            present = [name for name, one in claimants.items() if partition not in one.evicted and not one.is_garbled]
             holders = {name for name in self.holders[held] if name in present or not self._is_lease_over(group, name)}
-            # If records are damaged, two consumers may be evicted as holders; both leases are waited for.
+            # If records are damaged, two consumers are evicted as holders, one just before the other; both leases are
+            # waited for.
             if present and len(holders) > 1:
                 raise BrokenPromiseError("two holders", f"{held} is held by {sorted(holders)}")
 

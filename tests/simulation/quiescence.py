@@ -216,7 +216,7 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         timers = {str(name) for owner, name in due if owner in GROUPS}
         if cluster.strangers:  # below `offsets`, they count as topics that are absent: an hour is waited
             # Nor can a node that has nodes below be deleted: an eviction is tried again, with growing pauses.
-            places = {path.rpartition("/")[2] for path in cluster.strangers}
+            places = {name for path in cluster.strangers for name in path.split("/")}
             timers = {name for name in timers if "abandoned" not in name}
             timers -= {str(("evict", name)) for name in places}
         if timers - STANDING_TIMERS:

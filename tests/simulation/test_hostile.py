@@ -43,6 +43,28 @@ def test_a_member_that_may_not_be_evicted_does_not_stop_an_eager_group() -> None
     assert failure is None, failure.text
 
 
+def test_a_member_whose_hidden_stop_is_answered_gets_a_share_again() -> None:
+    """In `Moving.owners_read`, request no plan: what it has released was assigned by the next reconciliation only."""
+    faults = (
+        Fault(1_268_435, "deny_place", 3190273646),
+        Fault(2_228_459, "deny_group", 3441039260),
+        Fault(10_110_662, "block_application", 2732127668),
+        Fault(10_151_133, "deny_pair", 3982510977),
+        Fault(11_026_828, "deny_pair", 1787154769),
+        Fault(11_357_034, "deny_pair", 656286039),
+    )
+    limits = (
+        ("MAX_LOOKS_PER_STEP", 2),
+        ("MAX_VACANT", 2),
+        ("SURE_TO_FIT", 2),
+        ("MAX_OPERATIONS", 2),
+        ("MAX_OFFSET_READS", 2),
+    )
+    _result, failure = run(Plan(200_293, Scenario.CHAOS, 2, 2, faults, is_hostile=True, limits=limits))
+
+    assert failure is None, failure.text
+
+
 def test_a_limit_that_is_nowhere_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no module has a limit MAX_NONSENSE"), limits.set_to({"MAX_NONSENSE": 1}):
         pass

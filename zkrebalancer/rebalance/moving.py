@@ -321,8 +321,8 @@ class Moving:
         elif before is None or (member.pending and member.consumer not in self._late):
             if not self._scheduler.has_timer(("command", member.consumer)):
                 self.limit(member)  # whether it has answered could not be seen
-        elif member.owners is not None and before.partitions != member.owners.partitions:
-            self._report(facts.Changed("ownership-changed", member.consumer))  # not by any command of ours
+        elif member.owners is not None and (released.partitions or before.partitions != member.owners.partitions):
+            self._report(facts.Changed("ownership-changed", member.consumer))  # not by a command of ours that was read
         self._given.look()
         self._report(facts.LetGo(released))
         self.go_on((member.consumer,))
