@@ -45,9 +45,9 @@ def computes(process: psutil.Process, _out: Path) -> bool:
     return bool(having("zkrebalancer.pipeline.python_daemon", process.children(recursive=True)))
 
 
-def makes_tables(_process: psutil.Process, out: Path) -> bool:
-    """Whether the events of the first micro-batch are stored, but not yet its tables."""
-    return any(out.glob("store/events/*/_SUCCESS"))
+def stores_events(_process: psutil.Process, out: Path) -> bool:
+    """Whether the events of the first micro-batch are being stored; its tables follow at once."""
+    return any(out.glob("store/events/*/_temporary"))
 
 
 def having(argument: str, processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -65,7 +65,7 @@ def having(argument: str, processes: list[psutil.Process]) -> list[psutil.Proces
         (("weights", "--events"), starts_spark, signal.SIGINT),
         (("run", "--events"), has_a_jvm, signal.SIGTERM),
         pytest.param(("sweep", "--repeat", "50"), computes, signal.SIGINT, marks=pytest.mark.long),
-        (("watch", "--interval", "1", "--events"), makes_tables, signal.SIGINT),
+        (("watch", "--interval", "1", "--events"), stores_events, signal.SIGINT),
     ],
 )
 def test_an_interrupt_is_one_line_and_leaves_nothing(

@@ -157,6 +157,11 @@ class Holdings:
         if held is not None and held.era == era:
             held.seeks.append((moment.us, position))
 
+    @property
+    def unjudged(self) -> Sequence[Held]:
+        """The intervals that may still change, in order of their starts."""
+        return self._waiting
+
     def finish(self) -> tuple[list[Judged], Held | None]:
         """Return the intervals that are left, and the last one if the partition has no owner; call it at the end."""
         judged, lasting = self._judge(), self._lasting

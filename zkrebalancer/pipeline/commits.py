@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 STORE = "store"
 COMMITS = "commits"
 CURRENT = "current"
 KEPT = 2
-Parts = Mapping[str, Mapping[str, str]]  # table -> part, such as `run_id=x` -> folder below STORE
+MERGED = 16  # parts
+Parts = Mapping[str, Mapping[str, str]]  # table -> part, such as `run_id=x` or `run_id=x/1` -> folder below STORE
 
 
 class Commits:
@@ -51,7 +52,9 @@ class Commits:
         for table, folders in parts.items():
             (tree / table).mkdir(parents=True)
             for part, folder in folders.items():
-                (tree / table / part).symlink_to(Path("../../..") / STORE / folder)
+                link = tree / table / part
+                link.parent.mkdir(exist_ok=True)
+                link.symlink_to(Path(*[".."] * (3 + part.count("/"))) / STORE / folder)
             if not os.path.lexists(self._out / table):
                 (self._out / table).symlink_to(Path(CURRENT) / table)
         _replace_link(self._out / CURRENT, Path(COMMITS) / tree.name)
@@ -64,7 +67,7 @@ class Commits:
     def _parts(self, tree: Path) -> dict[str, dict[str, str]]:
         if not tree.exists():
             return {}
-        return {table.name: {part.name: _target(part) for part in table.iterdir()} for table in tree.iterdir()}
+        return {table.name: dict(_links(table)) for table in tree.iterdir()}
 
     def _tidy(self) -> None:
         """Remove old and incomplete commits, and folders that no commit uses."""
@@ -80,6 +83,26 @@ class Commits:
             for folder in table.iterdir():
                 if f"{table.name}/{folder.name}" not in used:
                     shutil.rmtree(folder)
+
+
+def to_merge(spans: Iterable[tuple[int, int]], merged: int = MERGED) -> list[tuple[int, int]]:
+    """Return the first `merged` spans of micro-batches that are about equally long, or none."""
+    by_level: dict[int, list[tuple[int, int]]] = {}
+    for first, last in sorted(spans):
+        level = 0
+        while (last - first + 1) >= merged ** (level + 1):
+            level += 1
+        by_level.setdefault(level, []).append((first, last))
+    return next((same[:merged] for _level, same in sorted(by_level.items()) if len(same) >= merged), [])
+
+
+def _links(folder: Path, within: str = "") -> Iterator[tuple[str, str]]:
+    """Iterate over the parts below a folder of a commit, each with the folder to which it leads."""
+    for path in folder.iterdir():
+        if path.is_symlink():
+            yield f"{within}{path.name}", _target(path)
+        else:
+            yield from _links(path, f"{within}{path.name}/")
 
 
 def _target(part: Path) -> str:

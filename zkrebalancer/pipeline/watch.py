@@ -1,10 +1,11 @@
 """The streaming pipeline: keeps the tables up to date while events are still written to a folder or a Kafka topic.
 
-Each micro-batch is stored as Parquet, and the batch pipeline's functions rebuild the tables of the runs it touched.
-Both are one commit (`commits.py`), so readers never see half of a refresh. The checkpoint records what was read, so a
-killed watcher, when it is restarted, repeats at most its last micro-batch, which replaces its own part of the events:
-nothing is lost or duplicated. Micro-batches are merged MERGED at a time, and so are the merged ones: an event is
-rewritten as often as the number of micro-batches has digits to that base.
+Each micro-batch is stored as Parquet, and the tables of the runs it touched are continued (`continued/`), or rebuilt by
+the batch pipeline's functions if a run has several clocks. Both are one commit (`commits.py`), so readers never see
+half of a refresh. The checkpoint records what was read, so a killed watcher, when it is restarted, repeats at most its
+last micro-batch, which replaces its own part of the events: nothing is lost or duplicated. Micro-batches are merged
+MERGED at a time, and so are the merged ones: an event is rewritten as often as the number of micro-batches has digits
+to that base.
 
 A producer may send lines to Kafka again after a failure. Equal lines of a run that are read within REPEATED_WITHIN of
 each other count once; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time
@@ -14,8 +15,7 @@ dropped.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,20 +26,20 @@ from pyspark.sql.types import StructType
 
 from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.pipeline import batch, ingest, progress, store
-from zkrebalancer.pipeline.commits import Commits
+from zkrebalancer.pipeline.commits import MERGED, Commits, to_merge
+from zkrebalancer.pipeline.continued.keeper import Keeper
+from zkrebalancer.pipeline.continued.tables import NO_RUN, part_of, remove, run_id
 from zkrebalancer.pipeline.facts.one_pass import File, Pass
 from zkrebalancer.pipeline.schema import STORED
+from zkrebalancer.pipeline.source.datasource import executor_cores
 from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
 from zkrebalancer.protocol.errors import ConfigurationError
 
 CHECKPOINT = "checkpoint"
 REPEATED_WITHIN = "10 minutes"
-_ID_DIGITS = 16
-_NO_RUN = "run_id=none"
 _PASSES = "passes"  # where tasks write what is moved to the tables
 _PREFIX = "batch="  # parts of the events
-MERGED = 16  # parts
 
 
 @contextmanager
@@ -80,7 +80,8 @@ def topic_lines(spark: SparkSession, place: Place) -> DataFrame:
     A record's key is the path of its file; for a record without a key, the partition takes the place of the file.
     """
     spark.dataSource.register(EventTopic)
-    records = spark.readStream.format(EventTopic.name()).options(**place.as_options()).load()
+    options = {**place.as_options(), "cores": str(executor_cores(spark))}
+    records = spark.readStream.format(EventTopic.name()).options(**options).load()
     file = F.coalesce(F.col("key").cast("string"), F.concat_ws("/", "topic", "partition"))
     lines = records.select(
         F.when(F.col("key").isNull(), F.lit(".")).otherwise(ingest.run_of(file)).alias("run"),
@@ -102,9 +103,10 @@ def start(
 
     `report` gets one line for each micro-batch.
     """
+    keeper = Keeper()
 
     def process(frame: DataFrame, number: int) -> None:
-        events, runs = update(spark, ingest.parse(frame), out, number)
+        events, runs = update(spark, ingest.parse(frame), out, number, keeper)
         report(f"batch {number}: {events:,} lines of {runs} runs")
 
     writer = lines.writeStream.foreachBatch(process).option("checkpointLocation", str(out.absolute() / CHECKPOINT))
@@ -113,22 +115,31 @@ def start(
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def update(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tuple[int, int]:
-    """Store the events of a micro-batch, rebuild the tables of its runs, and commit both; return its lines and runs."""
+def update(
+    spark: SparkSession, events: DataFrame, out: Path, number: int, keeper: Keeper | None = None
+) -> tuple[int, int]:
+    """Store the events of a micro-batch, refresh the tables of its runs, and commit both; return its lines and runs.
+
+    `keeper` knows the runs of earlier micro-batches. Runs that it cannot continue, Spark looks at as a whole.
+    """
     commits = Commits(out)
     parts = commits.parts()
     added = commits.new_folder(batch.EVENTS, _PREFIX)
     progress.step(spark.sparkContext, f"table {batch.EVENTS}")
     _write(spark, events, commits, added)
-    counts = ingest.read_events(spark, str(commits.path(added))).groupBy("run").count().collect()  # one row per run
-    if runs := [row["run"] for row in counts]:
-        before = _merged(spark, commits, parts.get(batch.EVENTS, {}), number)
-        parts[batch.EVENTS] = {**before, _part(number, number): added}
-        stored = ingest.read_events(spark, *commits.paths(parts[batch.EVENTS]), base=str(commits.path(batch.EVENTS)))
-        kinds = ingest.stored_kinds(*map(Path, commits.paths(parts[batch.EVENTS])))
-        batch.tables(stored.where(F.col("run").isin(runs)), kinds, _Tables(spark, commits, parts, runs))
+    before = _merged(spark, commits, parts.get(batch.EVENTS, {}), number)
+    folders = {**before, _part(number, number): added}
+    progress.step(spark.sparkContext, "tables")
+    paths = [Path(path) for path in commits.paths(folders)]
+    lines, runs, whole = (keeper or Keeper()).refresh(commits, parts, (paths, commits.path(added)), number)
+    if runs:
+        parts[batch.EVENTS] = folders
+        if whole:
+            stored = ingest.read_events(spark, *commits.paths(folders), base=str(commits.path(batch.EVENTS)))
+            kinds = ingest.stored_kinds(*paths)
+            batch.tables(stored.where(F.col("run").isin(whole)), kinds, _Tables(spark, commits, parts, whole))
         commits.commit(parts)
-    return sum(row["count"] for row in counts), len(runs)
+    return lines, runs
 
 
 def _write(spark: SparkSession, events: DataFrame, commits: Commits, folder: str) -> None:
@@ -145,21 +156,10 @@ def _span(part: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def to_merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first MERGED spans of micro-batches that are about equally long, or none."""
-    by_level: dict[int, list[tuple[int, int]]] = {}
-    for first, last in sorted(spans):
-        level = 0
-        while (last - first + 1) >= MERGED ** (level + 1):
-            level += 1
-        by_level.setdefault(level, []).append((first, last))
-    return next((same[:MERGED] for _level, same in sorted(by_level.items()) if len(same) >= MERGED), [])
-
-
 def _merged(spark: SparkSession, commits: Commits, parts: Mapping[str, str], number: int) -> dict[str, str]:
     """Merge parts of the events where there are too many, but not micro-batch `number`, which may be repeated."""
     kept = {part: folder for part, folder in parts.items() if _span(part) != (number, number)}
-    while spans := to_merge(map(_span, kept)):
+    while spans := to_merge(map(_span, kept), MERGED):
         old = {part: kept.pop(part) for part in (_part(*span) for span in spans)}
         folder = commits.new_folder(batch.EVENTS, _PREFIX)
         base = str(commits.path(batch.EVENTS))
@@ -176,14 +176,14 @@ class _Tables:
         self, spark: SparkSession, commits: Commits, parts: dict[str, dict[str, str]], runs: list[str]
     ) -> None:
         self._spark, self._commits, self._parts = spark, commits, parts
-        self._ids = [_id(run) for run in runs]
+        self._runs = runs
 
     def keep(self, name: str, table: DataFrame) -> DataFrame:
         """Let Spark write the rows of these runs; return them read back."""
         progress.step(self._spark.sparkContext, f"table {name}")
         folder = self._commits.new_folder(name)
-        run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
-        table.withColumn("run_id", run_id).write.partitionBy("run_id").parquet(str(self._commits.path(folder)))
+        column = F.substring(F.sha2("run", 256), 1, len(run_id("")))
+        table.withColumn("run_id", column).write.partitionBy("run_id").parquet(str(self._commits.path(folder)))
         return self._added(name, folder, table.schema)
 
     def keep_none(self, name: str, schema: StructType) -> DataFrame:
@@ -200,25 +200,21 @@ class _Tables:
         folder = self._commits.new_folder(name)
         by_run: dict[str, list[File]] = {}
         for file in files:
-            by_run.setdefault(_id(file.run), []).append(file)
+            by_run.setdefault(part_of(file.run), []).append(file)
         for part, of_run in by_run.items():
-            (self._commits.path(folder) / f"run_id={part}").mkdir(parents=True)
-            store.move(of_run, self._commits.path(folder) / f"run_id={part}", schema)
+            (self._commits.path(folder) / part).mkdir(parents=True)
+            store.move(of_run, self._commits.path(folder) / part, schema)
         return self._added(name, folder, schema)
 
     def _added(self, name: str, folder: str, schema: StructType) -> DataFrame:
         parts, path = self._parts.setdefault(name, {}), self._commits.path(folder)
         if not parts or not path.exists():  # a file without rows gives the table, or these runs' part, its columns
-            (path / _NO_RUN).mkdir(parents=True)
-            store.move([], path / _NO_RUN, schema)
-            parts.setdefault(_NO_RUN, f"{folder}/{_NO_RUN}")
-        for part in (f"run_id={each}" for each in self._ids):
-            parts.pop(part, None)
+            (path / NO_RUN).mkdir(parents=True)
+            store.move([], path / NO_RUN, schema)
+            parts.setdefault(NO_RUN, f"{folder}/{NO_RUN}")
+        for part in map(part_of, self._runs):
+            remove(parts, part)
             if (path / part).exists():
                 parts[part] = f"{folder}/{part}"
         stored = ingest.read_table(self._spark, str(path), schema=schema.add("run_id", "string"))
-        return stored.where(F.col("run_id").isin(self._ids)).drop("run_id")
-
-
-def _id(run: str) -> str:
-    return hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS]
+        return stored.where(F.col("run_id").isin([*map(run_id, self._runs)])).drop("run_id")

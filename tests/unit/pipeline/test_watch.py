@@ -13,6 +13,8 @@ from tests.support.pipeline_run import Made
 from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import batch, ingest, tail, watch
+from zkrebalancer.pipeline.commits import to_merge
+from zkrebalancer.pipeline.continued.keeper import Keeper
 from zkrebalancer.pipeline.store import Store
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, event_sizes, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -137,11 +139,15 @@ def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build only the table `runs`, with a row per event."""
+    """Let Spark build only the table `runs`, with a row per event: all runs have several clocks."""
+
+    def refresh(_keeper: Keeper, *_arguments: object) -> bool:
+        return False
 
     def tables(events: DataFrame, _kinds: frozenset[str], store: Store) -> None:
         store.keep("runs", events.select("run", "mono_us"))
 
+    monkeypatch.setattr(Keeper, "_refresh", refresh)
     monkeypatch.setattr(batch, "tables", tables)
 
 
@@ -183,11 +189,11 @@ def test_micro_batches_are_merged_and_readers_see_whole_refreshes(
 
 
 def test_micro_batches_of_about_the_same_length_are_merged() -> None:
-    assert watch.to_merge((number, number) for number in range(15)) == []
-    assert watch.to_merge((number, number) for number in range(17)) == [(number, number) for number in range(16)]
+    assert to_merge((number, number) for number in range(15)) == []
+    assert to_merge((number, number) for number in range(17)) == [(number, number) for number in range(16)]
     long = [(16 * number, 16 * number + 15) for number in range(16)]
-    assert watch.to_merge([*long, (256, 256)]) == long
-    assert watch.to_merge(long[1:]) == []
+    assert to_merge([*long, (256, 256)]) == long
+    assert to_merge(long[1:]) == []
 
 
 def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from zkrebalancer.pipeline.facts.of_partition import late, order
+from zkrebalancer.pipeline.facts.of_partition import Segment, late, order
 from zkrebalancer.pipeline.facts.one_pass import Row
 
 DELIVERY, DOUBTFUL, EXCUSES = "delivery", "doubtful", "excuses"
@@ -55,16 +55,12 @@ class _Book:
 
     def counts(self) -> dict[str, int]:
         """Return the counts of COUNTS."""
-        segments, stretches = self.rows[SEGMENT], self.rows[STRETCH]
-        due, given = ([each for each in segments if each[name] > 0] for name in ("due", "given"))
+        segments = ((each["begin"], each["end"], each["due"], each["given"]) for each in self.rows[SEGMENT])
         return {
-            "produced": _size(due),
-            "delivered": _size(given),
-            "lost": _size(each for each in due if not each["given"]),
-            "duplicated": sum((each["end"] - each["begin"]) * (each["given"] - 1) for each in given),
+            **of_segments(segments),
             "duplicated_outside_crash": self._unexcused(),
             "out_of_order": sum(self._late()),
-            "unheld": sum(each["events"] for each in stretches if each["started_us"] is None),
+            "unheld": sum(each["events"] for each in self.rows[STRETCH] if each["started_us"] is None),
         }
 
     def _late(self) -> Iterator[int]:
@@ -165,5 +161,12 @@ class Fates:
         self.rows[DELIVERY].append((*self._key, *totals.values()))
 
 
-def _size(segments: Iterable[Row]) -> int:
-    return sum(each["end"] - each["begin"] for each in segments)
+def of_segments(segments: Iterable[Segment]) -> dict[str, int]:
+    """Return the counts of COUNTS that follow from how often each offset was produced and delivered."""
+    found = dict.fromkeys(COUNTS[:4], 0)
+    for begin, end, due, given in segments:
+        found["produced"] += (end - begin) * (due > 0)
+        found["delivered"] += (end - begin) * (given > 0)
+        found["lost"] += (end - begin) * (due > 0 and not given)
+        found["duplicated"] += (end - begin) * max(0, given - 1)
+    return found

@@ -28,6 +28,7 @@ SCHEMAS = {
 }
 PRODUCED, INTERVAL, LEG, STRETCH = "produced", "interval", "leg", "stretch"
 Ranges = list[tuple[int, int]]
+Segment = tuple[int, int, int, int]  # begin, end, due, given
 
 
 @dataclass(slots=True)
@@ -38,28 +39,16 @@ class Book:
     legs: list[Row] = field(default_factory=list)
     stretches: list[Row] = field(default_factory=list)
 
-    def segments(self, produced: Ranges) -> Iterator[tuple[int, int, int, int]]:
+    def segments(self, produced: Ranges) -> Iterator[Segment]:
         """Iterate over (begin, end, due, given).
 
         `due` is 0 before the first position at which the group started the partition, and for offsets that were not
         delivered because a consumer was repositioned beyond them.
         """
         given = edges((each["begin"], each["end"]) for each in self.stretches)
-        passed, due = edges(self._passed_over()), Counter[int]()
         first = min(self.intervals, key=lambda each: order(each["since"]), default=None)
-        opens = set() if first is None else {first["position"]}
-        if first is not None:
-            due = edges(produced)
-        depth = depth_due = depth_passed = 0
-        is_open = False
-        for begin, end in pairwise(sorted({*given, *passed, *due, *opens})):
-            depth += given[begin]
-            depth_due += due[begin]
-            depth_passed += passed[begin]
-            is_open = is_open or begin in opens
-            owed = depth_due if is_open and (depth or not depth_passed) else 0
-            if owed > 0 or depth > 0:
-                yield begin, end, owed, depth
+        opens = None if first is None else int(first["position"])
+        return segments(given, edges(self._passed_over()), edges(produced), opens)
 
     def suspects(self, doubled: Ranges) -> Iterator[Row]:
         """Iterate over the stretches whose single deliveries must be examined.
@@ -110,6 +99,24 @@ def late(stretches: Iterable[Row]) -> Iterator[tuple[Row, int]]:
         if stretch["begin"] < before:
             yield stretch, before
         reached[leg] = max(before, stretch["end"])
+
+
+def segments(given: Counter[int], passed: Counter[int], produced: Counter[int], opens: int | None) -> Iterator[Segment]:
+    """Iterate over (begin, end, due, given) of a book, from the `edges` of ranges.
+
+    `passed`: those that a consumer skipped; `opens`: the first position at which the group started, if it did.
+    """
+    due = Counter[int]() if opens is None else produced
+    depth = depth_due = depth_passed = 0
+    is_open = False
+    for begin, end in pairwise(sorted({*given, *passed, *due, *([] if opens is None else [opens])})):
+        depth += given[begin]
+        depth_due += due[begin]
+        depth_passed += passed[begin]
+        is_open = is_open or begin == opens
+        owed = depth_due if is_open and (depth or not depth_passed) else 0
+        if owed > 0 or depth > 0:
+            yield begin, end, owed, depth
 
 
 class PartitionFacts:

@@ -77,8 +77,8 @@ class RunFacts:
             "command_sent": self._log.commanded,
             "command_acked": self._log.commanded,
             "step": self._step,
-            "sampled": lambda event: self._costs.sampled(event, self._number),
-            "counted": lambda event: self._costs.counted(event, self._number),
+            "sampled": self._sample,
+            "counted": self._count,
             BIN: self._delays.add_bin,
             SECOND: self._add_second,
         }
@@ -90,6 +90,14 @@ class RunFacts:
             handle(event)
         if event["kind"] != "step":
             self._steps.apply(event)
+
+    def unjudged(self) -> Iterator[tuple[Key, Held]]:
+        """Iterate over the intervals that later events may change."""
+        return ((key, held) for key, holdings in self._holdings.items() for held in holdings.unjudged)
+
+    def era(self, topic: str, at_us: int) -> int:
+        """Return how often a topic had been deleted before a time."""
+        return era_of(self._deleted_us.get(topic, ()), at_us)
 
     def finish(self) -> None:
         """Complete all tables; call it once, after the last event."""
@@ -114,6 +122,12 @@ class RunFacts:
             cpu_ms = None if cost.cpu_us is None else cost.cpu_us / 1_000
             self._add("costs", step, *process, cpu_ms, cost.rss_bytes_max, cost.requests, cost.bytes)
 
+    def _sample(self, event: Event) -> None:
+        self._costs.sampled(event, self._number)
+
+    def _count(self, event: Event) -> None:
+        self._costs.counted(event, self._number)
+
     def _add_second(self, event: Event) -> None:
         self._delays.add_second(event)
         self._add_curve()
@@ -129,7 +143,7 @@ class RunFacts:
     # Ownership ------------------------------------------------------------------------------------------------------
 
     def _start(self, event: Event) -> None:
-        moment, era = _moment(event), self._era(event)
+        moment, era = _moment(event), self.era(event["topic"], event["mono_us"])
         generation, cause_id = event.get("generation"), event.get("cause_id")
         if cause_id is not None:
             self._planned.add((event["group"], generation))
@@ -164,14 +178,11 @@ class RunFacts:
             holdings.close(event["member"], _moment(event), reason)
 
     def _seek(self, event: Event) -> None:
-        moment, era = _moment(event), self._era(event)
+        moment, era = _moment(event), self.era(event["topic"], event["mono_us"])
         for key, position in zip(_keys(event), event["positions"], strict=True):
             holdings = self._holdings.get(key)
             if holdings is not None:
                 holdings.seek(event["member"], moment, position, era)
-
-    def _era(self, event: Event) -> int:
-        return era_of(self._deleted_us.get(event["topic"], ()), event["mono_us"])
 
     def _judge(self, key: Key, judged: Iterable[Judged]) -> None:
         for each in judged:

@@ -199,3 +199,8 @@ def _column(kind: pa.StructType, rows: list[tuple[object, ...]]) -> pa.StructArr
         else:
             columns.append(pa.array(values, field.type))
     return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+
+def table_of(schema: pa.Schema, rows: list[tuple[object, ...]]) -> pa.Table:
+    """Make a table of rows."""
+    return pa.Table.from_struct_array(_column(pa.struct(list(schema)), rows))

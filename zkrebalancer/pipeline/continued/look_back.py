@@ -1,0 +1,80 @@
+"""Finds earlier deliveries again when their records are delivered once more: only then, they need to be looked at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+
+from zkrebalancer.observe.ranges import RangeSet
+from zkrebalancer.pipeline.continued.records import (
+    STRETCHES,
+    BookKey,
+    Delivered,
+    NotContinuableError,
+    Rows,
+    Stretch,
+    doubtful,
+)
+from zkrebalancer.pipeline.continued.stored import Span, StoredEvents, StoredTable
+from zkrebalancer.pipeline.facts.fates import DOUBTFUL
+from zkrebalancer.pipeline.facts.of_partition import SUSPECTS
+
+_PLACE = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
+
+
+def look_back(
+    run: str,
+    events: StoredEvents,
+    tables: Callable[[str], StoredTable],
+    back: dict[BookKey, RangeSet],
+) -> Rows:
+    """Return the rows of suspect stretches, and of their deliveries, that became so now.
+
+    `tables`: the settled rows. `back`: what was delivered again.
+    """
+    found: Rows = defaultdict(list)
+    for book, ranges in back.items():
+        known = {_name(row) for row in tables(SUSPECTS).rows(_is_of(book))}
+        for row in tables(STRETCHES).rows(_is_of(book)):
+            if ranges.common(row["begin"], row["end"]) and _name(row) not in known:
+                ends = (_at(row["began"]), _at(row["last"]))
+                found[SUSPECTS].append((*(row[name] for name in _PLACE), *ends))
+                stretch = Stretch(book, row["member"], row["started_us"], row["position"], row["bucket"], None, [])
+                stretch.items += _deliveries(run, events, row)
+                found[DOUBTFUL] += (doubtful(run, stretch, each) for each in stretch.items)
+    return found
+
+
+def _is_of(book: BookKey) -> pc.Expression:
+    group, topic, partition, era = (
+        pc.field(name) == value for name, value in zip(("group", "topic", "partition", "era"), book, strict=True)
+    )
+    return group & topic & partition & era
+
+
+def _name(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["member"], row["started_us"], *_at(row["began"])
+
+
+def _at(place: dict[str, int]) -> tuple[int, int, int]:
+    return place["mono_us"], place["block"], place["row"]
+
+
+def _deliveries(run: str, events: StoredEvents, stretch: dict[str, Any]) -> Iterator[Delivered]:
+    """Iterate over the deliveries of a stretch: each begins where the one before it ended."""
+    names = ("group", "topic", "partition", "member")
+    first, second, third, fourth = (pc.field(name) == stretch[name] for name in names)
+    span = Span(stretch["began"]["mono_us"], stretch["last"]["mono_us"] + 1)
+    table = events.of(run, span, ["delivered"], first & second & third & fourth).get("delivered")
+    rows = [] if table is None else sorted(table.to_pylist(), key=_at)
+    offset, count = stretch["begin"], 0
+    for row in rows:
+        if _at(stretch["began"]) <= _at(row) <= _at(stretch["last"]) and row["first_offset"] == offset:
+            key = (row["group"], row["topic"], row["partition"])
+            offset, count = row["last_offset"] + 1, count + 1
+            yield Delivered(*_at(row), key, row["member"], row["first_offset"], offset)
+    if (offset, count) != (stretch["end"], stretch["events"]):
+        raise NotContinuableError("deliveries of a stretch cannot be told from others")
