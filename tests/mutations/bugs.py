@@ -340,6 +340,11 @@ MUTATIONS = (
         "in both stores the lower offset wins", None, (Edit("Start._read", "max(offset, ", "min(offset, "),), seeds=50
     ),
     Mutation(
+        "an offset that Kafka does not say counts as missing",
+        None,
+        (Edit("Start._note_found", "if one is None", "if False"),),
+    ),
+    Mutation(
         "starts ignore a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
     ),
     Mutation("channels of dead consumers stay", 19, (Edit("Departures.sweep", "", "return"),)),

@@ -19,7 +19,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 WAY_US = (150, 6_000)
 DELAYED_PROBABILITY = 0.05
 LOST_PROBABILITY = 0.03
-UNREAD_PROBABILITY = 0.1  # of a partition, in an answer about many
+UNREAD_PROBABILITY = 0.03  # of a partition, in an answer about many
 READ_TIMEOUT_US = 500_000
 
 # The settings of a group's agents: one store throughout, or a migration between the two.
