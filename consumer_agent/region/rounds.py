@@ -29,7 +29,7 @@ from zkrebalancer.region.states import RegionState
 
 VERSION = 1
 MAX_PAUSE_S = 2.0  # after refusals; orders of the leader have time limits
-ASK_AGAIN_S = 2.0  # at the earliest: each void checkpoint stores the states of all members
+ASK_AGAIN_S, MAX_ASK_AGAIN_S = 2.0, 30.0  # for a checkpoint
 COMPLAIN_S = 15.0  # a former registration of the same name may last as long as its session
 EXPECTED = CHANGED | {Refusal.NOT_EMPTY}
 _WHAT = "checkpoint"
@@ -204,7 +204,7 @@ class Rounds:
         self._may_have_missed = True  # also for an iteration that goes on after an exception of this
         self._source.catch_up()
         asked: Order | None = None  # what was followed when a checkpoint was requested
-        deadline_s, ask_at_s = time.monotonic() + timeout_s, 0.0
+        deadline_s, ask_at_s, pause_s = time.monotonic() + timeout_s, 0.0, ASK_AGAIN_S
         while time.monotonic() < deadline_s:
             self._finish()
             self._follow()
@@ -216,12 +216,13 @@ class Rounds:
                     return self._described(complete)
             is_due = order is not None and self._wants_checkpoint(order, asked) and time.monotonic() >= ask_at_s
             if is_due and self._run(self.member.request("checkpoint")):
-                asked, ask_at_s = order, time.monotonic() + ASK_AGAIN_S
+                asked, ask_at_s = order, time.monotonic() + pause_s
+                pause_s = min(2 * pause_s, MAX_ASK_AGAIN_S)  # each void checkpoint stores the states of all members
             self._idle()
         raise ConsumerStateError(f"no checkpoint of the region was complete within {timeout_s:g} s")
 
     def _wants_checkpoint(self, order: Order, asked: Order | None) -> bool:
-        """Whether to request a checkpoint: none was, or a reset or a rebalance has ended its round."""
+        """Whether to request a checkpoint: none was, or its round is over and was void."""
         is_over = asked is None or (order.id > asked.id and order.open is None)
         return is_over and self._phase is Phase.FLOW
 

@@ -271,7 +271,7 @@ class Sidecar:
                 if self._revoking:
                     self._child_ended(f"the child has not released revoked partitions within {timeout_s:g} s")
                 if self._ledger.is_burying(partitions):
-                    _log.warning("dead letters of revoked partitions are not written within %g s", timeout_s)
+                    _log.warning("dead letters of revoked partitions are not written in time")
                 break
             if self._child is None:
                 time.sleep(LOOK_INTERVAL_S)

@@ -181,7 +181,9 @@ class Present(Collector):
         yield _gauge("groups_to_load", "Groups that wait to be read from ZooKeeper.", to_load)
         quarantined = sum(len(one.quarantine.out) for one in machines)
         yield _gauge("groups_quarantined", "Groups that are not served because of a bug, see the log.", quarantined)
-        backing_off = sum(len(one.scheduler.backing_off) for one in machines)
+        # One that is planned again counts as backing off until it is at rest.
+        known = [one.groups[name] for one in machines for name in one.scheduler.backing_off if name in one.groups]
+        backing_off = sum(group.state is not GroupState.MOVING for group in known)
         yield _gauge("groups_backing_off", "Groups that cannot be planned, and are tried again.", backing_off)
         refused = sum(len(one.scheduler.refusals.known) for one in machines)
         yield _gauge("refusals", "Paths that ZooKeeper refuses, see the log.", refused)

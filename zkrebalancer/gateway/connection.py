@@ -193,6 +193,8 @@ class Connection:
         if size < _BEGIN.size:
             raise FrameError(f"a request of {size} bytes has no header")
         key, version, correlation_id = _BEGIN.unpack_from(self._reader.peek(_BEGIN.size))
+        if key == API_VERSIONS and size > FIRST_PIECE_BYTES:  # it is read whole, before any login
+            raise FrameError(f"a request for versions of {size} bytes, at most {FIRST_PIECE_BYTES} are allowed")
         if key in self._desk.served or key == FIND_COORDINATOR:
             self._handle_here(key, size)
         elif key == API_VERSIONS and version not in message("ApiVersionsRequest").versions:

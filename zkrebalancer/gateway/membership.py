@@ -96,6 +96,7 @@ class Membership:
             TooManyError: the layout is full.
 
         """
+        self.was_refused = False
         for _ in range(MAX_TRIES):
             session_id = self._session.session_id
             if session_id != self._joined_session or not self._has_number():
@@ -158,10 +159,12 @@ class Membership:
         return layout
 
     def _note_fault(self, error: RebalancerError) -> None:
-        self.fault = str(error)
+        self.fault, is_refused = str(error), isinstance(error, CallRefusedError)
+        self.was_refused |= is_refused
         text = self._complaints.text(LAYOUT, self.fault, clock.steady_us() / 1e6)
         if text is not None:
-            _log.error("%s; the last one that could be read is used. If nobody needs it, delete the node", text)
+            advice = "" if is_refused else ". If nobody needs it, delete the node"
+            _log.error("%s; the last one that could be read is used%s", text, advice)
 
     def add_brokers(self, ids: Collection[int]) -> None:
         """Give slots to brokers without one, of all that are alive; not before this gateway is announced.
@@ -232,6 +235,7 @@ class Membership:
             except CallRefusedError as error:
                 if name == str(self.number):
                     raise
+                self.was_refused = True
                 self._take_from_layout(name, gateways, error)
         self._gateways = gateways
 

@@ -54,6 +54,7 @@ from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 MAX_CONNECTIONS = 20_000
 REFRESH_S = 5.0  # how often brokers are looked up, so that a broker that hangs is soon avoided
 RETRY_S = 1.0
+REFUSED_RETRY_S = 10.0  # after a right was missing
 FIRST_RETRY_S = 0.05  # until there is a lease, and until this gateway is listed in ZooKeeper
 # How long after the start the gateway delays its answers about the cluster's nodes until it is one of them. A client
 # that learned only of brokers would list no groups until it asks for the nodes again, minutes later.
@@ -219,6 +220,8 @@ class Gateway:
             self._open_ports()
             if self._membership.number is not None:
                 self._groups.serve(self._membership.number, list(self._membership.addresses().gateways))
+            if self._membership.was_refused:  # no watch tells that it may be read again
+                gevent.spawn_later(REFUSED_RETRY_S, self._changed.set)
         except UnfinishedRestoreError as error:
             self._waiting = str(error)
             text = self._complaints.text(paths.RESTORE, self._waiting, now_ms() / 1_000)

@@ -36,7 +36,7 @@ from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Round, Settings
 from zkrebalancer.region.leader import Decision, Next, Seen, decide, made_anew
-from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
+from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS, read_again_us
 from zkrebalancer.region.merge import Answers, ContradictionError
 
 MAX_QUARANTINED_BYTES = 10_000
@@ -136,9 +136,11 @@ class Region:
             self._scheduler.complain(self._path("order"), f"{self._path('order')}: {error}; it is made anew")
             self._scheduler.ask(ListChildren(self._path("merged")), self._make_order_anew, reply)
             return
-        dated = self.order.id, self.order.open
+        dated, now_us = (self.order.id, self.order.open), self._scheduler.now.mono_us
         if dated != self._dated:
-            self._dated, self._since_us, self._opened_us, self._last_void = dated, self._scheduler.now.mono_us, 0, ""
+            self._dated, self._since_us, self._opened_us, self._last_void = dated, now_us, 0, ""
+        elif self.order.open is not None and self._settings is not None:
+            self._since_us = read_again_us(self._since_us, now_us, self._settings.reset_ms)
         self._read_merge()
 
     def _order_made(self, reply: Reply) -> None:
@@ -298,9 +300,8 @@ class Region:
         if self._settings is None or self.order is None or not self._is_known or self._is_busy:
             return
         if self.order.open is not None and self.order.open.kind == CHECKPOINT and not self._opened_us:
-            after = replace(self.order, open=None)  # parts of its merge may be stored, by a former leader
-            self._write(Decision(Next.WRITE, after, "its leader did not complete it"))
-            return
+            self._write(Decision(Next.WRITE, replace(self.order, open=None), "its leader did not complete it"))
+            return  # parts of its merge may be stored
         decision = decide(self.order, self._seen(self._settings))
         self.reason = decision.reason
         if decision.is_obstacle:

@@ -337,7 +337,7 @@ class RegionWrites:
         doomed = _Doomed(len(members))
         for name, zxid in members.items():
             path = self._path("members", name)
-            self._scheduler.ask(Get(path), self._doomed_read, self._task, path, zxid, doomed, done)
+            self._scheduler.ask(Get(path), self._doomed_read, self._task, path, zxid, doomed, done, expected=ANY)
 
     def _doomed_read(
         self, reply: Reply, task: int, path: str, zxid: int, doomed: _Doomed, done: Callable[[], None]

@@ -9,6 +9,9 @@ MAX_PIECES = 64  # of one contribution or merge
 MAX_READ_BYTES = 1_000_000  # of one node
 MAX_MERGE_WAIT_MS = 15_000
 DEFAULT_RESET_MS = 60_000
+ANSWERS_US = (
+    10_000_000  # at least, for answers to a round that is read again, and for members that were cut off as well
+)
 BRAKE_S = 0.1  # between polls while no records may flow
 QUEUED_POLLS = 100  # what the queue between event thread and application holds, in polls of `max.poll.records`
 
@@ -21,6 +24,11 @@ def merge_wait_ms(reset_ms: int, max_poll_interval_ms: int) -> int:
 def least_poll_interval_ms(reset_ms: int, drain_ms: int) -> int:
     """Return what `max.poll.interval.ms` must be at least, so that no client is evicted while it waits."""
     return 3 * max(reset_ms, drain_ms)
+
+
+def read_again_us(since_us: int, now_us: int, reset_ms: int) -> int:
+    """Return since when a round counts that a leader has read again: ANSWERS_US are left to read its answers."""
+    return max(since_us, now_us + min(1_000 * reset_ms, ANSWERS_US) - 1_000 * reset_ms)
 
 
 def queue_limit(max_poll_records: int) -> int:

@@ -426,6 +426,15 @@ def test_little_is_read_at_once_from_a_client_that_has_not_logged_in(
     assert at_once == [FIRST_PIECE_BYTES] * 5 + [PIECE_BYTES] * 3
 
 
+def test_a_request_for_versions_is_small(connect: Open) -> None:
+    """In `Connection._handle`, read it whole: it needs no login, so anybody could fill the memory."""
+    wire = connect(lambda _header, _content: None, asks_for_rights=True)
+    header = KEYS["ApiVersions"].to_bytes(2) + (99).to_bytes(2) + (5).to_bytes(4)
+    wire.client.sendall(size_of(FIRST_PIECE_BYTES + 1) + header)
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+
+
 @pytest.mark.parametrize(("key", "version"), [(KEYS["Heartbeat"], 3), (KEYS["Produce"], 9)])
 def test_what_has_to_be_read_whole_is_small_before_a_login(connect: Open, key: int, version: int) -> None:
     asked: list[int] = []

@@ -226,8 +226,8 @@ def test_offsets_are_deleted_in_the_step_in_which_their_group_is(monkeypatch: py
     decide("a", ErrorCode.GROUP_ID_NOT_FOUND)
     deletions["a"]({"results": [{"group_id": "a", "error_code": 0}]})
     deletions["b"]({"results": [{"group_id": "b", "error_code": int(ErrorCode.GROUP_ID_NOT_FOUND)}]})
-    gevent.sleep(0)
-    gevent.sleep(0)
+    while "later" not in decisions:
+        gevent.sleep(0.001)
     decide("later", ErrorCode.GROUP_ID_NOT_FOUND)
     deletions["later"](ErrorCode.COORDINATOR_NOT_AVAILABLE)
     results = codec.decode("DeleteGroupsResponse", 1, answering.get(timeout=WITHIN_S))["results"]

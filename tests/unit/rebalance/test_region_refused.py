@@ -62,11 +62,12 @@ def test_a_member_that_registers_again_before_its_eviction_arrives_stays() -> No
     assert [one["reason"] for one in region.events("reset_ordered")] == ["of the test", "member b is lost"]
 
 
+@pytest.mark.parametrize(("where", "right"), [(MEMBERS, Right.DELETE), (f"{MEMBERS}/b", Right.READ)])
 @pytest.mark.parametrize("is_back", [False, True])
-def test_an_eviction_that_is_refused_is_decided_anew(is_back: bool) -> None:
+def test_an_eviction_that_is_refused_is_decided_anew(where: str, right: Right, is_back: bool) -> None:
     """In `RegionWrites._doomed_read`, let the scheduler repeat it: it deletes the next process's registration."""
     region = region_with_a_late_member()
-    deny(region, MEMBERS, Right.DELETE)
+    deny(region, where, right)
     region.pass_time(10_000)
     assert region.children("members") == ["a", "b"]
     assert len(region.warnings()) == 2  # that it is removed, and that ZooKeeper refuses that

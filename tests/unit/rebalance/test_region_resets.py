@@ -69,6 +69,8 @@ def test_a_stranger_is_named_when_the_time_for_a_reset_is_over() -> None:
     (warning,) = region.warnings()
     assert warning.startswith(f"group {GROUP}: region: stranger-1 holds t/")
     assert region.order().open is not None
+    region.pass_time(310_000)  # a reconciliation: the answers are read again, and nobody is late before that
+    assert region.children("members") == ["a", "b"]
 
 
 def test_members_that_do_not_reset_in_time_lose_their_registration_and_another_reset_follows() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from zkrebalancer.pipeline.commits import Commits
 from zkrebalancer.pipeline.continued import run as one_run
@@ -25,7 +26,8 @@ from zkrebalancer.pipeline.continued.tables import Parts, RunTables
 from zkrebalancer.pipeline.facts.deliveries import BUCKET_US
 
 MAX_RUNS = 1_000  # that are remembered
-MAX_WAITING = 1_000_000  # events of a run that are not settled
+MAX_WAITING = 200_000  # events that are not settled, of a run and of all together; Spark reads more of them sooner
+MAX_PATIENCE_US = 600_000_000  # an event that is later makes its run anew, each time
 SLICE_EVENTS = 200_000  # of a run that are handled at once
 
 _log = logging.getLogger(__name__)
@@ -67,18 +69,23 @@ class Keeper:
                 return False
             for until_us in _limits(run, run.times()):
                 tables.settle(run.settle(until_us, back))
+            _require_few(run.waiting)
             tables.end(run.rest(back))
-        except NotContinuableError:
+        except NotContinuableError as reason:
+            if str(reason):
+                _log.warning("run %s: %s, so it is made whole each time", name, reason)
             return False
-        if run.waiting > MAX_WAITING:
-            _log.warning(
-                "run %s: more than %d events wait for late ones, so it is made whole each time", name, MAX_WAITING
-            )
+        except pa.ArrowException:  # of one run, of data that Spark may be able to read: the others go on
+            _log.exception("run %s cannot be continued, so it is made whole each time", name)
             return False
         self._runs[name] = run
-        if len(self._runs) > MAX_RUNS:
+        while len(self._runs) > MAX_RUNS or (len(self._runs) > 1 and self._waiting > MAX_WAITING):
             self._runs.popitem(last=False)
         return True
+
+    @property
+    def _waiting(self) -> int:
+        return sum(run.waiting for run in self._runs.values())
 
     def _continued(self, name: str, new: Events, stored: StoredEvents, tables: RunTables) -> ContinuedRun:
         """Return the run with the new events, which may wait."""
@@ -88,10 +95,14 @@ class Keeper:
             try:
                 _take(run, new)
             except LateEventError as late:
-                late_us = (run.latest_us or 0) - late.at_us
-                patience_us = max(run.patience_us, 2 * late_us)
-                text = "run %s: an event came %.1f s late, so its tables are made again; from now on, it waits %.1f s"
-                _log.warning(text, name, late_us / 1e6, patience_us / 1e6)
+                patience_us = run.patience_us
+                if late.at_us is not None:
+                    late_us = (run.latest_us or 0) - late.at_us
+                    patience_us = max(run.patience_us, min(2 * late_us, MAX_PATIENCE_US))
+                    text = (
+                        "run %s: an event came %.1f s late, so its tables are made again; from now on, it waits %.1f s"
+                    )
+                    _log.warning(text, name, late_us / 1e6, patience_us / 1e6)
             else:
                 return run
         run = ContinuedRun(name, patience_us)
@@ -116,12 +127,19 @@ def _read(run: ContinuedRun, name: str, stored: StoredEvents, tables: RunTables)
     if run.has_several_clocks:
         return
     back, last = partial(look_back, name, stored, tables.settled), None
-    for end_us in _limits(run, stored.times(name)):
+    times, limit_us = stored.times(name), run.limit_us()
+    _require_few(len(times) if limit_us is None else int(np.count_nonzero(times >= limit_us)))
+    for end_us in _limits(run, times):
         run.take(stored.of(name, Span(last, end_us)))
         tables.settle(run.settle(end_us, back))
         last = end_us
     run.take(stored.of(name, Span(last, None)))
     run.take(stored.of(name, Span(None, None), TOLD))
+
+
+def _require_few(waiting: int) -> None:
+    if waiting > MAX_WAITING:
+        raise NotContinuableError(f"more than {MAX_WAITING} events wait for late ones")
 
 
 def _limits(run: ContinuedRun, times: npt.NDArray[np.int64]) -> Iterator[int]:

@@ -46,8 +46,8 @@ LookBack = Callable[[dict[BookKey, RangeSet]], Rows]  # from what was delivered 
 class LateEventError(Exception):
     """An event is older than what is settled."""
 
-    def __init__(self, at_us: int) -> None:
-        """`at_us`: of that event."""
+    def __init__(self, at_us: int | None) -> None:
+        """`at_us`: of that event; None: it is none of those that wait, so to wait longer is of no use."""
         super().__init__(at_us)
         self.at_us = at_us
 
@@ -203,9 +203,10 @@ class ContinuedRun:
         latest, earliest = self.latest_us, pc.min(lines["mono_us"]).as_py()
         began_us = self._places.began_us
         if self.settled_us is not None and earliest is not None:
-            is_late = kind in TIMED and earliest < self.settled_us
-            if is_late or (began_us is not None and earliest < began_us):
+            if kind in TIMED and earliest < self.settled_us:
                 raise LateEventError(earliest)
+            if began_us is not None and earliest < began_us:  # such as a rejected line, whose time may be anything
+                raise LateEventError(None)
         try:
             self._places.add(kind, lines)
         except LineOrderError:
