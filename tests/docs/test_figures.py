@@ -21,11 +21,14 @@ RUNS, LATER = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-java.jsonl
 OTHERS = "experiments-2026-11-27-others.jsonl"
 ROUNDED = 0.551  # half a unit of a page, and half of the last digit of a result
 JOIN, KILL, RETURN = "add-member", "kill-member", "restart-member"
+SCENARIOS = {JOIN: "scale-out", KILL: "crash", RETURN: "crash"}
+OURS, KIP, RANGE, COOPERATIVE = COMPARED = ("central-incremental", "kip848", "classic-range", "classic-cooperative")
 CHANGES = {"joins": JOIN, "killed": KILL, "returns": RETURN, "at rest": "before"}  # words in a row -> the change
 OF_RUNS = {  # the end of a row's name -> a measure of its runs, and how many of its units are one of the page's
     "time to the first record, ms": ("first_record_ms", 1),
     "partitions without a consumer, s": ("unowned_partition_ms", 1_000),
     "partitions without an owner, s": ("unowned_partition_ms", 1_000),
+    "delay of half of the records, ms": ("delay_p50_ms", 1),
     "delay of 99 % of the records, ms": ("delay_p99_ms", 1),
     "longest delay, ms": ("delay_max_ms", 1),
     "requests to ZooKeeper and broker": ("requests", 1),
@@ -71,23 +74,29 @@ def results(file: str) -> list[dict[str, Any]]:
 
 
 def of_steps(
-    file: str, protocol: str, change: str = JOIN, settings: str = "tuned", measure: str = "settled_ms"
+    file: str,
+    protocol: str,
+    change: str = JOIN,
+    settings: str = "tuned",
+    measure: str = "settled_ms",
+    scenario: str | None = None,
 ) -> list[float]:
-    """Return the time to settled, or another measure, of each change of each run."""
+    """Return the time to settled, or another measure, of each change of each run of its scenario."""
+    wanted = (protocol, settings, scenario or SCENARIOS.get(change, "scale-out"))
     return [
         step[measure]
         for run in results(file)
-        if (run["protocol"], run["settings"]) == (protocol, settings)
+        if (run["protocol"], run["settings"], run["scenario"]) == wanted
         for step in run["steps"]
         if step["name"] == change and run["trusted"]
     ]
 
 
-def of_runs(file: str, protocol: str, measure: str, settings: str = "tuned") -> float:
-    """Return the median over trusted runs of `scale-out`."""
+def of_runs(file: str, protocol: str, measure: str, settings: str = "tuned", scenario: str = "scale-out") -> float:
+    """Return the median over trusted runs."""
     runs = [run for run in results(file) if (run["protocol"], run["settings"]) == (protocol, settings)]
     runs = [run for run in runs if run["trusted"]]
-    return statistics.median(float(run["measures"][measure]) for run in runs if run["scenario"] == "scale-out")
+    return statistics.median(float(run["measures"][measure]) for run in runs if run["scenario"] == scenario)
 
 
 def of_run(run: dict[str, Any], kind: str, measure: str) -> float:
@@ -121,8 +130,8 @@ def expected(row: str, change: str, file: str, protocol: str) -> float | None:
     """Return what a cell should be, None if it does not follow from results alone."""
     for words, (measure, unit) in OF_RUNS.items():
         if row.endswith(words):
-            if change == JOIN:
-                return of_runs(file, protocol, measure) / unit
+            if change == JOIN or measure == "duplicated":
+                return of_runs(file, protocol, measure, scenario=SCENARIOS.get(change, "scale-out")) / unit
             is_of_steps = measure == "unowned_partition_ms"
             return statistics.median(of_steps(file, protocol, change, measure=measure)) / unit if is_of_steps else None
     for words, summary in SUMMARIES.items():
@@ -141,12 +150,14 @@ def test_all_published_runs_are_trusted_and_nothing_went_wrong() -> None:
 
 def test_the_runs_of_the_first_page() -> None:
     """Each seed has a run of each protocol, all of the same version; what is not trusted is published, too."""
-    seeds = {run["seed"] for run in results(JOINS)}
-    kinds = {(run["protocol"], run["settings"]) for run in results(JOINS)}
-    assert len(results(JOINS)) == len(seeds) * len(kinds)
-    assert all(run["complete"] and run["settled"] for run in results(JOINS))
+    for scenario in {run["scenario"] for run in results(JOINS)}:
+        runs = [run for run in results(JOINS) if run["scenario"] == scenario]
+        compared = [run for run in runs if run["settings"] == "tuned"]
+        assert len(compared) == len({run["seed"] for run in compared}) * len(COMPARED), scenario
+        assert {run["protocol"] for run in compared} == set(COMPARED)
+    assert all(run["complete"] for run in results(JOINS))
     assert {run["measures"][what] for run in results(JOINS) for what in ("lost", "out_of_order")} == {0}
-    assert {run["protocol"] for run in results(JOINS) if run["measures"]["overlaps"]} == {"kip848"}
+    assert {run["protocol"] for run in results(JOINS) if run["measures"]["overlaps"]} <= {"kip848"}
     assert len({json.dumps(run["versions"]) for run in results(JOINS)}) == 1
     text = (ROOT / "docs/experiments.md").read_text()
     trusted = sum(run["trusted"] for run in results(JOINS))
@@ -155,17 +166,14 @@ def test_the_runs_of_the_first_page() -> None:
 
 def test_the_first_page() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
-    compared = ("central-incremental", "kip848", "classic-range", "classic-cooperative")
-    ours, *kafkas = (statistics.median(of_steps(JOINS, name)) for name in compared)
+    ours, *kafkas = (statistics.median(of_steps(JOINS, name)) for name in COMPARED)
     assert f"the median join settles in {ours:.0f} ms" in text
     assert f"take {min(kafkas):.0f} to {max(kafkas):,.0f} ms with heartbeats every 500 ms" in text
     quick = statistics.median(of_steps(JOINS, "kip848", settings="heartbeat-50"))
     assert f"KIP-848 takes {quick:.0f} ms with heartbeats every 50 ms" in text
-    names = ("central-incremental", "kip848", "classic-cooperative")
-    unowned = [of_steps(RUNS, name, KILL, measure="unowned_partition_ms") for name in names]
+    unowned = [of_steps(JOINS, name, KILL, measure="unowned_partition_ms") for name in COMPARED]
     here, *others = (round(statistics.median(values) / 1_000) for values in unowned)
-    assert len(set(others)) == 1
-    assert f"partitions have no owner for {here} s in all instead of {others[0]} s" in text
+    assert f"partitions have no owner for {here} s in all instead of {min(others)} to {max(others)} s" in text
 
 
 @pytest.mark.parametrize(
@@ -174,11 +182,11 @@ def test_the_first_page() -> None:
         (
             "docs/results.md",
             "this project, incremental",
-            ("central-incremental", "kip848", "classic-range", "classic-cooperative"),
+            COMPARED,
         ),
         ("docs/experiments.md", "central-incremental | central-eager | gateway-central | kip848", ()),
         ("docs/experiments.md", "central-incremental | helix | java-848", ()),
-        ("docs/experiments.md", "central-incremental | gateway-central | kip848 | classic-cooperative", ()),
+        ("docs/experiments.md", "central-incremental | kip848 | classic-range | classic-cooperative", ()),
     ],
 )
 def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...]) -> None:
@@ -186,36 +194,26 @@ def test_tables_of_the_comparison(page: str, heading: str, names: tuple[str, ...
     change, compared = JOIN, 0
     for row, cells in rows:
         change = next((of for words, of in CHANGES.items() if words in row), change)
-        file = LATER if "helix" in columns else JOINS if page == "docs/results.md" and change == JOIN else RUNS
+        file = LATER if "helix" in columns else RUNS if "gateway-central" in columns else JOINS
         for protocol, cell in zip(names or columns, cells, strict=True):
             found = None if cell is None else expected(row, change, file, protocol)
+            if "round trips" in row:
+                found = statistics.median(of_steps(JOINS, protocol, scenario="far-10ms"))
             if found is not None:
                 assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, protocol)
                 compared += 1
     assert compared >= MIN_COMPARED
 
 
-@pytest.mark.parametrize(
-    ("page", "heading", "names"),
-    [
-        (
-            "docs/results.md",
-            "this project, incremental",
-            ("central-incremental", "kip848", "classic-range", "classic-cooperative"),
-        ),
-        ("docs/experiments.md", "central-incremental | gateway-central | kip848 | classic-range", ()),
-    ],
-)
-def test_costs_at_rest(page: str, heading: str, names: tuple[str, ...]) -> None:
-    of = JOINS if page == "docs/results.md" else RUNS
-    with (ROOT / "docs/data" / of.replace(".jsonl", "-runs.csv")).open() as file:
+def test_costs_at_rest() -> None:
+    with (ROOT / "docs/data" / JOINS.replace(".jsonl", "-runs.csv")).open() as file:
         runs = [run for run in csv.DictReader(file) if (run["scenario"], run["settings"]) == ("scale-out", "tuned")]
     runs = [run for run in runs if run["trusted"] == "True"]
-    columns, rows = table(page, heading)
+    columns, rows = table("docs/results.md", "this project, incremental")
     compared = 0
     for row, cells in rows:
         for measure in (measure for words, measure in AT_REST.items() if row.endswith(words)):
-            for protocol, cell in zip(names or columns, cells, strict=True):
+            for protocol, cell in zip(COMPARED, cells, strict=True):
                 found = statistics.median(float(run[measure]) for run in runs if run["protocol"] == protocol)
                 assert cell == pytest.approx(found, abs=ROUNDED), (row, protocol)
                 compared += 1
@@ -239,6 +237,25 @@ def test_the_joins_in_any_phase() -> None:
                 assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, column)
                 compared += 1
     assert compared >= 7 * 5
+
+
+def test_the_joins_over_a_network() -> None:
+    lines = (ROOT / "docs/experiments.md").read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("### With a network between hosts"))
+    begin = next(number for number in range(begin, len(lines)) if lines[number].startswith("| |"))
+    columns, rows = read_table(lines, begin)
+    compared = 0
+    for row, cells in rows:
+        for column, cell in zip(columns, cells, strict=True):
+            protocol, settings = column.partition(",")[0], "heartbeat-50" if "50 ms" in column else "tuned"
+            steps = of_steps(JOINS, protocol, settings=settings, scenario="far-10ms")
+            found = max(steps) if row == "longest" else statistics.median(steps)
+            for words, (measure, unit) in OF_RUNS.items():
+                if row.endswith(words):
+                    found = of_runs(JOINS, protocol, measure, settings, "far-10ms") / unit
+            assert cell == pytest.approx(found, abs=0.06 if row.endswith(", s") else ROUNDED), (row, column)
+            compared += 1
+    assert compared == 4 * 5
 
 
 def test_short_heartbeats_on_the_page_of_results() -> None:
@@ -276,7 +293,7 @@ def test_the_tables_of_other_scenarios() -> None:
     for number in titles:
         measure, unit = next(of for words, of in OF_OTHERS.items() if lines[number].startswith(f"**{words}"))
         columns, rows = read_table(lines, number + 2)
-        assert len(rows) >= 9
+        assert len(rows) >= 7
         for row, cells in rows:
             scenario, _, kind = row.replace("`", "").partition(", ")
             for protocol, cell in zip(columns, cells, strict=True):
