@@ -24,6 +24,8 @@ def missed(consumer: Consumer, held: Mapping[TopicPartition, int]) -> tuple[list
 class CentralSource:
     """Reads a consumer's batches."""
 
+    drop = None  # a consumer that is garbage ends by itself
+
     def __init__(self, consumer: Consumer) -> None:
         """Start without partitions; `hooks` are called within the consumer's polls."""
         self._consumer = consumer
@@ -119,11 +121,6 @@ class CentralSource:
 
     def drained(self) -> None:
         """Do nothing: the consumer commits by itself."""
-
-    @property
-    def drop(self) -> None:
-        """None: a consumer that is garbage ends by itself."""
-        return
 
     def close(self, *, is_clean: bool) -> None:
         """Leave the group."""

@@ -72,7 +72,7 @@ class BatchSource(Source, Protocol):
 
     @property
     def drop(self) -> Callable[[], None] | None:
-        """What lets the source's thread end, without a lock, once it is garbage; None: its consumer does that."""
+        """A function that ends the source's thread without taking a lock; None if its consumer ends by itself."""
 
 
 class Rounds:

@@ -82,7 +82,7 @@ class Announcement:
         except ZooKeeperUnavailableError:
             pass
 
-    # ---- what replaces the session
+    # ---- the session
 
     def require(self, call: Call, *expected: Refusal) -> Reply:
         return Session.require(cast("Session", self), call, *expected)

@@ -81,7 +81,7 @@ class Room:
 
     @contextlib.contextmanager
     def hold(self, size: int, what: str) -> Iterator[None]:
-        """Use room for `what`. Raises FrameError if there is none."""
+        """Use room for `what`; raises FrameError if too little is left."""
         if self._used + size > MAX_LARGE_BYTES:
             raise FrameError(f"no room for {what} of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
         self._used += size

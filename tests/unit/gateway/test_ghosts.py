@@ -32,7 +32,7 @@ def pair(session: ModelSession) -> tuple[Membership, Membership]:
 def test_a_gateway_of_a_copied_tree_gets_no_groups(
     session: ModelSession, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In `Membership._read_alive`, count a node without a session: nobody serves its share, its clients go astray."""
+    """In `Membership._read_alive`, count a node without a session: its clients find nobody there."""
     one, other = pair(session)
     session.do(*(Delete(f"{ALIVE}/{gone}") for gone in {1, number} - {2}))
     session.do(Create(f"{ALIVE}/{number}", encode_alive("gw.production", 9192)))

@@ -1,4 +1,4 @@
-"""What grows with the runs, or with their crashes, is only broadcast if Spark knows that it is small."""
+"""Spark broadcasts tables that grow with runs or crashes only if it knows that they are small."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Span(NamedTuple):
         return limits[0] & limits[1] if len(limits) > 1 else limits[0]
 
     def expression(self) -> Expression | None:
-        """Return the condition, None if there is none."""
+        """Return the condition on a time; None without limits."""
         return None if self == (None, None) else self._expression()
 
 

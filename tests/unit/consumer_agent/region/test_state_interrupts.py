@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import pytest
@@ -92,6 +92,26 @@ def test_an_iteration_that_goes_on_after_an_interrupted_checkpoint_restores_what
         assert bool(setting.restored) == setting.is_lost
 
 
+Moved = TypeVar("Moved", bound=MovedSetting)
+
+
+def interrupted_polls(
+    kind: type[Moved], prepare: Callable[[Any], None], again_after: int, stride: int
+) -> Iterator[Moved]:
+    """Yield a setting for each point at which its poll was interrupted; it has processed what that returned."""
+    for setting, result, is_interrupted in interrupted_at_each_point(
+        lambda one: one.next_batch(),  # type: ignore[attr-defined]
+        prepare,
+        again_after,
+        kind=kind,
+        stride=stride,
+    ):
+        assert isinstance(setting, kind)
+        setting.state += [record.offset for record in cast("Batch | None", result) or ()]
+        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+        yield setting
+
+
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("again_after", [0, 3, 20])
 def test_no_record_is_lost_if_on_revoke_was_interrupted_and_the_move_cancelled(again_after: int, stride: int) -> None:
@@ -102,16 +122,7 @@ def test_no_record_is_lost_if_on_revoke_was_interrupted_and_the_move_cancelled(a
         setting.in_own_thread(setting.fetcher_round)
         setting.begin_move()
 
-    for setting, result, is_interrupted in interrupted_at_each_point(
-        lambda one: one.next_batch(),  # type: ignore[attr-defined]
-        prepare,
-        again_after,
-        kind=MovedSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, MovedSetting)
-        setting.state += [record.offset for record in cast("Batch | None", result) or ()]
-        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+    for setting in interrupted_polls(MovedSetting, prepare, again_after, stride):
         while len(setting.state) < COUNT:
             setting.process_next()
 
@@ -211,16 +222,7 @@ def test_a_state_goes_on_with_its_copy_if_on_revoke_was_interrupted_and_the_move
         setting.in_own_thread(setting.fetcher_round)
         setting.begin_move()
 
-    for setting, result, is_interrupted in interrupted_at_each_point(
-        lambda one: one.next_batch(),  # type: ignore[attr-defined]
-        begin,
-        again_after,
-        kind=KeptSetting,
-        stride=stride,
-    ):
-        assert isinstance(setting, KeptSetting)
-        setting.state += [record.offset for record in cast("Batch | None", result) or ()]
-        setting.told_to_iterate = not is_interrupted  # its iterator has ended
+    for setting in interrupted_polls(KeptSetting, begin, again_after, stride):
         setting.check_copies()
         while len(setting.state) < COUNT:
             setting.process_next()
