@@ -46,7 +46,7 @@ from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import Handler, SessionLog, is_connecting, keep_connecting, patient_hosts
 from zkrebalancer.runtime.zk_login import Login
-from zkrebalancer.runtime.zk_reads import BulkReads, Read, Watch, portions
+from zkrebalancer.runtime.zk_reads import BulkReads, Read, Wanted, Watch, portions, reply_count
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
 from zkrebalancer.runtime.zk_wire import server_path, transaction
@@ -67,9 +67,8 @@ def request_limit(hosts: str, security: ZooKeeperSecurity | None = None) -> Requ
     """Return the request limit for `hosts`, from ZKREBALANCER_MAX_REQUEST_BYTES if set; raises ConfigurationError."""
     acl_bytes = OPEN_ACL_BYTES if (security or from_variables(os.environ)).is_plain else MAX_ACL_BYTES
     chroot = "/" + hosts.partition("/")[2].rstrip("/")
-    largest = number_setting(
-        REQUEST_VARIABLE, os.environ.get(REQUEST_VARIABLE), MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, MAX_JUTE_MAXBUFFER
-    )
+    bounds = MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, MAX_JUTE_MAXBUFFER
+    largest = number_setting(REQUEST_VARIABLE, os.environ.get(REQUEST_VARIABLE), *bounds)
     return RequestLimit(largest, 0 if chroot == "/" else len(chroot.encode()), acl_bytes)
 
 
@@ -91,8 +90,8 @@ class ZkClient:
     ) -> None:
         """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
 
-        `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them. `on_replies`
-        gets their replies, some at a time.
+        `reads_together`: send the reads of one turn of the hub as few requests; a write may overtake them, but they
+        overtake none. `on_replies` gets their replies, some at a time.
         `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
         certificate, or has an acceptable one; unless it returns True, the first is logged. The client tries again.
 
@@ -110,13 +109,12 @@ class ZkClient:
         self._told: str | None = None  # the last state that became an event
         self._is_closed = False
         self._in_flight: set[int] = set()
-        self._waiting: deque[tuple[int, Call | RightsCall]] = deque()
+        self._waiting: deque[tuple[Callable[[int, Any], None], int, Wanted]] = deque()  # how, id, call
         self._session_log = SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._session_log.when_tls_failed = self._tls_failed
-        self._usable = False
+        self._usable = self._was_too_large = False
         self.request_limit = request_limit(hosts, security)
-        self._was_too_large = False
         handler = self._handler = Handler(self._login)
         self._kazoo = KazooClient(
             hosts=patient_hosts(hosts),
@@ -176,14 +174,14 @@ class ZkClient:
     @property
     def queued_count(self) -> int:
         """Return how many calls wait until fewer are in flight."""
-        return len(self._waiting) + len(self._reads)
+        return sum(reply_count(call) for _make, _call_id, call in self._waiting) + len(self._reads)
 
     def request(self, call_id: int, call: Call | RightsCall) -> None:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:
-            self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
+            self._lose(call_id, call)
         elif self._reads_together and isinstance(call, Read):
-            self._reads.add(call_id, call)
+            self._read_together(self._reads.add, call_id, call)
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
         else:
@@ -192,17 +190,23 @@ class ZkClient:
 
     def request_each(self, first_id: int, reads: calls.ReadEach) -> None:
         """Make reads together, with the ids `first_id`, `first_id` + 1, and so on; a write may overtake them."""
-        if self._usable:
-            self._reads.add_each(first_id, reads)
-            return
-        for place in range(len(reads.names)):
-            self.request(first_id + place, reads.read(place))
+        if not self._usable:
+            self._lose(first_id, reads)
+        else:
+            self._read_together(self._reads.add_each, first_id, reads)
+
+    def _read_together(self, add: Callable[[int, Any], None], first_id: int, reads: Wanted) -> None:
+        """Make reads after all calls that wait: what they find must include what was to be written before."""
+        if self._waiting:
+            self._waiting.append((add, first_id, reads))
+        else:
+            add(first_id, reads)
 
     def _request_alone(self, call_id: int, call: Call | RightsCall) -> None:
         if not self._usable:
-            self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
+            self._lose(call_id, call)
         elif self._waiting or len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._waiting.append((call_id, call))
+            self._waiting.append((self._send, call_id, call))
         else:
             self._send(call_id, call)
 
@@ -261,11 +265,15 @@ class ZkClient:
         self._in_flight.discard(call_id)
         self._reply(call_id, reply)
         while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
-            next_id, waiting = self._waiting.popleft()
+            make, next_id, waiting = self._waiting.popleft()
             if self._usable:
-                self._send(next_id, waiting)
+                make(next_id, waiting)
             else:
-                self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
+                self._lose(next_id, waiting)
+
+    def _lose(self, first_id: int, call: Wanted) -> None:
+        for call_id in range(first_id, first_id + reply_count(call)):
+            self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         self._on_event(calls.Replied(call_id, reply))
@@ -310,8 +318,7 @@ class ZkClient:
 
     def _login_refused(self) -> None:
         """Connect again after a while, because kazoo does not."""
-        user = None if self._login is None else self._login.security.user
-        self._refused(f"refuses the login of {user}")
+        self._refused(f"refuses the login of {self._login and self._login.security.user}")
         self._restarting = gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
 
     def _restart(self) -> None:
@@ -376,9 +383,8 @@ class BlockingZk:
             self.close()
             if self._client.fault is not None:
                 raise ZooKeeperLoginError(f"ZooKeeper at {hosts}: {self._client.fault}") from None
-            raise ZooKeeperUnavailableError(
-                f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
-            ) from None
+            text = f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
+            raise ZooKeeperUnavailableError(text) from None
         except (ChrootMissingError, ZooKeeperLoginError):
             self.close()
             raise

@@ -19,6 +19,7 @@ from kazoo.exceptions import EXCEPTIONS, UnimplementedError, ZookeeperError
 from kazoo.protocol.states import Callback
 
 from zkrebalancer.protocol.calls import (
+    Call,
     Children,
     Content,
     Get,
@@ -29,6 +30,7 @@ from zkrebalancer.protocol.calls import (
     Replied,
     RepliedInRow,
     Reply,
+    RightsCall,
     Stat,
 )
 from zkrebalancer.protocol.requests import RequestLimit
@@ -57,6 +59,7 @@ NO_CHILDREN = Children(())
 NO_WATCH = b"\0"  # in a read
 
 Read = Get | ListChildren
+Wanted = Call | RightsCall | ReadEach
 Watch = tuple[str, bool]  # path, and whether of its children
 
 
@@ -374,6 +377,11 @@ class _Answer:
 
     def set_exception(self, error: Exception) -> None:
         self.set(error)
+
+
+def reply_count(call: Wanted) -> int:
+    """Return how many replies to a call follow."""
+    return len(call.names) if isinstance(call, ReadEach) else 1
 
 
 def portions(replies: Sequence[Replied | RepliedInRow], most: int) -> Iterator[tuple[Replied | RepliedInRow, ...]]:

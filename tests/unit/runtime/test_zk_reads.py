@@ -24,6 +24,7 @@ from zkrebalancer.protocol.calls import (
     RepliedAll,
     RepliedInRow,
     Stat,
+    Sync,
     Watched,
     ZooKeeperEvent,
 )
@@ -35,7 +36,7 @@ from zkrebalancer.runtime.zk_reads import MIN_READS
 
 TIMEOUT_MS = 30_000
 PING, EVENT = -2, -1
-GET, SET_WATCHES, MULTI_READ = 4, 101, 22
+GET, SYNC, SET_WATCHES, MULTI_READ = 4, 9, 101, 22
 NO_NODE, UNIMPLEMENTED = -101, -6
 CHANGED, DELETED = 3, 2
 STAT = struct.pack(">qqqqiiiqiiq", *range(11))
@@ -274,6 +275,24 @@ def test_a_few_reads_are_made_alone() -> None:
         client.zk.request(1, READS[0])
         assert client.next() == Replied(1, CONTENT)
         assert server.kinds == [GET]
+
+
+def test_reads_wait_behind_calls_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ZkClient._read_together`, add them at once: the core would not find what it had asked to be written."""
+    monkeypatch.setattr(zk, "MAX_IN_FLIGHT", 2)
+
+    def answers(kind: int, number: int) -> list[bytes]:
+        bodies = {SYNC: struct.pack(">i1s", 1, b"/"), MULTI_READ: contents(2 * MIN_READS)}
+        return [answer(number, bodies.get(kind, b""))]
+
+    with connected(answers) as (server, client):
+        for number in range(3):
+            client.zk.request(MIN_READS + number, Sync("/"))
+        client.read()
+        client.zk.request_each(10, ReadEach(Get, "/a", [f"n{number}" for number in range(MIN_READS)]))
+        found = [event for event in client.replies(3 + 2 * MIN_READS) if isinstance(event, Replied)]
+        assert [event.call_id for event in found] == [4, 5, 6, *range(MIN_READS), *range(10, 10 + MIN_READS)]
+        assert server.kinds == [SYNC, SYNC, SYNC, SET_WATCHES, MULTI_READ]
 
 
 def test_a_request_is_no_larger_than_servers_read(monkeypatch: pytest.MonkeyPatch) -> None:
