@@ -83,11 +83,12 @@ def init(
     if as_json:
         counts = {"nodes": outcome.nodes, "changed": len(changed) - len(outcome.left), "dry_run": dry_run}
         lists = {"left": outcome.left, "unreadable": outcome.unreadable, "of_group": _of_group(outcome)}
+        lists["unknown"] = _of_unknown(outcome)
         click.echo(json.dumps({**counts, **lists, "principals": json.loads(rights.encode(who))}))
         return
     verb = "would change" if dry_run else "changed"
     click.echo(f"{outcome.nodes} nodes, rights {verb} at {len(changed) - len(outcome.left)}")
-    _print_rest(outcome, _of_group(outcome))
+    _print_rest(outcome, _of_group(outcome), _of_unknown(outcome))
 
 
 @security.command()
@@ -95,7 +96,7 @@ def init(
 @options.json_option
 @options.log_level_option
 def check(zookeeper: str, as_json: bool) -> None:
-    """Show which nodes are open to others than intended; exit code 1 if there are any.
+    """Show which nodes are open to others than intended, or closed to a coordinator; exit code 1 if there are any.
 
     \b
     Example:
@@ -124,7 +125,7 @@ def check(zookeeper: str, as_json: bool) -> None:
     else:
         click.echo(f"{outcome.nodes} nodes, {len(outcome.findings)} not as intended")
         _print_findings(outcome.findings)
-        _print_rest(outcome, [])  # the table has them
+        _print_rest(outcome, [], [])  # the table has them
     if not is_secured:
         raise SystemExit(1)
 
@@ -163,27 +164,37 @@ def _of_group(outcome: Outcome) -> list[str]:
     return [finding.path for finding in outcome.findings if finding.is_of_group]
 
 
+def _of_unknown(outcome: Outcome) -> list[str]:
+    return [finding.path for finding in outcome.findings if finding.unknown]
+
+
 def _print_findings(findings: list[Finding]) -> None:
     if not findings:
         return
     table = Table("node", "too much", "missing", "")
     for finding in findings[:MAX_SHOWN]:
-        note = "its whole group may write it; restart the consumer" if finding.is_of_group else ""
-        table.add_row(finding.path, _shown(finding.excess), _shown(finding.missing), note)
+        table.add_row(finding.path, _shown(finding.excess), _shown(finding.missing), _note(finding))
     console().print(table)
     if len(findings) > MAX_SHOWN:
         click.echo(f"… and {len(findings) - MAX_SHOWN} more")
+
+
+def _note(finding: Finding) -> str:
+    if finding.unknown:
+        return f"made before {', '.join(finding.unknown)} was named, and closed to it; restart the consumer"
+    return "its whole group may write it; restart the consumer" if finding.is_of_group else ""
 
 
 def _shown(some: object) -> str:
     return ", ".join(f"{name} {letters}" for name, letters in some.items()) if isinstance(some, dict) else ""
 
 
-def _print_rest(outcome: Outcome, of_group: list[str]) -> None:
+def _print_rest(outcome: Outcome, of_group: list[str], unknown: list[str]) -> None:
     notes = {
         "changed meanwhile, or only its owner may change it": outcome.left,
         "rights may not be read": outcome.unreadable,
         "its whole group may write it until its consumer is restarted": of_group,
+        "a coordinator that is named now may not use it until its consumer is restarted": unknown,
     }
     for text, names in notes.items():
         for path in names[:MAX_SHOWN]:

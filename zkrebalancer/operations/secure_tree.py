@@ -55,6 +55,7 @@ class Finding:
     excess: Mapping[str, str]  # principal -> rights that it should not have
     missing: Mapping[str, str]
     is_of_group: bool = False  # its consumer registered before it had a login of its own: its group can write it
+    unknown: tuple[str, ...] = ()  # coordinators that were not named when its consumer registered: they may not use it
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ def judge(path: str, found: Rights, who: Principals) -> Finding | None:
     wanted = rights.rights_of(path, who, OWN)
     if wanted is None:
         return None
-    is_of_group = False
+    is_of_group, unknown = False, tuple[str, ...]()
     if rights.is_of_consumer(path):
         own = [principal for principal in found if principal.startswith(_OWN_PREFIX)]
         is_of_group = len(own) != 1
@@ -80,9 +81,12 @@ def judge(path: str, found: Rights, who: Principals) -> Finding | None:
             wanted = _of_group(path, wanted, who)
         else:  # only a new registration can change its list
             found = {OWN if principal in own else principal: letters for principal, letters in found.items()}
+            lacking = _beyond(wanted, found)
+            unknown = tuple(name for name in who.coordinators if name in lacking)
             wanted = {**wanted, **{principal: found.get(principal, "") for principal in wanted if principal != OWN}}
     excess, missing = _beyond(found, wanted), _beyond(wanted, found)
-    return Finding(path, excess, missing, is_of_group) if excess or missing or is_of_group else None
+    finding = Finding(path, excess, missing, is_of_group, unknown)
+    return finding if excess or missing or is_of_group or unknown else None
 
 
 def wanted_rights(path: str, finding: Finding, who: Principals) -> Rights:

@@ -217,3 +217,19 @@ def test_a_channel_without_a_login_of_its_own_consumer_is_given_to_its_group() -
     finding = judge(path, {"world:anyone": "rwcda"}, known)
     assert finding is not None
     assert wanted_rights(path, finding, known) == {COORDINATOR: "rcd", "sasl:g": "rwd"}
+
+
+def test_the_list_of_a_consumer_that_does_not_name_a_new_coordinator_is_told_and_left() -> None:
+    """In `_judge_all`, set the rights of every finding: what is the consumer's own would become its group's."""
+    client = RightsClient()
+    known = Principals((COORDINATOR,), groups={"g": ("sasl:g",)})
+    path = paths.channel("g", "a-1")
+    client.create(path)
+    own = {"digest:member:abc": "rwd", COORDINATOR: "rcd"}
+    client.lists[path] = own, 1
+    secure(cast("BlockingZk", client), known)
+    later = Principals((COORDINATOR, "sasl:later"), groups={"g": ("sasl:g",)})
+    outcome = secure(cast("BlockingZk", client), later)
+    assert [finding.path for finding in outcome.findings if finding.unknown == ("sasl:later",)] == [path]
+    assert not outcome.left
+    assert client.lists[path] == (own, 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.vectors.rights import MADE
-from zkrebalancer.operations.secure_tree import OWN, changed_principals, judge, wanted_rights
+from zkrebalancer.operations.secure_tree import OWN, Finding, changed_principals, judge, wanted_rights
 from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError
 from zkrebalancer.protocol.rights import ALL, WORLD, Principals
@@ -216,6 +217,15 @@ def test_the_node_of_a_consumer_with_an_own_login_stays(path: str) -> None:
     finding = judge(path, {**found, "sasl:x": "w"}, WHO)
     assert finding is not None
     assert finding.excess == {"sasl:x": "w"}
+
+
+@pytest.mark.parametrize("path", MADE[:3])
+def test_a_coordinator_that_is_named_after_a_consumer_registered_may_not_use_its_nodes(path: str) -> None:
+    """In `judge`, expect there what was known then: the next leader could command nobody, and nothing said so."""
+    found = {("digest:member:abc" if name == OWN else name): letters for name, letters in of(path).items()}
+    named = replace(WHO, coordinators=("sasl:coordinator", "sasl:later"))
+    assert judge(path, found, named) == Finding(path, {}, {}, unknown=("sasl:later",))
+    assert judge(path, {**found, "sasl:later": found["sasl:coordinator"]}, named) is None
 
 
 def test_roles_and_groups_that_are_given_replace_the_former() -> None:
