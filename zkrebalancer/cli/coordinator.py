@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -26,6 +27,12 @@ MIN_SESSION_TIMEOUT_MS = 100
 MAX_SESSION_TIMEOUT_MS = 600_000
 
 
+def announce(text: str) -> None:
+    """Print a line, unless standard output takes none: a full disk, or a reader that is gone, ends no server."""
+    with suppress(OSError):
+        click.echo(text)
+
+
 class AnnouncingLog(EventLog):
     """An event log that also prints a line when this coordinator leads."""
 
@@ -42,7 +49,7 @@ class AnnouncingLog(EventLog):
         """Write the event as `EventLog` does."""
         if kind == "leader_elected":
             shard = f" shard {fields['shard']}" if "shard" in fields else ""
-            click.echo(f"coordinator {fields['brokerid']} leads{shard} (epoch {fields['epoch']})")
+            announce(f"coordinator {fields['brokerid']} leads{shard} (epoch {fields['epoch']})")
         super().write(kind, group=group, generation=generation, cause_id=cause_id, mono_us=mono_us, **fields)
 
 
@@ -121,7 +128,7 @@ def coordinator(
     with BlockingZk(zookeeper):
         pass  # fails on a wrong address or chroot, instead of waiting for it for ever
     event_log = AnnouncingLog(events_directory, f"coordinator-{broker_id}")
-    click.echo(f"coordinator {broker_id} is running")
+    announce(f"coordinator {broker_id} is running")
     shown = Shown(http, Notifier(), metrics_per_group, traces_url)
     identity = Identity(broker_id, host, None if http is None else f"{host}:{http[1]}")
     service = CoordinatorService(

@@ -13,7 +13,7 @@ import gevent
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
-from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS
+from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, announce
 from zkrebalancer.gateway import security
 from zkrebalancer.gateway.addresses import MAX_SLOTS
 from zkrebalancer.gateway.service import MAX_CONNECTIONS, Gateway, GatewayConfig
@@ -187,7 +187,7 @@ def group_coordinator(
     )
     gateway = Gateway(config, settings)
     _prepare_process(gateway)
-    gateway.run(lambda: click.echo(f"gateway at {listen} is running"))
+    gateway.run(lambda: announce(f"gateway at {listen} is running"))
 
 
 def allow_open_files() -> None:
