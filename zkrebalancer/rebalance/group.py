@@ -194,7 +194,8 @@ class Group:
         self._end_plan("failed")
         if self.state is GroupState.MOVING:
             self._go(GroupState.BACKING_OFF, "outdated again")
-        self._scheduler.wake("back-off", now_us + pause_us(tries - 1), self.load, "outdated")
+        if not self._scheduler.has_timer("outdated"):  # no request cancels it: the view is wrong
+            self._scheduler.wake("outdated", now_us + pause_us(tries - 1), self.load, "outdated")
 
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, and begin to adopt it."""

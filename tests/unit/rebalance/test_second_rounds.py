@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.groups import events, world_with
+from tests.support.groups import events, read_paths, world_with
 from tests.support.world import GROUP, CoordinatorProcess, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
@@ -295,4 +295,23 @@ def test_a_group_that_was_outdated_long_ago_is_read_again_at_once() -> None:
         world.tick()
         world.run()
     assert states == [GroupState.LOADING, GroupState.IDLE, GroupState.LOADING]
+    world.assert_settled()
+
+
+def test_a_group_is_read_again_although_it_is_planned_before_that() -> None:
+    """In `Group._load_anew`, call the timer "back-off", which a request cancels."""
+    world = world_with(GroupSettings(), "a")
+    group = world.leader().machine.groups[GROUP]
+    for _ in range(2):
+        world.tick()
+        group.handle(facts.Outdated())
+        world.tick()
+        world.run()
+    assert group.state is GroupState.IDLE, "the second reading waits"
+    read = read_paths(world)
+    group.request("retry")
+    world.pass_time(10)
+    assert not read
+    world.pass_time(1_000)
+    assert paths.group(GROUP) in read
     world.assert_settled()
