@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from zkrebalancer.pipeline.backlog import parts_until_one_time
 from zkrebalancer.protocol.errors import RebalancerError
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
@@ -29,6 +30,7 @@ _ONLY_APPENDED = "event files may only be appended to"
 _log = logging.getLogger(__name__)
 SCHEMA = "file string, row long, text string"
 Offset = dict[str, dict[str, int]]  # path below the folder -> "bytes" and "lines" read so far
+_NOTHING = {"bytes": 0, "lines": 0}
 
 
 class EventFileError(RebalancerError):
@@ -83,7 +85,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._sizes()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return how far to read: at most MAX_BATCH_BYTES or one longer line; everything if `limit` says so.
+        """Return how far to read: about MAX_BATCH_BYTES or one longer line; everything if `limit` says so.
 
         Raises:
             EventFileError: a file shrank, `start` belongs to another source, or a line exceeds MAX_LINE_BYTES.
@@ -91,26 +93,38 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not all("bytes" in taken for taken in start.values()):
             raise EventFileError(f"the checkpoint has offsets of another source: {start!r:.200}")
+        end, unread = dict(start), self._unread(start)
         budget = None if isinstance(limit, ReadAllAvailable) else MAX_BATCH_BYTES
-        end = dict(start)
-        for file, size in (self._sizes() if self._target is None else self._target).items():
-            taken = start.get(file, {"bytes": 0, "lines": 0})
-            if size < taken["bytes"]:
-                raise EventFileError(f"{self._folder / file} has become shorter; {_ONLY_APPENDED}")
-            wanted = size - taken["bytes"] if budget is None else min(budget, size - taken["bytes"])
+        shares: dict[str, int] = {}
+        if budget is not None and sum(size - begin for begin, size in unread.values()) > budget:
+            shares = parts_until_one_time(self._folder, unread, budget)
+        for file, (begin, size) in unread.items():
+            wanted = size - begin
+            if budget is not None:
+                wanted = min(wanted, shares.get(file, 0) if shares else budget)
             if wanted > 0:
                 try:
-                    length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
+                    length, lines = whole_lines(self._folder / file, begin, wanted, size)
                 except FileNotFoundError:  # moved elsewhere since it was listed
                     continue
-                end[file] = {"bytes": taken["bytes"] + length, "lines": taken["lines"] + lines}
+                end[file] = {"bytes": begin + length, "lines": start.get(file, _NOTHING)["lines"] + lines}
                 budget = None if budget is None else max(0, budget - length)
         return end
 
+    def _unread(self, start: Offset) -> dict[str, tuple[int, int]]:
+        """Return where what is new of each file begins and ends; raises EventFileError if a file shrank."""
+        found = {}
+        for file, size in (self._sizes() if self._target is None else self._target).items():
+            begin = start.get(file, _NOTHING)["bytes"]
+            if size < begin:
+                raise EventFileError(f"{self._folder / file} has become shorter; {_ONLY_APPENDED}")
+            if size > begin:
+                found[file] = (begin, size)
+        return found
+
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one part for each file that has grown; say once which of them are gone."""
-        nothing = {"bytes": 0, "lines": 0}
-        known = {file: start.get(file, nothing) for file in end}
+        known = {file: start.get(file, _NOTHING) for file in end}
         parts = [
             Part(file, known[file]["bytes"], upto["bytes"], known[file]["lines"] + 1)
             for file, upto in sorted(end.items())
