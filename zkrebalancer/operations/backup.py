@@ -50,7 +50,6 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
-from zkrebalancer.protocol.rights import is_ours
 from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -136,7 +135,7 @@ def _nodes(zk: BlockingZk) -> Iterator[Node]:
 
 
 def _is_left_out(path: str) -> bool:
-    if not all(map(is_ours, path.split("/")[2:3])):
+    if not paths.OWN.issuperset(path.split("/")[2:3]):
         return True  # of Kafka 0.8's consumers: they may run during a restore, and would read from former offsets
     return _OF_CONSUMERS.fullmatch(path) is not None or _LEFT_OUT.fullmatch(path) is not None
 

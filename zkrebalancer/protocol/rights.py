@@ -46,7 +46,7 @@ def rights_of(path: str, who: Principals, own: str) -> Rights | None:
             return None
         return _merged((who.coordinators, ALL), (who.brokers, ALL), ((WORLD,), "r"))
     segments = path.strip("/").split("/")
-    if segments[0] != "consumers" or (len(segments) > 1 and not is_ours(segments[1])):
+    if segments[0] != "consumers" or (len(segments) > 1 and segments[1] not in paths.OWN):
         return None
     if len(segments) >= 3 and segments[1] == "groups":
         return _in_group(segments[2], segments[3:], who, own)
@@ -58,11 +58,6 @@ def rights_of(path: str, who: Principals, own: str) -> Rights | None:
     else:
         rights += [((WORLD,), "r")]
     return _merged(*rights)
-
-
-def is_ours(name: str) -> bool:
-    """Whether a node below `/consumers` is ours: Kafka's oldest consumers keep their groups there, too."""
-    return name in {"groups", "security", "served", "gateways", "shards"} or name.startswith("coordinator")
 
 
 def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights:

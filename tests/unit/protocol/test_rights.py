@@ -105,8 +105,11 @@ def test_brokers_are_left_alone_unless_they_are_named() -> None:
     assert rights.rights_of("/brokers/topics/t", named, OWN) == {"sasl:c": ALL, "sasl:kafka": ALL, WORLD: "r"}
 
 
-@pytest.mark.parametrize("path", ["/", "/config", "/consumers/an-old-group/ids", "/brokersx"])
+@pytest.mark.parametrize(
+    "path", ["/", "/config", "/consumers/an-old-group/ids", "/consumers/coordinators/ids", "/brokersx"]
+)
 def test_what_is_not_ours_is_left_alone(path: str) -> None:
+    """In `rights_of`, take every name that begins with "coordinator" for ours: consumers lose their own group."""
     assert rights.rights_of(path, WHO, OWN) is None
 
 
