@@ -209,3 +209,9 @@ def test_a_workload_is_probed_protected_and_has_few_rights(name: str) -> None:
     assert labels in selectors
     assert all(one["spec"]["maxUnavailable"] == 1 for one in MANIFESTS if one["kind"] == "PodDisruptionBudget")
     assert workload["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_clients_find_gateways_that_are_not_ready() -> None:
+    """Without ZooKeeper no gateway is ready, but all relay: clients that start would find no address at all."""
+    (service,) = (one for one in MANIFESTS if one["kind"] == "Service" and "gateway" in one["metadata"]["name"])
+    assert service["spec"]["publishNotReadyAddresses"] is True
