@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
@@ -57,6 +58,27 @@ RANGE = (JoinGroupProtocol("range", b"metadata"),)
 A = TypeVar("A")
 
 
+@contextmanager
+def wakes_bounded(machine: Machine, now_ms: int) -> Iterator[None]:
+    """Require that a step wakes no more timers than were due: one that sets itself for now would keep it for ever."""
+    scheduler = machine._scheduler
+    contain, left = scheduler._contain, 1  # for the result of a write
+    if (scheduler.next_deadline_ms() or now_ms) <= now_ms:
+        left += sum(timer.deadline_ms <= now_ms for timer in scheduler._timers.values())
+
+    def count(group_id: str, action: Callable[[], None]) -> None:
+        nonlocal left
+        left -= 1
+        assert left >= 0, f"group {group_id}: a timer is due in the step that sets it"
+        contain(group_id, action)
+
+    scheduler._contain = count
+    try:
+        yield
+    finally:
+        scheduler._contain = contain
+
+
 class Coordinator:
     """A machine that serves all buckets; without `stores_at_once`, the test decides when and if writes succeed."""
 
@@ -85,7 +107,9 @@ class Coordinator:
             self.step(BucketLoaded(bucket, mine))
 
     def step(self, event: Event) -> None:
-        for effect in self.machine.step(event, self.now_ms):
+        with wakes_bounded(self.machine, self.now_ms):
+            effects = self.machine.step(event, self.now_ms)
+        for effect in effects:
             match effect:
                 case Reply():
                     assert effect.ticket in self.asked, "an answer to nobody"
@@ -173,10 +197,11 @@ class Coordinator:
         instance: str | None = None,
         protocol_type: str = "consumer",
         group: str = GROUP,
+        rebalance_ms: int = REBALANCE_MS,
     ) -> int:
         """Send a JoinGroup; up to version 3, a new member need not ask for its id first."""
         request = JoinGroupRequest(
-            group, member_id, SESSION_MS, protocol_type, protocols, REBALANCE_MS, group_instance_id=instance
+            group, member_id, SESSION_MS, protocol_type, protocols, rebalance_ms, group_instance_id=instance
         )
         return self.send(request, version, client_id)
 

@@ -10,6 +10,8 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 from zkrebalancer.group_protocol.stored import StoredMember
 
+MIN_REBALANCE_MS = 1_000  # clients may ask for 0; static members of which none joins are waited for again and again
+
 
 @dataclass(slots=True)
 class ClassicMember:
@@ -148,7 +150,7 @@ class ClassicRoster:
 
     def rebalance_timeout_ms(self) -> int:
         """Return the longest time that any member may take to join again."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((MIN_REBALANCE_MS, *(member.rebalance_timeout_ms for member in self.members.values())))
 
 
 def _names(protocols: Iterable[JoinGroupProtocol]) -> set[str]:

@@ -86,8 +86,11 @@ class Scheduler:
         self._effects = [*kept, Failed(group_id, error, text, is_stored)]  # what is half changed is not stored
 
     def start_timer(self, key: TimerKey, delay_ms: int, wake: Callable[[], None]) -> None:
-        """Start a timer, or postpone it. Postponing, as each heartbeat does, adds no entry to the queue."""
-        deadline_ms = self.now_ms + delay_ms
+        """Start a timer, or postpone it. Postponing, as each heartbeat does, adds no entry to the queue.
+
+        It is due in a later step, whatever the delay: a timer that starts itself again would keep `wake_due` for ever.
+        """
+        deadline_ms = self.now_ms + max(1, delay_ms)
         timer = self._timers.get(key)
         if timer is not None and timer.queued_ms <= deadline_ms:
             timer.deadline_ms = deadline_ms

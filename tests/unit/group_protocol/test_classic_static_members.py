@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.group_coordinator import GROUP, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
+from tests.support.group_coordinator import DELAY_MS, GROUP, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
 from zkrebalancer.group_protocol.answers import LeaveGroupAnswer
+from zkrebalancer.group_protocol.classic_roster import MIN_REBALANCE_MS
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol, LeaveGroupRequest, MemberIdentity
 
@@ -127,5 +128,31 @@ def test_static_members_of_which_none_joins_are_waited_for_until_their_sessions_
         coordinator.heartbeat(ids["b"], 1, "two")
         coordinator.pass_time(5_000)
     assert coordinator.state() == "PreparingRebalance"
+    coordinator.pass_time(SESSION_MS)
+    assert coordinator.state() == "Empty"
+
+
+@pytest.mark.parametrize("rebalance_ms", [-(2**31), 0, 1])
+@pytest.mark.parametrize("has_crashed", [False, True])
+def test_static_members_that_leave_no_time_for_a_rebalance_do_not_keep_the_gateway_busy(
+    rebalance_ms: int, *, has_crashed: bool
+) -> None:
+    """In `rebalance_timeout_ms`, take what clients say: no step ends any more, or a thousand are made each second.
+
+    Another gateway that takes the group over would hang, too: the departure is stored with the next generation.
+    """
+    coordinator = Coordinator()
+    joins = {"s": coordinator.join(instance="pod", rebalance_ms=rebalance_ms), "d": coordinator.join(client_id="d")}
+    coordinator.pass_time(DELAY_MS)
+    ids = coordinator.settle(joins)
+    coordinator.leave(ids["d"])
+    if has_crashed:
+        coordinator.crash()
+        assert coordinator.state() == "Stable"
+        coordinator.leave(ids["d"])
+    for _ in range(3):
+        assert coordinator.state() == "PreparingRebalance"
+        assert coordinator.machine.next_deadline_ms() == coordinator.now_ms + MIN_REBALANCE_MS
+        coordinator.pass_time(MIN_REBALANCE_MS)
     coordinator.pass_time(SESSION_MS)
     assert coordinator.state() == "Empty"

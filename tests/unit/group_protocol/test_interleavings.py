@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.group_coordinator import GROUP, RANGE, Coordinator
+from tests.support.group_coordinator import GROUP, RANGE, REBALANCE_MS, Coordinator
 from zkrebalancer.group_protocol.answers import Answer, HeartbeatAnswer, JoinGroupAnswer, SyncGroupAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
@@ -34,6 +34,7 @@ class Client:
     waits_for: int | None = None
     next_step: str = "join"
     protocols: tuple[JoinGroupProtocol, ...] = RANGE
+    rebalance_ms: int = REBALANCE_MS
     members: tuple[str, ...] = ()
 
 
@@ -57,7 +58,11 @@ class World:
         match client.next_step:
             case "join":
                 ticket = coordinator.join(
-                    client.member_id, client.protocols, version=client.version, instance=client.instance
+                    client.member_id,
+                    client.protocols,
+                    version=client.version,
+                    instance=client.instance,
+                    rebalance_ms=client.rebalance_ms,
                 )
             case "sync":
                 ticket = coordinator.sync(client.member_id, client.generation, self.assignment(client), client.instance)
@@ -150,7 +155,10 @@ class World:
         if len(self.clients) < 5:
             self.born += 1
             instance = f"pod-{self.born}" if self.random.random() < 0.3 else None
-            self.clients.append(Client(f"c{self.born}", instance, self.random.choice((3, 5, 9))))
+            client = Client(f"c{self.born}", instance, self.random.choice((3, 5, 9)))
+            if instance is not None and self.born % 2:
+                client.rebalance_ms = 0  # nobody refuses that
+            self.clients.append(client)
 
     def leave(self, client: Client) -> None:
         self.coordinator.leave(client.member_id)
@@ -167,10 +175,14 @@ class World:
     def kill(self, client: Client) -> None:
         self.clients.remove(client)
         if client.instance is not None:  # its successor has the same name, and nothing else
-            self.clients.append(Client(f"{client.name}'", client.instance, client.version))
+            self.clients.append(
+                Client(f"{client.name}'", client.instance, client.version, rebalance_ms=client.rebalance_ms)
+            )
 
     def settle(self) -> None:
         """Without further faults every client that is left owns its part, and nobody waits."""
+        for client in self.clients:
+            client.rebalance_ms = REBALANCE_MS  # else they need not have the time to ask for their assignments
         self.coordinator.stores_at_once = True
         self.coordinator.finish_writes()
         self.random.random = lambda: 0.99  # type: ignore[method-assign]

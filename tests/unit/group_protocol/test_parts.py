@@ -78,7 +78,7 @@ def test_timers_wake_in_order_and_only_when_due() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 5)), min_size=9)
+    st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(-2, 9)), st.integers(0, 5)), min_size=9)
 )
 def test_timers_agree_with_a_plain_model(steps: list[tuple[str, int | None, int]]) -> None:
     """In `start_timer`, postpone to no later time, or wake what the timer was started with first."""
@@ -91,7 +91,7 @@ def test_timers_agree_with_a_plain_model(steps: list[tuple[str, int | None, int]
         else:
             latest[name] = f"{name}{number}"
             scheduler.start_timer(key(name), delay_ms, lambda label=latest[name]: woken.append(label))  # type: ignore[misc]
-            deadlines[name] = scheduler.now_ms + delay_ms
+            deadlines[name] = scheduler.now_ms + max(1, delay_ms)
         next_ms = scheduler.next_deadline_ms()
         assert not deadlines or (next_ms is not None and next_ms <= min(deadlines.values()))
         scheduler.now_ms += passes_ms
@@ -100,6 +100,23 @@ def test_timers_agree_with_a_plain_model(steps: list[tuple[str, int | None, int]
         expected += [latest[name] for name in due]
         deadlines = {name: deadline_ms for name, deadline_ms in deadlines.items() if name not in due}
         assert sorted(woken) == sorted(expected)
+
+
+@pytest.mark.parametrize("delay_ms", [0, -1, -(2**31)])
+def test_a_timer_that_starts_itself_again_is_woken_once_in_a_step(delay_ms: int) -> None:
+    """In `start_timer`, let it be due at once: the step never ends, and the gateway hangs with all of its groups."""
+    scheduler, woken = Scheduler(), list[int]()
+
+    def wake() -> None:
+        woken.append(scheduler.now_ms)
+        assert len(woken) <= 3
+        scheduler.start_timer(key("a"), delay_ms, wake)
+
+    wake()
+    for now_ms in (0, 1, 2):
+        scheduler.now_ms = now_ms
+        scheduler.wake_due()
+    assert woken == [0, 1, 2]
 
 
 def test_heartbeats_and_members_that_come_and_go_do_not_let_the_queue_grow() -> None:
