@@ -81,7 +81,7 @@ def claimed(buckets: Buckets, bucket: int, number: int) -> Claim:
 
 def stored(buckets: Buckets, claim: Claim, content: StoredGroup | None) -> ErrorCode | None:
     result: AsyncResult[ErrorCode] = AsyncResult()
-    buckets.store(claim, "a/group", content, result.set)
+    buckets.store(claim, "a/group", content, lambda error, _refusal: result.set(error))
     return result.get(timeout=WAIT_S)
 
 

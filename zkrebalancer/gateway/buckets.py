@@ -142,13 +142,16 @@ class Buckets:
                 self._session.require(Multi((Delete(path, owner.stat.version),)), Refusal.NO_NODE, Refusal.BAD_VERSION)
 
     def store(
-        self, claim: Claim, group: str, content: StoredContent | None, when_stored: Callable[[ErrorCode], None]
+        self, claim: Claim, group: str, content: StoredContent | None, when_stored: Callable[[ErrorCode, str], None]
     ) -> None:
-        """Write a group, or delete it; `when_stored` gets the result. Writes keep their order."""
+        """Write a group, or delete it. Writes keep their order.
+
+        `when_stored` gets the error, and what ZooKeeper refuses as long as nobody helps; empty if it is something else.
+        """
         path = node_path(group)
         is_new = group not in claim.names
         if content is None and is_new:
-            when_stored(ErrorCode.NONE)
+            when_stored(ErrorCode.NONE, "")
             return
         operation: Operation
         if content is None:
@@ -158,16 +161,19 @@ class Buckets:
             try:
                 encoded = stored.to_bytes(content)
             except TooLargeGroupError:
-                when_stored(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                when_stored(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
                 return
             operation = Create(path, encoded) if is_new else SetContent(path, encoded)
             claim.names.add(group)
 
         def replied(reply: Reply) -> None:
-            error = _error_of(reply)
+            error, refusal = _error_of(reply), _refusal_of(reply)
             if error and is_new:
                 claim.names.discard(group)
-            when_stored(error)
+            elif refusal is not None and content is None:
+                claim.names.add(group)
+                error = ErrorCode.UNKNOWN_SERVER_ERROR  # who deletes it would try again, and find no group
+            when_stored(error, f"ZooKeeper refuses {path}: {refusal.value}" if refusal is not None else "")
 
         self._session.request(Multi((claim.check, operation)), replied)
 
@@ -193,4 +199,11 @@ def _error_of(reply: Reply) -> ErrorCode:
         return ErrorCode.NOT_COORDINATOR
     if reply.refusal is Refusal.TOO_LARGE:
         return ErrorCode.GROUP_MAX_SIZE_REACHED
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if reply.outcome_unknown else ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE  # also if a right is missing: Java's clients end on any other error
+
+
+def _refusal_of(reply: Reply) -> Refusal | None:
+    """Return why ZooKeeper refuses a write as long as nobody helps, for instance because a right is missing."""
+    if not isinstance(reply, Refused) or reply.outcome_unknown:
+        return None
+    return None if reply.refusal in CLAIM_AGAIN or reply.refusal is Refusal.TOO_LARGE else reply.refusal

@@ -59,6 +59,8 @@ from zkrebalancer.runtime import clock
 
 HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
 CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
+LONGEST_REFUSED_S = 5.0  # until a group hears that ZooKeeper refused its write; sessions of members may last 6 s
+REFUSED_SHOWN_S = 60.0  # after a group's last try
 MAX_WAIT_MS = 60_000
 # Members repeat these requests until they are served. A commit must not wait: a later one may have gone elsewhere.
 MAY_WAIT = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, ConsumerGroupHeartbeatRequest)
@@ -103,7 +105,8 @@ class Groups:
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._held: dict[int, list[Received]] = {}  # bucket -> requests that wait until it is served
         self._failures = Pauses()
-        self._too_large = Pauses()
+        self._write_pauses = Pauses()
+        self._unstored: dict[str, tuple[str, float]] = {}  # group -> what ZooKeeper refuses to write, and when it did
         self._awaited_ms = 0  # when the timers' greenlet wakes up
         self._sooner = Event()  # set when a deadline is earlier than that
 
@@ -203,15 +206,19 @@ class Groups:
                 self._agents.reported(Reported(group_id, ()))
 
     def _store(self, effect: Store) -> None:
-        def stored(error: ErrorCode) -> None:
+        def stored(error: ErrorCode, refusal: str = "") -> None:
             if error:
-                self._metrics.errors["zookeeper"] += 1
-                _log.warning("group %s could not be stored: %s", effect.group_id, error.name)
+                self._write_failed(effect.group_id, refusal or error.name)
+            if refusal:
+                self._unstored[effect.group_id] = refusal, now_ms() / 1_000
+            else:
+                self._unstored.pop(effect.group_id, None)
             if error is ErrorCode.NOT_COORDINATOR and self._claims.get(bucket) is claim:
                 self._lose(bucket)
                 self._when_lost()
-            if error is ErrorCode.GROUP_MAX_SIZE_REACHED:  # answered slowly, so that clients do not retry at once
-                pause_s = self._too_large.after_failure(effect.group_id, now_ms() / 1_000)
+            if refusal or error is ErrorCode.GROUP_MAX_SIZE_REACHED:  # a group that heard of it would try again at once
+                pause_s = self._write_pauses.after_failure(effect.group_id, now_ms() / 1_000)
+                pause_s = min(pause_s, LONGEST_REFUSED_S) if refusal else pause_s
                 gevent.spawn_later(pause_s, self.step, Stored(effect.write_id, error))
             else:
                 self.step(Stored(effect.write_id, error))
@@ -222,6 +229,12 @@ class Groups:
             self.step(Stored(effect.write_id, ErrorCode.NOT_COORDINATOR))
         else:
             self._buckets.store(claim, effect.group_id, effect.content, stored)
+
+    def _write_failed(self, group_id: str, reason: str) -> None:
+        self._metrics.errors["zookeeper"] += 1
+        text = self._complaints.text(f"group {group_id}", reason, now_ms() / 1_000)
+        if text is not None:
+            _log.warning("group %s could not be stored: %s", group_id, text)
 
     def wake_timers(self) -> None:
         """Wake due timers, for ever; runs in a separate greenlet."""
@@ -345,11 +358,14 @@ class Groups:
         return self._is_placed and self._claiming <= self._refused.keys()
 
     def refusals(self) -> list[str]:
-        """Return why buckets are not served that ZooKeeper refuses: one of them, and how many others there are."""
-        for bucket, why in self._refused.items():
-            others = f", and {len(self._refused) - 1} more" if len(self._refused) > 1 else ""
-            return [f"bucket {bucket} is not served: {why}{others}"]
-        return []
+        """Return what ZooKeeper refuses: a bucket that is not served, a group that is not stored, and how many more."""
+        since_s = now_ms() / 1_000 - REFUSED_SHOWN_S
+        self._unstored = {group: one for group, one in self._unstored.items() if one[1] >= since_s}
+        buckets = [f"bucket {bucket} is not served: {why}" for bucket, why in self._refused.items()]
+        groups = [f"group {group} is not stored: {why}" for group, (why, _since_s) in self._unstored.items()]
+        return [
+            f"{some[0]}, and {len(some) - 1} more" if len(some) > 1 else some[0] for some in (buckets, groups) if some
+        ]
 
     @property
     def names(self) -> Collection[str]:

@@ -41,9 +41,11 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Reply,
 )
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.runtime import clock
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 # For all groups together: renewals of the lease and writes wait behind them.
@@ -73,6 +75,7 @@ class ZooKeeperOffsets:
         self._metrics = metrics
         self._fence = fence
         self._partition_counts = partition_counts
+        self._complaints = Complaints()
         self._nodes = OffsetNodes()
         self._lanes = Lanes()
         self._reading = Semaphore()
@@ -128,7 +131,9 @@ class ZooKeeperOffsets:
             return refused.code
         except (ZooKeeperUnavailableError, OSError) as error:
             self._metrics.errors["zookeeper" if isinstance(error, ZooKeeperUnavailableError) else "upstream"] += 1
-            _log.warning("group %s: offsets are not available: %s", group, error)
+            text = self._complaints.text(group, str(error), clock.steady_us() / 1e6)  # clients ask again and again
+            if text is not None:
+                _log.warning("group %s: offsets are not available: %s", group, text)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         finally:
             del self._allowed[group]

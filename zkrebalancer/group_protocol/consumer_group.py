@@ -342,7 +342,6 @@ class ConsumerGroup:
     def _not_stored(self, error: ErrorCode, turns: list[Turn]) -> None:
         """Store again, at once if somebody is found who made the group too large: only that client is refused."""
         self._has_changed = True
-        self.scheduler.report(self.group_id, f"epoch {self.group_epoch} could not be stored: {error.name}")
         self.untold |= {turn.member.member_id for turn in turns if turn.member is not None}
         concerned = self.room.make() if error is ErrorCode.GROUP_MAX_SIZE_REACHED else set()
         if not concerned:

@@ -65,7 +65,7 @@ def claimed(session: ModelSession) -> tuple[Buckets, Claim]:
 
 def store(buckets: Buckets, claim: Claim) -> ErrorCode | None:
     result: AsyncResult[ErrorCode] = AsyncResult()
-    buckets.store(claim, "g", GROUP, result.set)
+    buckets.store(claim, "g", GROUP, lambda error, _refusal: result.set(error))
     return result.get(timeout=WAIT_S)
 
 
@@ -73,7 +73,7 @@ def store(buckets: Buckets, claim: Claim) -> ErrorCode | None:
     ("refusal", "expected"),
     [
         (Refusal.CONNECTION_LOST, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (Refusal.NO_AUTH, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (Refusal.NO_AUTH, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (Refusal.BAD_VERSION, ErrorCode.NOT_COORDINATOR),
         (Refusal.TOO_LARGE, ErrorCode.GROUP_MAX_SIZE_REACHED),
     ],

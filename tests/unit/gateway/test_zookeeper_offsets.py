@@ -422,3 +422,12 @@ def test_a_large_commit_is_not_sorted_for_each_of_its_transactions(monkeypatch: 
     assert store.fetch() == wanted
     assert len(given) > 2
     assert max(given) <= MAX_OPERATIONS
+
+
+def test_offsets_that_are_refused_again_and_again_are_one_line(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """In `_handle`, log each time: each client asks again ten times a second."""
+    assert store.commit({("orders", 0): 1}) == {}
+    store.session.forbidden.add(paths.offsets(GROUP, "orders", 0))
+    for _ in range(3):
+        assert store.commit({("orders", 0): 2}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert caplog.messages == [f"group {GROUP}: offsets are not available: ZooKeeper refuses to write: no permission"]
