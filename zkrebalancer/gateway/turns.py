@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import gevent
+from gevent.event import Event
+from gevent.lock import Semaphore
 
 ITEMS_PER_TURN = 1_000  # partitions, or others that take about a microsecond each
 PAUSE_S = 1e-6  # with 0, gevent would check sockets and timers only after fifty switches
@@ -23,3 +26,27 @@ def in_turns(items: Iterable[Item]) -> Iterator[Item]:
         if not number % ITEMS_PER_TURN:
             let_others_run()
         yield item
+
+
+class Places:
+    """Places that uses of different sizes share. Who comes first is first: many small ones delay no large one."""
+
+    def __init__(self, count: int) -> None:
+        """Begin with as many free places."""
+        self._free = count
+        self._turn = Semaphore()
+        self._given_back = Event()
+
+    @contextmanager
+    def take(self, count: int) -> Iterator[None]:
+        """Wait until as many places are free, and use them."""
+        with self._turn:
+            while self._free < count:
+                self._given_back.clear()
+                self._given_back.wait()
+            self._free -= count
+        try:
+            yield
+        finally:
+            self._free += count
+            self._given_back.set()

@@ -16,12 +16,12 @@ from typing import TypeVar
 from gevent.lock import Semaphore
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
-from zkrebalancer.gateway.lanes import Lanes, Outcome, WhenAnswered
+from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
 from zkrebalancer.gateway.offset_nodes import OffsetNodes
 from zkrebalancer.gateway.session import Session
-from zkrebalancer.gateway.turns import in_turns, let_others_run
+from zkrebalancer.gateway.turns import Places, in_turns, let_others_run
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.kafka_protocol.codec import Fields
@@ -49,10 +49,14 @@ from zkrebalancer.runtime import clock
 
 MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 # For all groups together: renewals of the lease and writes wait behind them.
-READ_AT_ONCE = 200  # nodes of one request to the gateway, by one to ZooKeeper
+READ_AT_ONCE = 200  # nodes; of one request to the gateway, by one to ZooKeeper
 ASK_AT_ONCE = 100  # single nodes that requests look at
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
+
+
+class CrowdedError(ZooKeeperUnavailableError):
+    """So many offsets are asked for that an answer would come too late: who asked for it would have asked again."""
 
 
 class ZooKeeperOffsets:
@@ -78,7 +82,7 @@ class ZooKeeperOffsets:
         self._complaints = Complaints()
         self._nodes = OffsetNodes()
         self._lanes = Lanes()
-        self._reading = Semaphore()
+        self._places = Places(READ_AT_ONCE)
         self._asking = Semaphore(ASK_AT_ONCE)
         self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
         self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
@@ -134,7 +138,8 @@ class ZooKeeperOffsets:
             text = self._complaints.text(group, str(error), clock.steady_us() / 1e6)  # clients ask again and again
             if text is not None:
                 _log.warning("group %s: offsets are not available: %s", group, text)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            is_crowded = isinstance(error, CrowdedError)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_crowded else ErrorCode.COORDINATOR_NOT_AVAILABLE
         finally:
             del self._allowed[group]
             self._nodes.keep_within_limits(group)
@@ -234,13 +239,21 @@ class ZooKeeperOffsets:
     def _read_each(
         self, keys: Sequence[_Key], path_of: Callable[[_Key], str], kind: type[Get | ListChildren] = Get
     ) -> Iterator[tuple[_Key, Reply]]:
-        """Read a node below GROUPS for each of these keys, however many; other groups have their turns in between."""
+        """Read a node below GROUPS for each of these keys, however many; other groups have their turns in between.
+
+        Raises:
+            CrowdedError: there were no places for LONGEST_WAIT_S.
+
+        """
         for at in range(0, len(keys), READ_AT_ONCE):
             some = keys[at : at + READ_AT_ONCE]
             names = [path_of(key).removeprefix(f"{paths.GROUPS}/") for key in some]
-            with self._reading:
+            since_us = clock.steady_us()
+            with self._places.take(len(names)):
+                if clock.steady_us() - since_us > LONGEST_WAIT_S * 1e6:
+                    raise CrowdedError("very many are asked for at once")
                 replies = self._session.read_each(ReadEach(kind, paths.GROUPS, names))
-            let_others_run()  # a semaphore goes to the next one that waits only when this greenlet pauses
+            let_others_run()  # a place goes to the next one that waits only when this greenlet pauses
             yield from zip(some, replies, strict=True)
 
     def _get_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[tuple[TopicPartition, Reply]]:

@@ -1,0 +1,124 @@
+"""Very many clients that ask for offsets at once: they do not wait for each other, and nobody asks in vain for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import AsyncResult, Event
+
+from tests.support.deadlines import WITHIN_S
+from tests.unit.gateway.model_session import ModelSession
+from tests.unit.gateway.test_zookeeper_offsets import Store
+from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes
+from zkrebalancer.gateway.turns import Places
+from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.protocol.calls import ReadEach, Reply
+from zkrebalancer.runtime import clock
+
+
+class Held(ModelSession):
+    """A session whose answers to reads wait; `reading` has the numbers of nodes of the reads so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading: list[int] = []
+        self.may_answer = Event()
+
+    def read_each(self, reads: ReadEach) -> list[Reply]:
+        self.reading.append(len(reads.names))
+        self.may_answer.wait(WITHIN_S)
+        return super().read_each(reads)
+
+
+@pytest.fixture
+def passed_us(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the time that passes only for the gateway, of one item."""
+    found, steady_us = [0], clock.steady_us
+    monkeypatch.setattr("zkrebalancer.gateway.lanes.clock.steady_us", lambda: steady_us() + found[0])
+    return found
+
+
+def run_others() -> None:
+    for _ in range(10):
+        gevent.sleep(0)
+
+
+def fetch(store: Store, group: str, count: int) -> AsyncResult[Any]:
+    answered: AsyncResult[Any] = AsyncResult()
+    topic = {"name": "orders", "partition_indexes": list(range(count))}
+    store.offsets.send(group, "OffsetFetch", {"topics": [topic]}, answered.set)
+    run_others()
+    return answered
+
+
+def outcome(answered: AsyncResult[Any]) -> Any:
+    """Return a request's error."""
+    found: Any = answered.get(timeout=WITHIN_S)
+    return found if isinstance(found, ErrorCode) else found["error_code"]
+
+
+def test_small_reads_of_many_groups_do_not_wait_for_each_other() -> None:
+    """In `_read_each`, let one read at a time: 1,000 clients that start at once wait for ten seconds."""
+    session = Held()
+    store = Store(session)
+    answers = [fetch(store, group, 3) for group in "abc"]
+    assert session.reading == [3, 3, 3]
+    session.may_answer.set()
+    assert [outcome(one) for one in answers] == [ErrorCode.NONE] * 3
+
+
+def test_what_has_waited_for_too_long_is_not_read(passed_us: list[int]) -> None:
+    """In `_read_each`, read it all the same: those who come later wait for answers that nobody wants any more."""
+    session = Held()
+    store = Store(session)
+    large, late = fetch(store, "large", READ_AT_ONCE), fetch(store, "late", 3)
+    passed_us[0] += int(LONGEST_WAIT_S * 1e6) + 1
+    later = fetch(store, "later", 5)
+    session.may_answer.set()
+    assert outcome(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert [outcome(large), outcome(later)] == [ErrorCode.NONE] * 2
+    assert session.reading == [READ_AT_ONCE, 5]
+
+
+def test_what_has_waited_in_line_for_too_long_is_not_done(passed_us: list[int]) -> None:
+    """In `Lanes._work`, do it all the same: a group with very many clients answers only those that have given up."""
+    lanes, may_go_on, done = Lanes(), Event(), list[str]()
+
+    def send(name: str) -> AsyncResult[Any]:
+        def handle() -> ErrorCode:
+            done.append(name)
+            may_go_on.wait(WITHIN_S)
+            return ErrorCode.NONE
+
+        answered: AsyncResult[Any] = AsyncResult()
+        lanes.send("g", handle, answered.set)
+        run_others()
+        return answered
+
+    first, late = send("first"), send("late")
+    passed_us[0] += int(LONGEST_WAIT_S * 1e6) + 1
+    later = send("later")
+    may_go_on.set()
+    outcomes = [outcome(one) for one in (first, late, later)]
+    assert outcomes == [ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE]
+    assert done == ["first", "later"]
+
+
+def test_small_uses_share_the_places_and_do_not_pass_a_large_one() -> None:
+    """In `Places.take`, let others pass that one: many small ones would delay it for ever."""
+    places, order, may_end = Places(10), list[str](), Event()
+
+    def use(name: str, count: int) -> None:
+        with places.take(count):
+            order.append(name)
+            may_end.wait(WITHIN_S)
+
+    uses = [gevent.spawn(use, *one) for one in (("a", 3), ("b", 3), ("large", 10), ("c", 3))]
+    run_others()
+    assert order == ["a", "b"]
+    may_end.set()
+    gevent.joinall(uses, timeout=WITHIN_S, raise_error=True)
+    assert order == ["a", "b", "large", "c"]
