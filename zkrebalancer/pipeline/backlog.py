@@ -45,7 +45,7 @@ def parts_until_one_time(folder: Path, unread: Mapping[str, tuple[int, int]], bu
             if not files[name].is_over:
                 heappush(waiting, (files[name].next_us, name))
     until_us = waiting[0][0] if waiting else None
-    if until_us == _EARLY:
+    if until_us == _EARLY or not any(file.has_times for file in files.values()):
         return {}
     found: dict[str, int] = {}
     for name, file in files.items():
@@ -67,6 +67,11 @@ class _File:
     def next_us(self) -> int:
         """The time of the next line to be considered."""
         return self._marks[-1][1]
+
+    @property
+    def has_times(self) -> bool:
+        """Whether a line has a time."""
+        return any(_EARLY < time_us < _NEVER for _at, time_us in self._marks)
 
     @property
     def is_over(self) -> bool:
