@@ -1,8 +1,8 @@
-"""The agent loses a right at the broker: its client is not replaced, and it goes on when the right is back."""
+"""An agent, the topic mirror or the gateway loses a right at the broker: it loses nothing else, and goes on later."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -13,7 +13,14 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from consumer_agent import CommitFailedError
 from consumer_agent.kafka import fetcher
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays, wait_until
+from zkrebalancer.gateway import topic_reader
+from zkrebalancer.gateway.dialing import Dialer
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.gateway.topic_reader import TopicReader
+from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.kafka_metadata import read_kafka
 
 GUARDED = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
@@ -130,3 +137,36 @@ def test_who_may_not_use_the_group_any_more_says_so_once_and_goes_on_later(
         application.release()
     assert (stored[guarded.topic, 0], stored[guarded.topic, 1]) == (15, 10)
     assert [told(caplog, one) for one in (text, text_of_read, "what is stored; asking")] == [1, 1, 1]
+
+
+def test_the_mirror_does_not_take_what_it_may_not_see_any_more_for_deleted(guarded: Stage) -> None:
+    """In `read_kafka`, ask for listed topics only: Kafka lists no others, as if they did not exist."""
+    admin = AdminClient({"bootstrap.servers": guarded.cluster.bootstrap})
+    with denied(guarded, ResourceType.TOPIC, guarded.topic, AclOperation.DESCRIBE):
+        wait_until(lambda: guarded.topic not in read_kafka(admin, "PLAINTEXT").names, "the broker to know the rule")
+        found = read_kafka(admin, "PLAINTEXT", {guarded.topic, "never-made"})
+        assert guarded.topic in found.names
+        assert found.refused.keys() == {guarded.topic}
+        assert "never-made" not in found.names  # nor is it made by asking
+    wait_until(lambda: guarded.topic in read_kafka(admin, "PLAINTEXT").topics, "the right to be back")
+
+
+def test_the_gateway_does_not_take_what_it_may_not_see_any_more_for_deleted(
+    guarded: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `TopicReader._read`, look for nothing."""
+    monkeypatch.setattr(topic_reader, "MISSING_S", 1e-6)
+    host, _, port = guarded.cluster.bootstrap.rpartition(":")
+    links, read = Links([(host, int(port))], Dialer(Upstream())), list[Mapping[str, Topic]]()
+    reader = TopicReader(links, read.append)
+
+    def undescribed() -> int:
+        reader._read()
+        return reader.undescribed
+
+    assert not undescribed()
+    with denied(guarded, ResourceType.TOPIC, guarded.topic, AclOperation.DESCRIBE):
+        wait_until(undescribed, "the broker to know the rule")
+    wait_until(lambda: not undescribed(), "the right to be back")
+    links.close()
+    assert all(guarded.topic in topics for topics in read)

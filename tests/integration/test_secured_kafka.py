@@ -34,7 +34,7 @@ from tests.integration.tokens import identity_provider, new_token
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.mirror import read_kafka
+from zkrebalancer.localcluster.kafka_metadata import read_kafka
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.operations import kafka_offsets

@@ -39,6 +39,7 @@ GAUGES = {
     "brokers": "Brokers with an open port.",
     "ready": "1 if /readiness answers 200.",
     "layout_readable": "1 if /consumers/gateways/layout can be read; 0: this gateway goes on with what it read last.",
+    "undescribed_topics": "Topics that Kafka does not describe to this gateway any more; they stay as they are.",
     "session_connected": "1 if there is a session with ZooKeeper.",
     "lease_seconds": "Time left to serve groups without an answer of ZooKeeper.",
     "calls_under_way": "Calls to ZooKeeper that are not answered yet.",

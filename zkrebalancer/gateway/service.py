@@ -411,6 +411,7 @@ class Gateway:
             "brokers": len(self._ports),
             "ready": not self._faults(),
             "layout_readable": not self._membership.fault,
+            "undescribed_topics": self._topics.undescribed,
             "session_connected": self._session.session_id != 0,
             "lease_seconds": self._session.lease_s,
             "calls_under_way": self._session.calls_under_way,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import gevent
@@ -16,7 +16,10 @@ from gevent.event import Event
 
 from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.rights import TOPIC_AUTHORIZATION_FAILED
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.topics import Topic
+from zkrebalancer.protocol.complaints import Complaints, undescribed
 
 INTERVAL_S = 2.0  # the longest time for which a new topic or partition goes unnoticed
 MISSING_S = 10.0  # how long a topic has to be missing: a broker that has just started may not know any yet
@@ -34,6 +37,8 @@ class TopicReader:
         self._last_answer = b""
         self._topics: dict[str, Topic] | None = None
         self._memory = Memory()
+        self._complaints = Complaints()
+        self.undescribed = 0  # topics that stay, because brokers neither describe them nor say that they do not exist
 
     def want(self) -> None:
         """Start reading topics."""
@@ -53,11 +58,32 @@ class TopicReader:
         answer = self._links.ask_any("Metadata", {"topics": None})
         if answer.content == self._last_answer and not self._memory.misses:
             return
+        found, now_s = topics_of(answer.fields()), time.monotonic()
+        codes = self._look_for(self._memory.missing(found))
         self._last_answer = answer.content
-        topics = self._memory.update(topics_of(answer.fields()), time.monotonic())
+        topics = self._memory.update(found, now_s, codes)
+        self._complain({name: code for name, code in codes.items() if code}, now_s)
         if topics != self._topics:
             self._topics = topics
             self._when_read(topics)
+
+    def _look_for(self, names: Collection[str]) -> dict[str, int]:
+        """Ask for topics by name; return the error codes of those that exist, or may exist.
+
+        Brokers list no topic that this login may not describe.
+        """
+        if not names:
+            return {}
+        codes = {topic["name"]: int(topic["error_code"]) for topic in _ask_for(self._links, names)["topics"]}
+        found = {name: codes.get(name, int(ErrorCode.UNKNOWN_SERVER_ERROR)) for name in names}
+        return {name: code for name, code in found.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    def _complain(self, refused: Mapping[str, int], now_s: float) -> None:
+        self.undescribed = len(refused)
+        why = {TOPIC_AUTHORIZATION_FAILED: "the right to DESCRIBE them is missing"}
+        for text in undescribed({name: why.get(code, f"error {code}") for name, code in refused.items()}):
+            if (said := self._complaints.text("", text, now_s)) is not None:
+                _log.warning("%s", said)
 
 
 class Memory:
@@ -76,11 +102,18 @@ class Memory:
         """Whether a topic stays although the last answer did not have it whole."""
         return bool(self._missing_since_s)
 
-    def update(self, found: Mapping[str, Topic], now_s: float) -> dict[str, Topic]:
-        """Return the topics after an answer; `now_s`: of a clock that never jumps."""
+    def missing(self, found: Mapping[str, Topic]) -> frozenset[str]:
+        """Return the known topics that an answer does not have."""
+        return frozenset(self._topics.keys() - found.keys())
+
+    def update(self, found: Mapping[str, Topic], now_s: float, others: Collection[str] = ()) -> dict[str, Topic]:
+        """Return the topics after an answer; `now_s`: of a clock that never jumps.
+
+        `others`: topics that the answer does not have, but that may exist; they stay as they are.
+        """
         found = {name: _with_known_id(topic, self._topics.get(name)) for name, topic in found.items()}
         missing = {name: topic for name, topic in self._topics.items() if _is_less(found.get(name), topic)}
-        since_s = {name: self._missing_since_s.get(name, now_s) for name in missing}
+        since_s = {name: now_s if name in others else self._missing_since_s.get(name, now_s) for name in missing}
         self._missing_since_s = {name: at_s for name, at_s in since_s.items() if now_s - at_s < MISSING_S}
         self._topics = {**found, **{name: missing[name] for name in self._missing_since_s}}
         return dict(self._topics)
@@ -108,6 +141,9 @@ def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
 
 def partition_counts(links: Links, topics: Iterable[str]) -> dict[str, int]:
     """Return how many partitions topics have, without those that do not exist; raises LinkError."""
-    asked = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
-    answer = links.ask_any("Metadata", asked).fields()
-    return {name: topic.partition_count for name, topic in topics_of(answer).items()}
+    return {name: topic.partition_count for name, topic in topics_of(_ask_for(links, topics)).items()}
+
+
+def _ask_for(links: Links, names: Iterable[str]) -> dict[str, Any]:
+    asked = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}
+    return links.ask_any("Metadata", asked).fields()

@@ -15,9 +15,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import gevent
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from zkrebalancer.localcluster.kafka_metadata import PLAINTEXT, Broker, KafkaMetadata, Topic, read_kafka
 from zkrebalancer.localcluster.mirror_metrics import Seen, registry
 from zkrebalancer.localcluster.topic_ids import TopicIds
 from zkrebalancer.protocol import paths
@@ -36,7 +37,7 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
-from zkrebalancer.protocol.complaints import Complaints
+from zkrebalancer.protocol.complaints import Complaints, undescribed
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock, http_server
 from zkrebalancer.runtime.http_server import Pages
@@ -45,52 +46,13 @@ from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
-REQUEST_TIMEOUT_S = 5.0
 ROUND_LIMIT_S = 30.0
 SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
 CONTROLLER = "/controller"  # ephemeral in ZooKeeper mode; persistent, or absent, once Kafka has moved to KRaft
 MAX_DELETES = 500  # in one transaction
-PLAINTEXT = "PLAINTEXT"
-_URL_SAFE = str.maketrans("+/", "-_")  # topic ids: Kafka uses URL-safe base64, librdkafka standard base64
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker's address for clients, its rack, and its security protocol."""
-
-    host: str
-    port: int
-    rack: str | None
-    protocol: str = PLAINTEXT
-
-    @property
-    def endpoint(self) -> str:
-        """The address as Kafka writes it: PROTOCOL://HOST:PORT."""
-        return f"{self.protocol}://{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic's id, and partition -> broker ids of its replicas, the preferred leader first."""
-
-    topic_id: str
-    replicas: Mapping[int, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaMetadata:
-    """Brokers and topics in Kafka; `names` are all topics, `topics` those with a description.
-
-    `refused`: topic -> why Kafka does not describe it.
-    """
-
-    brokers: Mapping[int, Broker]
-    names: frozenset[str]
-    topics: Mapping[str, Topic]
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +182,8 @@ class Mirror:
         self._seen = Seen()
         self._faults = ["nothing is mirrored yet"]
         self._missing: frozenset[str] = frozenset()
+        self._unlisted: frozenset[str] = frozenset()  # topics to ask Kafka for by name: it may not list them
+        self._refused: Mapping[str, str] = {}  # topic -> why Kafka does not describe it
         self._ids = TopicIds()
         self._complaints = Complaints()
         self._is_ready = False  # since the first round that has succeeded
@@ -254,6 +218,8 @@ class Mirror:
     def log_state(self) -> None:
         """Write to the log what is mirrored."""
         STATE_LOG.info("mirror: %s; faults: %s", self._summary(), "; ".join(self._faults) or "none")
+        for topic, why in sorted(self._refused.items()):
+            STATE_LOG.info("topic %s stays as it is: %s", topic, why)
 
     def _summary(self) -> str:
         missing = f"; {len(self._missing)} topics are missing in Kafka" if self._missing else ""
@@ -263,7 +229,7 @@ class Mirror:
         began_us = clock.steady_us()
         protocol = self._kafka.get("security.protocol", PLAINTEXT).upper()
         # In the thread pool, because the hub must keep the ZooKeeper session alive.
-        metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
+        metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol, self._unlisted))
         suffix = errors.drain(admin)  # in every round, because librdkafka queues errors until then
         if isinstance(metadata, KafkaException):
             reason = f"{metadata.args[0].str()}{suffix}"
@@ -289,16 +255,26 @@ class Mirror:
             self._ended("zookeeper", ["ZooKeeper does not answer, or refuses"])
             return
         self._missing = missing_topics(metadata, nodes)
+        unlisted = self._missing | (nodes.topics.keys() & metadata.refused.keys())
+        self._unlisted = frozenset(filter(paths.is_legal_topic, unlisted))  # Kafka can have no others
+        self._refused = metadata.refused
         self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
+        self._seen.undescribed = len(metadata.refused)
         self._seen.changes += len(changes) - len(refused)
         self._vitals.answered()
         self._is_ready = True
-        known = (("ZooKeeper", {**refused, **nodes.refused}), ("Kafka", metadata.refused))
-        for what, why in [each for _server, found in known for each in sorted(found.items())]:
-            if (text := self._complaints.text(what, f"{what}: {why}; trying again", time.monotonic())) is not None:
-                _log.warning("%s", text)
-        faults = [f"{server} refuses {len(found)} nodes or topics" for server, found in known if found]
+        known = {"ZooKeeper": {**refused, **nodes.refused}, "Kafka": metadata.refused}
+        self._complain(known)
+        faults = [f"{server} refuses {len(found)} nodes or topics" for server, found in known.items() if found]
         self._ended("refused" if faults else "done", faults)
+
+    def _complain(self, known: Mapping[str, Mapping[str, str]]) -> None:
+        """Log what ZooKeeper and Kafka refuse, but not in each round."""
+        lines = [(path, f"{path}: {why}; trying again") for path, why in sorted(known["ZooKeeper"].items())]
+        lines += [("Kafka", text) for text in undescribed(known["Kafka"])]
+        for peer, line in lines:
+            if (text := self._complaints.text(peer, line, time.monotonic())) is not None:
+                _log.warning("%s", text)
 
     def _without_doubtful(self, metadata: KafkaMetadata, nodes: Nodes) -> KafkaMetadata:
         """Leave out the topics whose other id does not count yet."""
@@ -321,41 +297,12 @@ class Mirror:
         self._faults = faults
 
 
-def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaException:
+def _try_read_kafka(admin: AdminClient, protocol: str, unlisted: AbstractSet[str]) -> KafkaMetadata | KafkaException:
     """Return the error instead of raising it, because the thread pool would print a traceback."""
     try:
-        return read_kafka(admin, protocol)
+        return read_kafka(admin, protocol, unlisted)
     except KafkaException as error:
         return error
-
-
-def read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata:
-    """Read brokers, topics and replicas; `protocol` is the security protocol to reach the brokers.
-
-    Raises:
-        KafkaException: Kafka did not answer a request within REQUEST_TIMEOUT_S.
-
-    """
-    cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
-    brokers = {node.id: Broker(node.host, node.port, node.rack, protocol) for node in cluster.nodes}
-    names = frozenset(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
-    topics: dict[str, Topic] = {}
-    refused: dict[str, str] = {}
-    if names:
-        described = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
-        for name, future in described.items():
-            try:
-                description = future.result()
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since the listing
-                    continue
-                if len(refused) + 1 == len(described):
-                    raise  # none can be described
-                refused[name] = error.args[0].str()
-                continue
-            replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
-            topics[name] = Topic(str(description.topic_id).translate(_URL_SAFE), replicas)
-    return KafkaMetadata(brokers, names, topics, refused)
 
 
 def read_nodes(client: BlockingZk) -> Nodes:

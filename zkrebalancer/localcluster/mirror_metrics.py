@@ -20,6 +20,7 @@ class Seen:
 
     topics: int = 0
     brokers: int = 0
+    undescribed: int = 0
     changes: int = 0
     round_s: float = 0.0
     rounds: Counter[str] = field(default_factory=Counter)  # one of OUTCOMES -> number
@@ -38,13 +39,14 @@ class _Numbers(Collector):
         for name, text, value in (
             ("topics", "Topics in Kafka, as of the last complete round.", seen.topics),
             ("brokers", "Brokers in Kafka, as of the last complete round.", seen.brokers),
+            ("undescribed_topics", "Topics that Kafka does not describe; they stay as they are.", seen.undescribed),
             ("round_seconds", "Time that the last round took.", seen.round_s),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
         yield CounterMetricFamily(f"{PREFIX}_changes", "Topics and brokers that were written.", value=seen.changes)
         rounds = CounterMetricFamily(
             f"{PREFIX}_rounds",
-            "Rounds: done, or without an answer of kafka or zookeeper, or with changes that ZooKeeper refused.",
+            "Rounds: done, without an answer of kafka or zookeeper, or refused: changes, or descriptions of topics.",
             labels=["outcome"],
         )
         for outcome in OUTCOMES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 FIRST_PAUSE_S = 10.0
@@ -10,6 +11,7 @@ LONGEST_PAUSE_S = 3_600.0  # after this time without a fault, the intervals star
 MAX_KEPT = 10_000  # peers that are remembered
 MAX_REASONS = 8  # of one peer; its further reasons count as one
 MAX_REASON = 300  # characters of a reason that are logged
+MAX_TOPICS = 10  # in one line
 _FURTHER = ""
 _DIGITS = re.compile(r"\d+")
 
@@ -52,3 +54,14 @@ class Complaints:
         row.pause_s = min(2 * row.pause_s, LONGEST_PAUSE_S)
         row.until_s = now_s + row.pause_s
         return f"{shown} (and {unsaid} times since the last such line)" if unsaid else shown
+
+
+def undescribed(refused: Mapping[str, str]) -> list[str]:
+    """Return a text for each reason why Kafka does not describe topics; `refused`: topic -> reason."""
+    texts = []
+    for reason in sorted(set(refused.values())):
+        names = sorted(topic for topic, why in refused.items() if why == reason)
+        more = f" and {len(names) - MAX_TOPICS} more" if len(names) > MAX_TOPICS else ""
+        shown = ", ".join(names[:MAX_TOPICS])
+        texts.append(f"Kafka does not describe these topics ({reason}), which stay as they are: {shown}{more}")
+    return texts

@@ -29,7 +29,7 @@ DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PREFIXES = r"(?:zkrebalancer_|consumer_agent_)\w+"
 
-C, A, G = "zkrebalancer_coordinator_", "consumer_agent_", "zkrebalancer_gateway_"
+C, A, G, M = "zkrebalancer_coordinator_", "consumer_agent_", "zkrebalancer_gateway_", "zkrebalancer_mirror_"
 MIRROR = 'zkrebalancer_mirror_rounds_total{outcome="done"}'
 AGENT = '{group="g",client_id="c"}'
 GROUP = '{group="g"}'
@@ -70,6 +70,8 @@ HEALTHY = {
     f"{A}child_restarts_total{AGENT}": "5x90",
     f"{G}ready": "1x90",
     f'{G}errors_total{{part="group"}}': "0x90",
+    f"{G}undescribed_topics": "0x90",
+    f"{M}undescribed_topics": "0x90",
     MIRROR: "0+6x90",
 }
 FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fleet
@@ -107,6 +109,7 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "GatewayErrors": {f'{G}errors_total{{part="group"}}': "0+1x90"},
     "GatewayLayoutUnreadable": {f"{G}layout_readable": "0x90"},
     "TopicMirrorFails": {MIRROR: "9x90"},
+    "TopicsNotDescribed": {f"{M}undescribed_topics": "3x90"},
 }
 OPTIONAL = [f"{G}ready", f'{G}errors_total{{part="group"}}', MIRROR]  # not every fleet has such processes
 ENDED: dict[str, dict[str, str]] = {  # alert -> which processes were there, and show nothing any more

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, cast
 from uuid import UUID
 
-from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, topics_of
+import pytest
+
+from zkrebalancer.gateway import topic_reader
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.rights import TOPIC_AUTHORIZATION_FAILED
+from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, TopicReader, topics_of
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.topics import NO_ID, Topic, made_up_id
 
 
@@ -54,3 +64,94 @@ def test_a_topic_that_stays_missing_is_gone_and_one_created_again_is_another_one
     for now_s in (4.0, 6.0, 4.0 + MISSING_S - 0.1):
         assert memory.update({}, now_s) == {"t": again}
     assert memory.update({}, 4.0 + MISSING_S) == {}
+
+
+class Brokers:
+    """Brokers with rules: an answer about all topics leaves out those that may not be described."""
+
+    def __init__(self, *topics: str) -> None:
+        self.topics = set(topics)
+        self.hidden: set[str] = set()
+        self.by_name: list[set[str]] = []  # what was asked for
+
+    def ask_any(self, name: str, fields: dict[str, Any]) -> Brokers.Answer:
+        assert name == "Metadata"
+        if fields["topics"] is None:
+            return Brokers.Answer([topic(one, 3) for one in sorted(self.topics - self.hidden)])
+        assert not fields["allow_auto_topic_creation"]
+        names = {one["name"] for one in fields["topics"]}
+        self.by_name.append(names)
+        return Brokers.Answer([topic(one, 3, self._error_of(one)) for one in sorted(names)])
+
+    def _error_of(self, name: str) -> int:
+        if name in self.hidden:  # whether it exists or not
+            return TOPIC_AUTHORIZATION_FAILED
+        return 0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    class Answer:
+        """An answer, not yet decoded."""
+
+        def __init__(self, topics: list[dict[str, object]]) -> None:
+            self.content = repr(topics).encode()
+            self._topics = topics
+
+        def fields(self) -> dict[str, Any]:
+            return {"topics": self._topics}
+
+
+class Reading:
+    """A reader of topics, at a time that the test sets."""
+
+    def __init__(self, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.read: list[set[str]] = []
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        self.reader = TopicReader(cast("Links", brokers), self._note)
+
+    def _note(self, topics: Mapping[str, Topic]) -> None:
+        self.read.append(set(topics))
+
+    def until(self, end_s: float) -> None:
+        while self.now_s < end_s:
+            self.reader._read()
+            self.now_s += topic_reader.INTERVAL_S
+
+
+def test_topics_that_may_no_longer_be_described_are_not_taken_for_deleted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `TopicReader._read`, look for nothing: a rule that was removed stops all members, silently."""
+    brokers = Brokers("t", "u", "v")
+    one = Reading(brokers, monkeypatch)
+    one.until(2.0)
+    brokers.hidden |= {"t", "u"}
+    with caplog.at_level(logging.WARNING, topic_reader.__name__):
+        one.until(2.0 + 5 * MISSING_S)
+    assert one.read == [{"t", "u", "v"}]
+    assert one.reader.undescribed == 2
+    assert caplog.messages[0] == (
+        "Kafka does not describe these topics (the right to DESCRIBE them is missing), which stay as they are: t, u"
+    )
+    assert len(caplog.messages) < 5
+    brokers.topics -= {"t", "v"}
+    one.until(one.now_s + MISSING_S + 4.0)
+    assert one.read[1:] == [{"t", "u"}]
+    brokers.hidden.clear()
+    one.until(one.now_s + MISSING_S + 4.0)
+    assert one.read[2:] == [{"u"}]
+    assert one.reader.undescribed == 0
+    asked = len(brokers.by_name)
+    one.until(one.now_s + MISSING_S)
+    assert len(brokers.by_name) == asked  # nothing is missing
+
+
+def test_a_topic_that_is_described_but_not_listed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `TopicReader._look_for`, return errors only."""
+    brokers = Brokers("t")
+    one = Reading(brokers, monkeypatch)
+    one.until(2.0)
+    monkeypatch.setattr(brokers, "_error_of", lambda _name: 0)
+    brokers.topics.clear()  # at the broker that lists
+    one.until(2.0 + 3 * MISSING_S)
+    assert one.read == [{"t"}]
+    assert one.reader.undescribed == 0

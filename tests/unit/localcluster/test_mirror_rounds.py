@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tests.support.futures import ended
@@ -17,13 +17,15 @@ from tests.support.zk_model import Right
 from tests.unit.localcluster.test_topic_mirror import kafka, topic
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.localcluster import mirror
-from zkrebalancer.localcluster.mirror import KafkaMetadata, Mirror, read_kafka
+from zkrebalancer.localcluster.kafka_metadata import KafkaMetadata, read_kafka
+from zkrebalancer.localcluster.mirror import Mirror
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.runtime.kafka import ConnectionErrors
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -191,6 +193,85 @@ def test_if_kafka_describes_nothing_the_round_fails() -> None:
     codes = dict.fromkeys("tu", KafkaError._TIMED_OUT)  # the only name
     with pytest.raises(KafkaException):
         read_kafka(cast("AdminClient", Described(**codes)), "PLAINTEXT")
+
+
+def rounds_with(one: Mirror, client: MirrorClient, cluster: Guarded, count: int) -> None:
+    for _ in range(count):
+        one._round(cast("BlockingZk", client), cast("AdminClient", cluster), ConnectionErrors())
+
+
+def test_topics_that_may_no_longer_be_described_are_not_taken_for_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    """In `read_kafka`, ask for listed topics only: a rule that was removed stops all groups, silently."""
+    one, client = mirrored(kafka(t=topic("id1", 1), u=topic("id2", 1), v=topic("id3", 1)))
+    cluster, before = Guarded(t="id1", u="id2", v="id3"), client.topics()
+    cluster.hidden |= {"t", "u"}
+    with caplog.at_level(logging.WARNING, mirror.__name__):
+        rounds_with(one, client, cluster, 5)
+    assert client.topics() == before
+    assert one.health().faults == ["Kafka refuses 2 nodes or topics"]
+    assert one._seen.undescribed == 2
+    assert [line.partition("), ")[2] for line in caplog.messages] == ["which stay as they are: t, u"]
+    del cluster.topics["v"]
+    rounds_with(one, client, cluster, 2)
+    assert client.topics().keys() == {"t", "u"}
+
+    del cluster.topics["t"]
+    cluster.hidden.clear()
+    rounds_with(one, client, cluster, 1)
+    assert client.topics().keys() == {"t", "u"}  # a broker that lags may not know it yet
+    rounds_with(one, client, cluster, 1)
+    assert client.topics().keys() == {"u"}
+    assert not one.health().faults
+    assert one._seen.undescribed == 0
+
+
+def test_a_login_without_any_right_deletes_nothing_and_is_told_so() -> None:
+    """In `read_kafka`, raise if no topic can be described, whatever the reason: Kafka does answer."""
+    one, client = mirrored(kafka(t=topic("id1", 1), u=topic("id2", 1)))
+    cluster = Guarded(t="id1", u="id2")
+    cluster.hidden |= {"t", "u"}
+    rounds_with(one, client, cluster, 4)
+    assert client.topics().keys() == {"t", "u"}
+    assert one.health().faults == ["Kafka refuses 2 nodes or topics"]
+
+
+def test_a_node_that_can_be_no_topic_is_removed_and_kafka_is_not_asked_for_it() -> None:
+    """In `Mirror.write`, ask for all names: one that is too long for Kafka's protocol breaks each request."""
+    one, client = mirrored(kafka(t=topic("id1", 1)))
+    cluster = Guarded(t="id1")
+    client.create(f"{paths.BROKER_TOPICS}/{'x' * 40_000}", b"{}")
+    rounds_with(one, client, cluster, 3)
+    assert client.topics().keys() == {"t"}
+    assert cluster.asked == {"t"}
+
+
+class Guarded:
+    """Kafka with rules, as an AdminClient shows it: a list of all topics leaves out those that may not be described."""
+
+    def __init__(self, **ids: str) -> None:
+        self.topics = ids
+        self.hidden: set[str] = set()
+        self.asked: set[str] = set()  # for by name
+
+    def describe_cluster(self, **_options: Any) -> Future[Any]:
+        return ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
+
+    def list_topics(self, **_options: Any) -> Any:
+        return Named(topics={name: None for name in self.topics if name not in self.hidden})
+
+    def describe_topics(self, names: TopicCollection, **_options: Any) -> dict[str, Future[Any]]:
+        self.asked |= set(names.topic_names)
+        return {name: ended(self._description(name)) for name in names.topic_names}
+
+    def _description(self, name: str) -> object:
+        if name in self.hidden:  # whether it exists or not
+            return KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        if name not in self.topics:
+            return KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return Named(topic_id=self.topics[name], partitions=[Named(id=0, replicas=[Named(id=1)])])
+
+    def poll(self, _timeout_s: float) -> None:
+        """Call back nobody."""
 
 
 class Described:

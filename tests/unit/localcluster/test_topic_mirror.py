@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.localcluster import mirror
-from zkrebalancer.localcluster.mirror import Broker, KafkaMetadata, Nodes, Topic, missing_topics, plan
+from zkrebalancer.localcluster import kafka_metadata
+from zkrebalancer.localcluster.kafka_metadata import Broker, KafkaMetadata, Topic, read_kafka
+from zkrebalancer.localcluster.mirror import Nodes, missing_topics, plan
 from zkrebalancer.localcluster.ports import free_ports
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic
@@ -142,10 +143,10 @@ def test_a_broker_that_moves_is_updated_and_one_that_leaves_is_deleted() -> None
 def test_reading_a_kafka_that_does_not_answer_raises_kafkas_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mirror, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(kafka_metadata, "REQUEST_TIMEOUT_S", 0.3)
     (port,) = free_ports(1)
     with pytest.raises(KafkaException):
-        mirror.read_kafka(AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}), "PLAINTEXT")
+        read_kafka(AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}), "PLAINTEXT")
 
 
 topics = st.builds(topic, st.sampled_from(["id1", "id2"]), st.integers(1, 4))
