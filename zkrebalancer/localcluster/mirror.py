@@ -178,7 +178,7 @@ class Mirror:
         self._zookeeper = zookeeper
         self._interval_s = interval_s
         self._http = http
-        self._vitals = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S + interval_s)
+        self._vitals = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S)
         self._seen = Seen()
         self._faults = ["nothing is mirrored yet"]
         self._missing: frozenset[str] = frozenset()
@@ -204,7 +204,7 @@ class Mirror:
             with BlockingZk(self._zookeeper, SESSION_TIMEOUT_MS) as client:
                 while True:
                     self._round(client, admin, errors)
-                    gevent.sleep(self._interval_s)
+                    self.rest(client)
         finally:
             self._vitals.stopping()
             if server is not None:
@@ -239,6 +239,18 @@ class Mirror:
         else:
             self.write(client, metadata)
         self._seen.round_s = (clock.steady_us() - began_us) / 1e6
+        self._report()
+
+    def rest(self, client: BlockingZk) -> None:
+        """Wait until the next round is due, and show meanwhile that this process and ZooKeeper make progress."""
+        due_us = clock.steady_us() + int(self._interval_s * 1e6)
+        while (left_s := (due_us - clock.steady_us()) / 1e6) > self._vitals.beat_s:
+            gevent.sleep(self._vitals.beat_s)
+            self._ask_zookeeper(client)
+            self._report()
+        gevent.sleep(max(0.0, left_s))
+
+    def _report(self) -> None:
         self._vitals.looped()
         self._vitals.report(is_ready=self._is_ready, status="; ".join([self._summary(), *self._faults]))
 

@@ -6,12 +6,16 @@ import json
 import logging
 from collections.abc import Collection
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, cast
 
+import gevent
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from gevent import socket
 
+from tests.support.deadlines import WITHIN_S
 from tests.support.futures import ended
 from tests.support.zk_model import Right
 from tests.unit.localcluster.test_topic_mirror import kafka, topic
@@ -53,6 +57,27 @@ def test_a_setting_that_is_refused_at_the_start_is_one_line() -> None:
     one = Mirror({"bootstrap.servers": "kafka:9092", "debug": "nonsense"}, "zookeeper:2181", 1.0, Notifier({}))
     with pytest.raises(ConfigurationError, match=r"^no client of Kafka at kafka:9092: "):
         one.run()
+
+
+def test_between_rounds_the_watchdog_is_fed_and_zookeeper_is_asked(tmp_path: Path) -> None:
+    """In `Mirror.rest`, sleep once: from 60 s on, systemd ends each mirror before its second round."""
+    address, asked = str(tmp_path / "notify"), list[Call]()
+
+    class Client(MirrorClient):
+        def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+            asked.append(call)
+            return super().perform(call, expected)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(address)
+        systemd.settimeout(WITHIN_S)
+        notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000"})
+        one = Mirror({"bootstrap.servers": "kafka:9092"}, "zookeeper:2181", 3_600.0, notifier)
+        resting = gevent.spawn(one.rest, cast("BlockingZk", Client()))
+        for count in range(1, 4):
+            assert systemd.recv(4_096).endswith(b"WATCHDOG=1")
+            assert len(asked) >= count
+        resting.kill()
 
 
 def rounds(one: Mirror, client: MirrorClient, metadata: KafkaMetadata, count: int = 3) -> None:
