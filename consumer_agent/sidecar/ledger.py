@@ -46,17 +46,18 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Partition:
-    end: int  # what is finished if nothing is open: all below
+    end: int  # after the last record that was taken, or before the first one that is withheld
     waiting: deque[_Entry] = field(default_factory=deque)
     given: deque[_Entry] = field(default_factory=deque)
     failed: list[_Entry] = field(default_factory=list)  # to be given again one by one, in order
     dead: list[_Entry] = field(default_factory=list)  # on their way to the dead letters
     not_before_ms: int = 0
     told: int | None = None  # what `finished` returned last
+    is_withheld: bool = False  # the child gets nothing more of it
 
     def finished(self) -> int:
         firsts = (entries[0].record.offset for entries in (self.waiting, self.given, self.failed, self.dead) if entries)
-        return min(firsts, default=self.end)
+        return min([*firsts, self.end])
 
     @property
     def is_open(self) -> bool:
@@ -102,6 +103,8 @@ class Ledger:
         given: list[Record] = []
         for partition, held in list(self._partitions.items()):
             count = len(given)
+            if held.is_withheld:
+                continue
             if held.failed:
                 if not held.given and not held.dead and now_ms >= held.not_before_ms and self._has_room:
                     given.append(self._give(held, held.failed.pop(0)))
@@ -190,6 +193,7 @@ class Ledger:
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
         """Give no more records of these partitions; those that the child has may still be finished."""
         for held in self._held(partitions):
+            held.is_withheld = True
             removed = [*held.waiting, *held.failed]
             held.end = min([held.end, *map(_offset, removed)])
             for entry in removed:

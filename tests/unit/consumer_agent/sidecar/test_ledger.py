@@ -169,6 +169,47 @@ def test_what_failed_is_not_finished_by_withholding_it() -> None:
     assert book.finished() == {T0: 1}
 
 
+def test_what_failed_is_not_finished_while_the_child_works_on_later_records_of_its_partition() -> None:
+    """In `_Partition.finished`, look at `end` only if nothing is open: the next owner begins behind the failed one."""
+    book = ledger()
+    book.take([record(0, 3), record(0, 4), record(0, 5)])
+    book.give(0)
+    book.fail(T0, 3, "no", now_ms=0)
+    assert book.finished() == {T0: 3}
+    book.withhold([T0])
+    assert book.finished() == {}
+    for answered in (4, 5):
+        book.ack(T0, answered)
+        assert book.finished() == {}
+
+
+def test_what_the_next_child_would_get_is_not_finished_while_a_later_dead_letter_is_written() -> None:
+    book = ledger(max_failures=1)
+    book.take([record(0, 7), record(0, 8), record(0, 9)])
+    book.give(0)
+    book.fail(T0, 9, "no", now_ms=0)
+    book.child_ended("killed")
+    assert book.finished() == {T0: 7}
+    book.withhold([T0])
+    assert book.is_burying([T0])
+    assert book.finished() == {}
+    book.buried(T0, 9)
+    assert book.finished() == {}
+
+
+def test_what_fails_after_its_partition_was_withheld_is_not_given_again() -> None:
+    """In `Ledger.give`, do not look at that: the child gets it behind the revoke, and the next owner has it, too."""
+    book = ledger()
+    book.take([record(0, 4), record(0, 5), record(1, 0)])
+    book.give(0)
+    book.withhold([T0])
+    book.fail(T0, 4, "no", now_ms=0)
+    assert book.give(LATER_MS) == []
+    book.child_ended("killed")
+    assert offsets(book.give(LATER_MS)) == [(1, 0)]
+    assert book.finished() == {T0: 4, T1: 0}
+
+
 def test_dropped_partitions_leave_nothing_behind() -> None:
     book = ledger(max_failures=1)
     book.take([record(0, n) for n in range(4)] + [record(1, 0)])
@@ -238,8 +279,11 @@ class Play:
         self.held: dict[int, list[int]] = {number: [] for number in range(3)}
         self.last_given = dict.fromkeys(range(3), -1)
         self.finished: dict[TopicPartition, int] = {}
+        self.withheld: set[int] = set()
 
     def take(self, number: int, count: int) -> None:
+        if number in self.withheld:
+            return  # the consumer returns nothing of a partition that it gives up
         count = min(count, self.book.room)
         self.book.take([record(number, self.next_offset[number] + n) for n in range(count)])
         self.next_offset[number] += count
@@ -247,6 +291,7 @@ class Play:
     def give(self, _number: int, _count: int) -> None:
         for one in self.book.give(LATER_MS):
             assert (one.partition, one.offset) not in self.done
+            assert one.partition not in self.withheld
             assert one.offset not in self.held[one.partition]
             assert one.offset <= self.last_given[one.partition] + 1, "an offset was passed over"
             self.last_given[one.partition] = max(self.last_given[one.partition], one.offset)
@@ -276,6 +321,25 @@ class Play:
             self.book.buried(("t", place[0]), place[1])
             self.done.add(place)
 
+    def withhold(self, number: int, _count: int) -> None:
+        self.book.withhold([("t", number)])
+        self.withheld.add(number)
+
+    def withhold_at_work(self, number: int, count: int) -> None:
+        """Withhold a partition while the child works on some records of it, and fails at others before and after."""
+        for step, size in ((self.take, 4), (self.give, 0), (self.fail, 0), (self.withhold, 0), (self.fail, count)):
+            step(number, size)
+            self.look()
+
+    def drop(self, number: int, _count: int) -> None:
+        """Begin again behind what is finished, as the next owner does."""
+        self.bury(number, 0)
+        self.book.drop([("t", number)])
+        self.withheld.discard(number)
+        begin = self.next_offset[number] = self.finished.get(("t", number), 0)
+        self.last_given[number], self.held[number] = begin - 1, []
+        self.done = {place for place in self.done if place[0] != number or place[1] < begin}
+
     def look(self) -> None:
         for partition, offset in self.book.finished().items():
             assert offset >= self.finished.get(partition, 0)
@@ -283,9 +347,10 @@ class Play:
             assert all((partition[1], below) in self.done for below in range(offset))
 
 
+SINGLE = [Play.take, Play.give, Play.ack, Play.fail, Play.die, Play.bury, Play.withhold, Play.drop]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from([Play.take, Play.give, Play.ack, Play.fail, Play.die, Play.bury]),
+        st.sampled_from([*SINGLE, Play.withhold_at_work]),
         st.integers(0, 2),
         st.integers(1, 4),
     ),
@@ -302,6 +367,8 @@ def test_whatever_happens_nothing_is_lost_or_passed_over(
     for step, number, count in steps:
         step(play, number, count)
         play.look()
+    for number in sorted(play.withheld):
+        play.drop(number, 0)
     while play.book.open_count:
         play.bury(0, 0)
         play.give(0, 0)
