@@ -39,7 +39,7 @@ def vitals_of(consumer: Consumer, config: ConsumerConfig, notifier: Notifier) ->
 
 
 class Watch:
-    """Called after each poll: notes progress, and calls `joined` once the consumer has become a member."""
+    """Called after each poll, and within long ones. Calls `joined` once the consumer is a member."""
 
     def __init__(self, consumer: Consumer, vitals: Vitals, joined: Callable[[], None]) -> None:
         """Start before the first poll."""

@@ -74,7 +74,7 @@ class Sidecar:
         run_counts: RunCounts,
         on_poll: Callable[[], None],
     ) -> None:
-        """Prepare; `on_poll` is called after every poll.
+        """Prepare; `on_poll` is called after every poll, and while the child is waited for in one.
 
         Raises:
             ConfigurationError: the command does not exist.
@@ -267,6 +267,7 @@ class Sidecar:
         deadline_s = time.monotonic() + timeout_s
         while self._revoking or self._ledger.is_burying(partitions):
             self._exchange(LOOK_INTERVAL_S)
+            self._on_poll()
             if self._is_over(deadline_s):
                 if self._revoking:
                     self._child_ended(f"the child has not released revoked partitions within {timeout_s:g} s")

@@ -58,3 +58,14 @@ def test_partitions_that_are_lost_while_they_are_assigned_are_left_out() -> None
     sidecar = Sidecar(SidecarSettings(command="true"), consumer, None, lambda: 0, RunCounts(), lambda: None)
     sidecar._assign([A, B])
     consumer.seek.assert_called_once_with({B: 3})
+
+
+def test_the_watchdog_is_fed_while_a_child_takes_its_time_to_answer_a_revoke() -> None:
+    """In `Sidecar._wait_released`, leave out `_on_poll`: systemd kills an agent whose child may work for minutes."""
+    looks: list[int] = []
+    settings = SidecarSettings(command="true")
+    sidecar = Sidecar(settings, mock.Mock(), None, lambda: 0, RunCounts(), lambda: looks.append(1))
+    sidecar._child = child = mock.Mock()
+    child.exchange.side_effect = [[], [], [Revoked(frozenset({A}))]]
+    sidecar._revoke([A])
+    assert len(looks) == 3
