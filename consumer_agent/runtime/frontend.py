@@ -299,7 +299,8 @@ class Frontend(Usage):
         self.shared.called_back(notice)
         if notice.tell is Tell.REVOKE:
             self.require_machine_thread("on_revoke").send(Revoked(notice.token))
-        self._commit_callbacks.pop(notice.token, None)
+        elif notice.tell is Tell.COMMITTED:  # each kind has its own tokens
+            self._commit_callbacks.pop(notice.token, None)
         self.shared.in_hand = None
 
     def note_repositioned(self, positions: Mapping[TopicPartition, int], reason: str) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_agent.errors import CommitFailedError, ConsumerError, ConsumerStateError, TooManyCommitsError
+from consumer_agent.membership.events import CommitRequested, Event
 from consumer_agent.runtime import shared_state
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
 from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState
+from tests.unit.consumer_agent.runtime.interrupts import PARTITION, Setting
 from zkrebalancer.protocol.fields import TopicPartition
 
 T0: TopicPartition = ("t", 0)
@@ -168,3 +170,27 @@ def test_commits_that_are_over_count_no_more(shared: SharedState, monkeypatch: p
         assert heard(shared) == [(token, True), (token + 1, False)]
         shared.commit_finished([token, token + 1], None)
         assert heard(shared) == [], "each is told once"
+
+
+class WaitingSetting(Setting):
+    """A consumer whose commits are under way until the test ends them."""
+
+    def _machine(self, event: Event) -> None:
+        if isinstance(event, CommitRequested):
+            self.sent.append(event)
+        else:
+            super()._machine(event)
+
+
+def test_the_end_of_an_on_revoke_with_the_token_of_a_commit_leaves_its_on_commit_alone() -> None:
+    """In `Frontend.called_back`, forget the `on_commit` of any notice's token: the machine counts its own."""
+    setting, told = WaitingSetting(), list[CommitFailedError | None]()
+    setting.consumer.commit_async(on_commit=told.append)
+    (token,) = [event.token for event in setting.sent if isinstance(event, CommitRequested)]
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    setting.shared.tell(Tell.REVOKE, [PARTITION], token)
+    setting.consumer.poll(0.0, max_records=0)
+    assert [what for what, _count in setting.told] == ["assign", "revoke"]
+    setting.shared.commit_finished([token], None)
+    setting.consumer.poll(0.0, max_records=0)
+    assert told == [None]
