@@ -277,8 +277,11 @@ class ClassicSource:
             self._paused = set()
 
     def _assign_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Continue at these offsets, and elsewhere after the last processed record."""
+        """Continue at these offsets, elsewhere after the last processed record, or at the first queued one."""
         with self._changed.lock:
+            for message in self._queue:  # without a position, the client would ask Kafka anew where to begin
+                if self._positions[_place(message)] == UNKNOWN:
+                    self._positions[_place(message)] = _offset(message)
             self._positions.update({tp: at for tp, at in positions.items() if tp in self._positions})
             self.arrived -= positions.keys()
             self._drop_queue()

@@ -29,7 +29,8 @@ class ForcedRegion:
     """Keeps the states of the members of a classic group consistent, each with a client of confluent-kafka.
 
     A coordinator has to run, which orders checkpoints and resets; Kafka assigns the partitions, with an eager assignor.
-    The client must not be subscribed yet, nor commit by itself (`enable.auto.commit=False`).
+    The client must not be subscribed yet, nor commit by itself (`enable.auto.commit=False`), and has to begin with the
+    earliest records (`auto.offset.reset=earliest`).
     """
 
     def __init__(

@@ -146,6 +146,18 @@ def test_what_was_meant_for_a_former_assignment_is_neither_placed_nor_sought(sou
     assert (source.arrived, source.held()) == (set(), {("t", 0): 3, ("t", 7): UNKNOWN})
 
 
+def test_a_seek_keeps_the_place_of_a_partition_whose_first_record_is_queued(source: Any) -> None:
+    """In `ClassicSource._assign_at`, do not look at the queue: a client that begins with the latest skips it."""
+    source._client = mock.Mock()
+    source._require_done = lambda task: task()
+    source._enqueue([Message(1, 100), Message(1, 101)])
+    for _ in range(2):  # it is not fetched again before the second one
+        source.seek({("t", 0): 5})
+        (assigned,) = source._client.assign.call_args.args
+        assert [(one.partition, one.offset) for one in assigned] == [(0, 5), (1, 100)]
+    assert source.held() == {("t", 0): 5, ("t", 1): 100}
+
+
 def test_only_clients_of_confluent_kafka_are_taken() -> None:
     with pytest.raises(ConfigurationError, match=r"a confluent_kafka\.Consumer is expected, not str"):
         ForcedRegion(
