@@ -105,13 +105,15 @@ class StartFetching(Effect):
     A partition at NO_OFFSET is not fetched until the application seeks. If `auto_offset_reset` is `none`, every poll
     raises `NoOffsetError` until then, unless it is one of `unread`, whose stored offsets Kafka did not say. Otherwise
     `PlacePartitions` follows once Kafka answers.
-    `threads` has the consumer threads of partitions that are not for thread 0.
+    `threads` has the consumer threads of partitions that are not for thread 0. Of the `copyless`, not even where they
+    begin counts as finished: an offset that is stored would name a copy of a state that was never stored.
     """
 
     positions: Mapping[TopicPartition, int]
     generation: int
     threads: Mapping[TopicPartition, int] = field(default_factory=dict)
     unread: frozenset[TopicPartition] = frozenset()
+    copyless: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class MemberSettings:
     in_region: bool = False  # its region needs the identities of topics
     has_own_session: bool = True  # a lasting watch would stay in a session that others share
 
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether its region stores the states of its partitions, and an offset only once there is a copy for it."""
+        return self.in_region and self.auto_commit_interval_ms is None
+
 
 class Ending(Enum):
     """Why a membership is over."""
@@ -336,8 +341,9 @@ class Member:
             self._refuse_command(name, content, str(error))
             return
         if isinstance(decoded, StartFetcher):
-            options = self._settings.begins_anywhere, self._settings.in_region
-            self.work = Start(self._effects, self.lane, self._settings.group, self.name, name, decoded, *options)
+            settings = self._settings
+            options = settings.begins_anywhere, settings.in_region, settings.keeps_copies
+            self.work = Start(self._effects, self.lane, settings.group, self.name, name, decoded, *options)
         else:
             self.work = Stop(self._effects, self.lane, self.name, self._settings.ask_application, name, decoded)
         self.work.begin()

@@ -53,6 +53,7 @@ class Start:
     command: StartFetcher
     begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
     in_region: bool = False  # its region needs the identities of topics
+    keeps_copies: bool = False  # an offset that is stored names a copy of an application's state
     stage: Stage = Stage.READING
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Start:
     unread_in_kafka: frozenset[TopicPartition] = frozenset()  # what it has not said yet
     unread_since_ms: int | None = None  # when it first said less than all
     late: dict[TopicPartition, int] = field(default_factory=dict)  # what it has not said in time; offsets in ZooKeeper
+    copyless: frozenset[TopicPartition] = frozenset()  # nothing is stored of these, so there is no copy
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
@@ -241,6 +243,7 @@ class Start:
                 TellOrigins({tp: Origin(marks.get(tp[0], ""), lives.get(tp, 0)) for tp in self.partitions})
             )
         if self.partitions:
+            late = frozenset(self.late)
             self.effects.add(
                 RecordFetcher(
                     "fetcher_started",
@@ -252,7 +255,7 @@ class Start:
                     command_id=self.command.command_id,
                 ),
                 TellAssigned(self.partitions),
-                StartFetching(dict(self.offsets), self.command.generation, self._threads(), frozenset(self.late)),
+                StartFetching(dict(self.offsets), self.command.generation, self._threads(), late, self.copyless),
             )
 
     def _threads(self) -> dict[TopicPartition, int]:
@@ -321,6 +324,8 @@ class Start:
 
     def _resolve(self) -> None:
         unknown = self.partitions - self.offsets.keys()
+        if self.keeps_copies:
+            self.copyless |= unknown
         if not self.begins_anywhere:
             self.offsets.update(dict.fromkeys(unknown, NO_OFFSET))
             unknown = frozenset()

@@ -39,8 +39,8 @@ class ConsistentRegion:
 
     - `sink`: in a database; `transaction` stores them together with the progress. `every_s`: how often the group's
       offsets, by which tools show lag, follow those of the sink.
-    - `partition`: in a state for each partition, which `on_checkpoint(checkpoint)` stores every `every_s` and before a
-      partition moves, and `on_reset(checkpoint)` restores.
+    - `partition`: in a state for each partition, which `on_checkpoint(checkpoint)` stores when it begins, every
+      `every_s`, and before a partition moves, and `on_reset(checkpoint)` restores.
     - `group`: in one state of each member. All members store theirs every `every_s`; after a crash, all restore them.
       `member`: a name that a restarted process has again (default: the instance id, else the client id); `reset_s`:
       how long a checkpoint or a reset may take.

@@ -7,7 +7,7 @@ move concerns any other partition, and no member waits for another one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from consumer_agent.consumer import Consumer
@@ -159,7 +159,8 @@ class PartitionStates:
         self._processed.update({tp: positions[tp] for tp in partitions if tp in positions})
         copies = committed | self._copies_of(partitions, generations)
         self._handlers.reset(Checkpoint(offsets=copies))
-        self._continue_at(self._behind(copies, generations, positions))
+        anew = [tp for tp, at in copies.items() if at is None and tp in self._processed and self._may_store]
+        self._continue_at(self._behind(copies, generations, positions), anew)
         self._restored |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
         self.figures.resets.note(now_ms() - begun_ms)
 
@@ -216,7 +217,7 @@ class PartitionStates:
         self._processed.update(ends)
         self._batch = Batch()  # last: a signal's handler may raise at any point
 
-    def _store(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _store(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Let the application store the states that have changed, and mark their records as finished."""
         changed = {tp: self._processed[tp] for tp in partitions if self._processed[tp] != self._stored.get(tp)}
         if changed:
@@ -246,14 +247,15 @@ class PartitionStates:
 
     def _restore(self, offsets: Mapping[TopicPartition, int | None], positions: Mapping[TopicPartition, int]) -> None:
         self._handlers.reset(Checkpoint(offsets=offsets))
-        self._continue_at(positions)
+        self._continue_at(positions, [tp for tp in positions if offsets[tp] is None])
         self._is_torn = False
 
-    def _continue_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        if not positions:
-            return
+    def _continue_at(self, positions: Mapping[TopicPartition, int], anew: Iterable[TopicPartition]) -> None:
+        """Continue at these offsets. States that begin `anew` are stored first, as an unclean end commits there."""
         self._processed.update(positions)
-        self._consumer.seek(positions)
+        if positions:
+            self._consumer.seek(positions)
+        self._store(anew)
         shared = self._frontend.shared
         with shared.lock:
             for tp, at in positions.items():  # else what was finished further on would be committed

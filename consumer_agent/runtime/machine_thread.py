@@ -26,6 +26,7 @@ from consumer_agent.membership.state_machine import StateMachine
 from consumer_agent.runtime import failpoints
 from consumer_agent.runtime.clock import now_ms
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.record_buffer import Finished
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.threads import Condition, Thread, new_reentrant_lock, require_descriptors
@@ -316,8 +317,10 @@ class MachineThread:
 
     def _start_fetching(self, effect: effects.StartFetching) -> None:
         self._unread = self._unread - effect.positions.keys() | effect.unread
-        for partition, position in effect.positions.items():
-            self._shared.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
+        with self._shared.lock:
+            for partition, position in effect.positions.items():
+                self._shared.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
+            self._shared.buffer.finish_at(dict.fromkeys(effect.copyless, Finished(NO_OFFSET)))
         begin = partial(self._begin_to_fetch, effect.positions.keys())
         if self._look is None:
             begin()

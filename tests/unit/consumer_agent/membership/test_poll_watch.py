@@ -165,6 +165,7 @@ def test_an_application_that_closes_meanwhile_is_told_of_its_loss_and_closed() -
 
 def test_records_in_hand_are_named_but_not_all_of_many() -> None:
     assert in_hand({T0: Position(20, 20)}) == "no records"
+    assert in_hand({T0: Position(20, -1)}) == "no records"  # a region has not restored its state yet
     six = {("t", number): Position(number + 3, number) for number in range(6)}
     assert in_hand(six).endswith(", 1 more partitions")
     many = {("t", number): Position(number + 3, number) for number in range(7)}

@@ -14,6 +14,7 @@ from consumer_agent.membership.effects import (
     Warn,
 )
 from consumer_agent.membership.events import CloseRequested, CommitRequested, OffsetsResolved, Origin, Position, Tick
+from consumer_agent.membership.start import MAX_RESOLVE_RETRY_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -330,3 +331,46 @@ def test_unreadable_lives_are_ignored_with_a_warning() -> None:
     driver.answer(Get(paths.offsets(GROUP, "t")), content(b"czxid-7"))
     effects = driver.answer(Get(paths.lives(GROUP, "t")), content(b"junk"))
     assert "its sink continues at its own offsets" in of_type(effects, Warn)[0].text
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "in_region", "copyless"), [(None, True, {T1}), (None, False, set()), (5_000, True, set())]
+)
+def test_where_a_partition_begins_is_not_stored_if_that_would_name_a_copy_of_its_state(
+    interval_ms: int | None, in_region: bool, copyless: set[tuple[str, int]]
+) -> None:
+    """Only a region that recovers by partition commits nothing by itself.
+
+    In `Start._resolve`, leave it out: after an unclean end, the next owner looks for a copy that was never stored.
+    """
+    driver = Driver(auto_commit_interval_ms=interval_ms, in_region=in_region)
+    driver.register()
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"7"))
+    effects = driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE))
+    if in_region:
+        driver.answer(Get(paths.offsets(GROUP, "t")), content(b"czxid-7"))
+        effects = driver.answer(Get(paths.lives(GROUP, "t")), Refused(Refusal.NO_NODE))
+    (asked,) = of_type(effects, ResolveOffsets)
+    driver.step(OffsetsResolved(asked.token, {T1: 3}))
+    effects = driver.answer_write(Done((1, None)))
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 7, T1: 3}, 4, {T1: 1}, copyless=frozenset(copyless))]
+
+
+def test_what_has_no_copy_is_known_too_if_kafka_says_in_parts_where_partitions_begin() -> None:
+    """In `Start._resolve`, forget those that Kafka has answered about."""
+    driver = Driver(auto_commit_interval_ms=None, in_region=True)
+    driver.register()
+    driver.send(command.encode(START))
+    for partition in (T0, T1):
+        driver.answer(Get(offset_path(partition)), Refused(Refusal.NO_NODE))
+    driver.answer(Get(paths.offsets(GROUP, "t")), content(b"czxid-7"))
+    effects = driver.answer(Get(paths.lives(GROUP, "t")), Refused(Refusal.NO_NODE))
+    (asked,) = of_type(effects, ResolveOffsets)
+    driver.step(OffsetsResolved(asked.token, {T0: 5, T1: None}))
+    driver.now_ms += MAX_RESOLVE_RETRY_MS
+    (again,) = of_type(driver.step(Tick()), ResolveOffsets)
+    assert again.partitions == {T1}
+    driver.step(OffsetsResolved(again.token, {T1: 3}))
+    effects = driver.answer_write(Done((1, None)))
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 5, T1: 3}, 4, {T1: 1}, copyless=frozenset({T0, T1}))]

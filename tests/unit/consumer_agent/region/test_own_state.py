@@ -100,13 +100,13 @@ def test_a_commit_without_an_outcome_ends_no_iteration_and_is_repeated(error: Ex
 class PlayedStates:
     """The states of one partition; the test plays the consumer."""
 
-    def __init__(self) -> None:
+    def __init__(self, committed: int | None = 5) -> None:
         self.consumer, self.handlers = mock.Mock(), mock.Mock()
         self.consumer._frontend = mock.MagicMock(is_closed=False)
         self.consumer.generation.return_value = {ORDERS: 1}
         self.buffer = self.consumer._frontend.shared.buffer
         self.consumer._frontend.shared.buffer.generations.return_value = {ORDERS: 1}
-        self.consumer.committed.return_value = {ORDERS: 5}
+        self.consumer.committed.return_value = {ORDERS: committed}
         self.consumer.position.return_value = {ORDERS: 5}
         batch = mock.MagicMock()
         batch.by_partition.return_value = {ORDERS: [mock.Mock(offset=6)]}
@@ -127,6 +127,24 @@ def test_what_was_processed_is_stored_before_its_partition_moves() -> None:
     played.states.close(is_clean=True)
     played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
     played.consumer.finish.assert_called_once_with({ORDERS: 7})
+
+
+def test_a_state_without_a_copy_is_stored_before_its_first_record() -> None:
+    """An unclean end commits where its partition began; the next owner needs a copy for that."""
+    played = PlayedStates(committed=None)
+    assert played.handlers.mock_calls == [
+        mock.call.reset(Checkpoint(offsets={ORDERS: None})),
+        mock.call.checkpoint(Checkpoint(offsets={ORDERS: 5})),
+    ]
+    played.consumer.finish.assert_called_once_with({ORDERS: 5})
+
+
+def test_after_an_exception_not_even_a_state_that_begins_is_stored() -> None:
+    played = PlayedStates(committed=None)
+    played.handlers.reset_mock()
+    played.consumer.close.side_effect = lambda: played.hooks[Tell.ASSIGNED]([ORDERS])  # it has just been started
+    played.states.close(is_clean=False)
+    played.handlers.checkpoint.assert_not_called()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -178,6 +196,7 @@ def test_after_a_reset_to_the_beginning_no_offset_further_on_is_committed() -> N
     played.states._processed["lost", 0] = 3
     played.states.reset(None, 1.0)
     assert mock.call({ORDERS: Finished(0)}) in played.buffer.finish_at.call_args_list
+    played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 0, ("lost", 0): 0}))
 
 
 def raise_it(error: Exception) -> None:

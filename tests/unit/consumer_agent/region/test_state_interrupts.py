@@ -11,10 +11,19 @@ import pytest
 
 from consumer_agent import Batch, Consumer
 from consumer_agent.membership.events import CommitRequested, Event, Revoked, StoredRequested
+from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.region import Checkpoint, ConsistentRegion
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.record_buffer import Finished
 from tests.unit.consumer_agent.region.test_region_interrupts import STRIDES, StateSetting
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, interrupted_at_each_point, uninterrupted
+from tests.unit.consumer_agent.runtime.interrupts import (
+    COUNT,
+    PARTITION,
+    Interrupted,
+    interrupted_at_each_point,
+    uninterrupted,
+)
+from zkrebalancer.protocol.fields import TopicPartition
 
 
 class LosingSetting(StateSetting):
@@ -133,6 +142,11 @@ class KeptSetting(MovedSetting):
     committed: int | None = None
     is_cancelled_before = is_resumed_late = is_resume_due = False
 
+    def make_database(self) -> None:
+        """Let nothing be finished, as the machine does before there is a copy."""
+        super().make_database()
+        self.shared.buffer.finish_at({PARTITION: Finished(NO_OFFSET)})
+
     def made(self, **settings: Any) -> Consumer:
         consumer = super().made(**settings)
         own: Any = self.region._own
@@ -181,7 +195,7 @@ class KeptSetting(MovedSetting):
     def check_copies(self) -> None:
         """Whoever owns the partition next finds the copy that belongs to the offset where it begins."""
         for offset in (self.finished(), self.committed):
-            assert offset in {0, None} or self.copies[offset] == list(range(offset or 0))
+            assert offset in {NO_OFFSET, None} or self.copies[offset] == list(range(offset or 0))
 
 
 def one_batch(setting: KeptSetting) -> None:
@@ -230,3 +244,48 @@ def test_a_state_goes_on_with_its_copy_if_on_revoke_was_interrupted_and_the_move
         setting.region.checkpoint()
         assert setting.committed == COUNT
         setting.check_copies()
+
+
+class NewSetting(KeptSetting):
+    """The same, whose partition the application does not know yet."""
+
+    is_announced = False
+
+
+def nothing(_setting: KeptSetting) -> None: ...
+
+
+def a_reset_that_is_due(setting: KeptSetting) -> None:
+    """A copy is valid, and the state is ahead of it."""
+    a_batch_behind_a_copy(setting)
+
+    def beginnings(*_: object, **__: object) -> dict[TopicPartition, int]:
+        return {PARTITION: 0}
+
+    setting.consumer.beginning_offsets = beginnings  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("again_after", [0, 20])
+@pytest.mark.parametrize(
+    ("kind", "prepare", "call"),
+    [
+        (NewSetting, nothing, lambda one: one.next_batch()),
+        (KeptSetting, a_reset_that_is_due, lambda one: one.region.reset(None)),
+    ],
+)
+def test_whatever_an_unclean_end_commits_has_a_copy(
+    kind: type[KeptSetting],
+    prepare: Callable[[Any], None],
+    call: Callable[[Any], object],
+    again_after: int,
+    stride: int,
+) -> None:
+    """In `PartitionStates._continue_at`, do not store what begins: each later owner fails to restore it."""
+    finished: int | None = None
+    for setting, _, _ in interrupted_at_each_point(call, prepare, again_after, kind=kind, stride=stride):
+        assert isinstance(setting, KeptSetting)
+        setting.region.__exit__(Interrupted, Interrupted(), None)
+        setting.check_copies()
+        finished = setting.finished()
+    assert finished == 0

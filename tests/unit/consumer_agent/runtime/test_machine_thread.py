@@ -129,6 +129,16 @@ def test_a_partition_of_which_kafka_has_not_said_what_is_stored_raises_nothing_u
     assert str(setting.failure()).startswith("t/1: no offset of group g is stored")
 
 
+def test_not_even_the_beginning_of_a_partition_is_finished_if_no_copy_of_its_state_is_stored() -> None:
+    """In `MachineThread._start_fetching`, leave that out: a leave stores where it began, and names no copy."""
+    setting = Setting({})
+    setting.perform(StartFetching({P0: 17, P1: 5}, 1, copyless=frozenset({P1})))
+    assert setting.fetcher.changes == {P0: 17, P1: 5}
+    assert {tp: tuple(mark) for tp, mark in setting.shared.positions().items()} == {P0: (17, 17), P1: (5, NO_OFFSET)}
+    setting.shared.finish_below({P1: 5})  # now there is one
+    assert setting.shared.positions()[P1].finished == 5
+
+
 def test_what_zookeeper_refuses_is_counted_unless_another_client_was_faster() -> None:
     """In `MachineThread._step`, count every refusal, or none."""
     setting = Setting({})
