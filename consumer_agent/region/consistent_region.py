@@ -15,7 +15,7 @@ from typing import Any, Self
 from consumer_agent.consumer import ITERATION_TIMEOUT_S, Consumer
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.records import Batch
-from consumer_agent.region.joining import DEFAULT_RESET_S, own_state
+from consumer_agent.region.joining import DEFAULT_RESET_S, checked_every, own_state
 from consumer_agent.region.own_state import PARTITION, SINK, Checkpoint, OwnState, checked_handlers, checked_recovery
 from consumer_agent.region.progress import Extent, Progress
 from consumer_agent.region.sink import Advance, Claim, Keeping, Sink
@@ -25,8 +25,6 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
-
-MIN_EVERY_S, MAX_EVERY_S = 0.01, 86_400.0
 
 _log = logs.named(__name__)
 
@@ -72,7 +70,7 @@ class ConsistentRegion:
         self._consumer = consumer
         self._frontend = consumer._frontend  # noqa: SLF001  # both are parts of one API
         config = self._frontend.config
-        interval_ms = int(1_000 * _checked_every(every_s))
+        interval_ms = int(1_000 * checked_every(every_s))
         self.group = config.group
         handlers = checked_handlers(checked_recovery(recovery), on_checkpoint, on_reset, on_retire)
         hooks: Mapping[Tell, Callable[[list[TopicPartition]], object]]
@@ -373,14 +371,6 @@ class Transaction:
         except BaseException:
             self._region.undo()
             raise
-
-
-def _checked_every(every_s: object) -> float:
-    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
-    if not is_number or not MIN_EVERY_S <= every_s <= MAX_EVERY_S:  # type: ignore[operator]  # it is a number
-        limits = f"{MIN_EVERY_S} to {MAX_EVERY_S:.0f}"
-        raise ConfigurationError(f"every_s must be a number of seconds, {limits}, not {every_s!r:.80}")
-    return float(every_s)  # type: ignore[arg-type]
 
 
 def _extents(batch: Batch) -> dict[TopicPartition, Extent]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import confluent_kafka
 from confluent_kafka import Message
 
-from consumer_agent.config import ConsumerConfig
+from consumer_agent.config import MAX_POLL_RECORDS, ConsumerConfig, integer
 from consumer_agent.region.classic_source import ClassicSource
-from consumer_agent.region.joining import DEFAULT_RESET_S, checked_reset_ms
+from consumer_agent.region.joining import DEFAULT_RESET_S, checked_every, checked_reset_ms
 from consumer_agent.region.own_state import FORCED, Checkpoint, checked_handlers
 from consumer_agent.region.rounds import Rounds
 from consumer_agent.region.session import RegionSession
@@ -61,19 +61,25 @@ class ForcedRegion:
         handlers = checked_handlers(FORCED, on_checkpoint, on_reset, on_retire)
         if handlers is None:
             raise AssertionError("a forced region has handlers")
-        known = ConsumerConfig.from_settings({"zookeeper": zookeeper, "bootstrap": "none:1", "group": group})
-        reset_ms = checked_reset_ms(reset_s)
+        fault = integer(1, MAX_POLL_RECORDS)(max_poll_records)
+        if fault is not None:
+            raise ConfigurationError(f"max_poll_records: {fault}")
+        names = _checked_topics(topics)
+        known = ConsumerConfig.from_settings(
+            {"zookeeper": zookeeper, "bootstrap": "none:1", "group": group, "session_timeout_ms": session_timeout_ms}
+        )
+        every_ms, reset_ms = int(1_000 * checked_every(every_s)), checked_reset_ms(reset_s)
         paths.validate_name("member", member)
-        settings = Settings(paths.validate_name("region", name), FORCED, int(1_000 * every_s), reset_ms)
+        settings = Settings(paths.validate_name("region", name), FORCED, every_ms, reset_ms)
         session = RegionSession(
             known.zookeeper,
             known.zookeeper_security,
-            session_timeout_ms,
+            known.session_timeout_ms,
             paths.region(group, "order"),
             call_timeout_s=merge_wait_ms(reset_ms, least_poll_interval_ms(reset_ms, reset_ms)) / 1_000,
         )
         limit = piece_bytes(request_limit(known.zookeeper, known.zookeeper_security).max_bytes)
-        source = ClassicSource(client, list(topics), max_poll_records)
+        source = ClassicSource(client, names, max_poll_records)
         self._rounds = Rounds(group, member, settings, source, handlers, session, limit)
 
     def __iter__(self) -> Iterator[list[Message]]:
@@ -109,3 +115,10 @@ class ForcedRegion:
     ) -> None:
         """Close; after an exception, without storing the state of the application."""
         self._rounds.close(is_clean=error is None)
+
+
+def _checked_topics(topics: object) -> list[str]:
+    names = [] if isinstance(topics, str) or not isinstance(topics, Iterable) else list(topics)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(f"topics must be a list of names, not {topics!r:.80}")
+    return names

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RESET_S = DEFAULT_RESET_MS / 1_000
 MAX_RESET_S = 86_400.0
+MIN_EVERY_S, MAX_EVERY_S = 0.01, 86_400.0
 
 Hooks = Mapping[Tell, Callable[[list[TopicPartition]], object]]
 
@@ -67,6 +68,15 @@ def _rounds(
     )
     limit = piece_bytes(request_limit(config.zookeeper, config.zookeeper_security).max_bytes)
     return Rounds(config.group, name, settings, source, handlers, session, limit), source.hooks
+
+
+def checked_every(every_s: object) -> float:
+    """Return a number of seconds between checkpoints; raises ConfigurationError."""
+    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
+    if not is_number or not MIN_EVERY_S <= every_s <= MAX_EVERY_S:  # type: ignore[operator]  # it is a number
+        limits = f"{MIN_EVERY_S} to {MAX_EVERY_S:.0f}"
+        raise ConfigurationError(f"every_s must be a number of seconds, {limits}, not {every_s!r:.80}")
+    return float(every_s)  # type: ignore[arg-type]
 
 
 def checked_reset_ms(reset_s: object) -> int:

@@ -172,6 +172,31 @@ def test_only_clients_of_confluent_kafka_are_taken() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"every_s": 0}, "every_s must be a number of seconds, 0.01 to 86400, not 0"),
+        ({"every_s": 0.0005}, "every_s must be a number of seconds"),
+        ({"every_s": 100_000}, "every_s must be a number of seconds"),
+        ({"every_s": "10"}, "every_s must be a number of seconds"),
+        ({"topics": "orders"}, "topics must be a list of names, not 'orders'"),
+        ({"topics": []}, "topics must be a list of names"),
+        ({"topics": [7]}, "topics must be a list of names"),
+        ({"max_poll_records": 0}, "max_poll_records: must be 1 to 100000, not 0"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms: must be 100 to"),
+    ],
+)
+def test_what_would_spoil_the_region_for_all_its_members_is_refused(wrong: dict[str, Any], text: str) -> None:
+    """The first member stores `every_s`, and nobody could read it; a text as topics would be read letter by letter."""
+    client = confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+    given: dict[str, Any] = {"topics": ["t"], "on_checkpoint": print, "on_reset": print, **wrong}
+    try:
+        with pytest.raises(ConfigurationError, match=text):
+            ForcedRegion(client, **given, zookeeper="z:1", group="g", name="r", member="m")
+    finally:
+        client.close()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_cause_is_told_if_the_event_thread_ends(source: Any) -> None:
     """Otherwise the loop over the region would wait for ever, without a word."""
