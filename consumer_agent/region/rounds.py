@@ -92,6 +92,7 @@ class Rounds:
         self._source, self._session, self._handlers = source, session, handlers
         self._dropped = weakref.finalize(self, _drop, f"member {name} of region {settings.name}", session, source.drop)
         self._dropped.atexit = False
+        self._wanted = settings
         self.member = Member(group, name, settings, source, _Calls(self), piece_bytes)
         self.figures = Figures()
         self._phase = Phase.OUT
@@ -352,6 +353,7 @@ class Rounds:
         steps = self.member.register(lambda: self._session.session_id)
         if self._run(steps, EXPECTED | {Refusal.NO_AUTH}):  # which `register` reports itself, if it is one too many
             self._registered_in, self._phase, self._unregistered_since_s = session, Phase.WAIT, None
+            self._compare_times()
             return
         now_s = time.monotonic()
         if now_s < self._not_before_s:
@@ -365,6 +367,15 @@ class Rounds:
         if now_s - self._unregistered_since_s >= COMPLAIN_S:
             self._session.complain(
                 f"{name} still waits to become a member of region {region}: another one has its name"
+            )
+
+    def _compare_times(self) -> None:
+        """Say so if the region has other times than this member, whose own are ignored."""
+        found, own = self.member.settings, self._wanted
+        if found != own:
+            self._session.complain(
+                f"region {found.name}: every_s is {found.every_ms / 1_000:g} and reset_s {found.reset_ms / 1_000:g}, "
+                f"as its first member has set them, not {own.every_ms / 1_000:g} and {own.reset_ms / 1_000:g}"
             )
 
     def _run(self, steps: Steps[T], expected: frozenset[Refusal] = EXPECTED) -> T:

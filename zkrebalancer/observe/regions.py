@@ -35,6 +35,8 @@ class RegionReport:
         return {
             "name": self.settings.name,
             "recovery": self.settings.recovery,
+            "every_s": self.settings.every_ms / 1_000,
+            "reset_s": self.settings.reset_ms / 1_000,
             "state": self.state,
             "members": sorted(order.members),
             "leaving": sorted(order.leaving),
@@ -50,7 +52,9 @@ class RegionReport:
         last = "no checkpoint is complete" if order.complete is None else f"checkpoint {order.complete} is complete"
         why = f" ({order.pending})" if order.pending is not None else ""
         members = f"{len(order.members)} member{'' if len(order.members) == 1 else 's'}"
-        return f"region {self.settings.name}: {self.state}{why}, {members}, recovery {self.settings.recovery}, {last}"
+        about = f"recovery {self.settings.recovery}, {last}"
+        times = f"every_s {self.settings.every_ms / 1_000:g}, reset_s {self.settings.reset_ms / 1_000:g}"
+        return f"region {self.settings.name}: {self.state}{why}, {members}, {about}, {times}"
 
 
 def read_region(zk: BlockingZk, group: str) -> RegionReport | None:

@@ -107,6 +107,25 @@ def test_a_member_that_waits_for_a_restore_says_so_once(monkeypatch: pytest.Monk
     assert playing.session.told == ["m: waits with joining counts, because a restore runs, or was interrupted"]
 
 
+def test_a_member_whose_times_are_not_those_of_its_region_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rounds._register`, do not compare: who lowers `every_s` believes in it, and checkpoints stay as rare."""
+
+    def answer(call: Call) -> Reply:
+        if call == Get(paths.region("g")):
+            return Content(documents.encode_settings(Settings("counts", "group", 3_600_000, 60_000)), Stat(0, 1, 1, 0))
+        if call == Get(paths.RESTORE):
+            return Refused(Refusal.NO_NODE)
+        return Content(b"", Stat(0, 1, 1, OWN)) if isinstance(call, Get) else Done()
+
+    playing = Playing(monkeypatch, answer)
+    playing.session.order = None
+    playing.play(1)
+    playing.session.ends += 1  # it registers again
+    playing.play(1)
+    text = "region counts: every_s is 3600 and reset_s 60, as its first member has set them, not 1 and 60"
+    assert playing.session.told == [text]
+
+
 def test_records_whose_first_offsets_cannot_be_stored_are_not_fetched_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
