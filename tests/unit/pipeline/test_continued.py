@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -110,21 +111,59 @@ def _parts(out: Path, table: str) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()}
 
 
+def produced(name: str, began_us: int, first: int, count: int) -> list[Line]:
+    """Return lines of a run, one for each microsecond."""
+    lines: list[Line] = []
+    for offset in range(first, first + count):
+        event = {"kind": "produced", "mono_us": began_us + offset, "topic": "t", "partition": 0}
+        event |= {"first_offset": offset, "last_offset": offset}
+        lines.append((name, f"{name}/a.jsonl", 0, offset + 1, json.dumps(event)))
+    return lines
+
+
 def test_what_is_settled_is_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
     """In `Keeper._continued`, forget the run: a refresh costs as much as the run is long."""
     keeper, names = Keeper(), tmp_path / "store" / "events"
     for number in range(5):
-        lines, began_us = [], 20 * BUCKET_US * (number + 1)
-        for offset in range(10):
-            event = {"kind": "produced", "mono_us": began_us + offset, "topic": "t", "partition": 0}
-            event |= {"first_offset": 10 * number + offset, "last_offset": 10 * number + offset}
-            lines.append(("r", "r/a.jsonl", 0, 10 * number + offset + 1, json.dumps(event)))
+        lines = produced("r", 20 * BUCKET_US * (number + 1), 10 * number, 10)
         watch.update(spark, parsed(spark, lines), tmp_path, number, keeper)
         for folder in names.iterdir():  # as if disks forgot
             shutil.rmtree(folder)
             folder.mkdir()
     (row,) = stored(tmp_path / RUNS)
     assert (row["events"], row["began_us"]) == (50, 20 * BUCKET_US)
+
+
+def test_runs_for_which_there_is_no_room_are_not_read_again_and_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `Keeper._make_room`, forget the run that got events least recently: all are read from their beginnings."""
+    monkeypatch.setattr(keeping, "MAX_WAITING", 25)
+    keeper, read, read_one = Keeper(), list[str](), keeping._read
+
+    def noted(found: run.ContinuedRun, name: str, *others: Any) -> None:
+        read.append(name)
+        read_one(found, name, *others)
+
+    def refresh(number: int, first: int, count: int, *names: str) -> None:
+        lines = [line for name in names for line in produced(name, 20 * BUCKET_US, first, count)]
+        watch.update(spark, parsed(spark, lines), tmp_path, number, keeper)
+
+    monkeypatch.setattr(keeping, "_read", noted)
+    refresh(0, 0, 10, "a", "b", "c")
+    assert not caplog.messages  # a run may have ended
+    refresh(1, 10, 1, "a", "b", "c")
+    (left,) = read
+    assert keeper._whole == {left}
+    assert caplog.messages == [
+        f"run {left}: no room for it beside others with new events, so it is made whole each time"
+    ]
+    refresh(2, 11, 1, *({"a", "b", "c"} - {left}))
+    assert read == [left]
+    refresh(3, 0, 10, "d")  # the others have no new events
+    assert len(keeper._runs) == 2
+    assert keeper._whole == {left}
+    assert read == [left]
 
 
 def test_a_run_waits_for_late_events() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Keeper:
         """Know no run."""
         self._runs: OrderedDict[str, ContinuedRun] = OrderedDict()  # the one that was touched last is the last one
         self._whole: set[str] = set()  # runs that have to be looked at as a whole
+        self._dropped: set[str] = set()  # runs that got events last time, and for which there was no room
 
     def refresh(
         self, commits: Commits, parts: Parts, events: tuple[list[Path], Path], number: int
@@ -51,6 +52,7 @@ class Keeper:
         """
         folders, added = events
         lines, whole, new = 0, list[str](), StoredEvents([added]).by_run()
+        handled: list[str] = []
         for name, of_run in new.items():
             lines += sum(table.num_rows for table in of_run.values())
             tables = RunTables(commits, parts, name, number)
@@ -58,6 +60,9 @@ class Keeper:
             if name in self._whole or not self._refresh(name, of_run, stored, tables):
                 self._whole.add(name)
                 whole.append(name)
+            handled.append(name)
+            self._make_room(new, handled)
+        self._dropped -= self._runs.keys()
         return lines, len(new), whole
 
     def _refresh(self, name: str, new: Events, stored: StoredEvents, tables: RunTables) -> bool:
@@ -79,13 +84,30 @@ class Keeper:
             _log.exception("run %s cannot be continued, so it is made whole each time", name)
             return False
         self._runs[name] = run
-        while len(self._runs) > MAX_RUNS or (len(self._runs) > 1 and self._waiting > MAX_WAITING):
-            self._runs.popitem(last=False)
         return True
 
-    @property
-    def _waiting(self) -> int:
-        return sum(run.waiting for run in self._runs.values())
+    def _make_room(self, new: Collection[str], handled: Collection[str]) -> None:
+        """Forget runs while there are too many: first those that are not among the `new`, then some of the `handled`.
+
+        One that gets events all the time would be read from its beginning each time, so Spark makes it whole instead.
+        """
+        for name in [each for each in self._runs if each not in new]:
+            if not self._are_too_many():
+                return
+            del self._runs[name]
+        while self._are_too_many() and (kept := [each for each in handled if each in self._runs]):
+            name = max(kept, key=lambda each: (each in self._dropped, self._runs[each].waiting))
+            del self._runs[name]
+            if name in self._dropped:
+                _log.warning(
+                    "run %s: no room for it beside others with new events, so it is made whole each time", name
+                )
+                self._whole.add(name)
+            self._dropped.add(name)
+
+    def _are_too_many(self) -> bool:
+        runs = self._runs.values()
+        return len(runs) > 1 and (len(runs) > MAX_RUNS or sum(run.waiting for run in runs) > MAX_WAITING)
 
     def _continued(self, name: str, new: Events, stored: StoredEvents, tables: RunTables) -> ContinuedRun:
         """Return the run with the new events, which may wait."""
