@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,3 +41,19 @@ class Notice:
     call: Callable[[], object] | None = None  # of EVENT
     is_announced: bool = False  # the shared state reflects it
     is_begun: bool = False  # the callback was called
+
+
+def given_back(waiting: Iterable[Notice]) -> set[TopicPartition]:
+    """Return the partitions whose `on_assign` has not begun.
+
+    A stop that is cancelled while its `on_revoke` runs queues their `on_assign`, and if it is sent again, another
+    `on_revoke` behind that. Until the latter is over, they may be committed. These are the states of a partition:
+
+    - fetched: emitted, may be committed. A stop makes it stopped.
+    - stopped: not emitted, may be committed. The end of its last `on_revoke` lets it go.
+    - let go: not emitted, may not be committed. The ack ends this, or a cancelled stop: then it is fetched again.
+
+    The end of an `on_revoke` leaves a partition alone that is fetched again, or whose `on_assign` waits: it is stopped
+    for a later stop, whose `on_revoke` is to come.
+    """
+    return set[TopicPartition]().union(*(notice.partitions for notice in waiting if notice.tell is Tell.ASSIGNED))

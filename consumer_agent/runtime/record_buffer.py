@@ -383,7 +383,7 @@ class RecordBuffer:
             held.emitting = held.held_back = False
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept no more commits of these stopped partitions: `on_revoke` is over. Others were resumed meanwhile."""
+        """Accept no more commits of these stopped partitions: their last `on_revoke` is over. Others were resumed."""
         for _partition, held in self._held(partitions):
             held.let_go = not held.emitting
 

@@ -14,7 +14,7 @@ from consumer_agent.errors import CommitFailedError, TooManyCommitsError
 from consumer_agent.membership.events import Origin, Position
 from consumer_agent.runtime.awaited import AwaitedAnswers
 from consumer_agent.runtime.known_ends import KnownEnds
-from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell
+from consumer_agent.runtime.notices import NO_PARTITIONS, UNSHOWN, Notice, Tell, given_back
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.presence import Presence
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
@@ -315,14 +315,13 @@ class SharedState:
             if notice.tell is Tell.ASSIGNED:
                 self._assigning = set()
             elif notice.tell is Tell.REVOKE:
-                self.buffer.let_go(notice.partitions)
+                self.buffer.let_go(notice.partitions - given_back(self._notices))
             self.changed.notify()
 
     @property
     def unannounced(self) -> set[TopicPartition]:
         """Partitions whose `on_assign` is not over: it may still seek or pause them. The lock must be held."""
-        waiting = (notice.partitions for notice in self._notices if notice.tell is Tell.ASSIGNED)
-        return self._assigning.union(*waiting)
+        return self._assigning | given_back(self._notices)
 
     @property
     def revoking(self) -> set[TopicPartition]:

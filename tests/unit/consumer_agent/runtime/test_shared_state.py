@@ -81,6 +81,48 @@ def test_what_was_kept_or_came_back_while_on_revoke_ran_may_be_committed(how: st
         shared.begin_commit(1, {P0: Finished(10)}, by_notice=False)
 
 
+def test_a_stop_that_is_sent_again_while_on_revoke_runs_may_be_committed_until_its_own_on_revoke_is_over() -> None:
+    """In `called_back`, let go of all that is stopped: a commit in the second `on_revoke` would fail."""
+    shared = with_records(Clock())
+    shared.tell(Tell.ASSIGNED, [P0])
+    assert len(notices(shared)) == 1
+
+    def stop(token: int) -> None:
+        shared.stop([P0])
+        shared.tell(Tell.REVOKE, [P0], token)
+
+    def cancel() -> None:
+        shared.tell(Tell.ASSIGNED, [P0])
+        shared.resume([P0])
+
+    def run() -> Tell:
+        """Commit in the next callback, before and after other threads change something."""
+        with shared.lock:
+            notice = shared.next_notice()
+        assert notice is not None
+        shared.begin_commit(1, {P0: Finished(10)}, by_notice=False)
+        if changes:
+            changes.pop(0)()
+        shared.begin_commit(2, {P0: Finished(10)}, by_notice=False)
+        shared.called_back(notice)
+        return notice.tell
+
+    def send_again() -> None:
+        cancel()
+        stop(8)
+        cancel()
+        stop(9)
+
+    changes = [send_again]
+    stop(7)
+    assert [run() for _ in range(5)] == [Tell.REVOKE, Tell.ASSIGNED, Tell.REVOKE, Tell.ASSIGNED, Tell.REVOKE]
+    with pytest.raises(CommitFailedError, match="t/0 no longer belongs to this consumer"):
+        shared.begin_commit(3, {P0: Finished(10)}, by_notice=False)
+    cancel()
+    shared.begin_commit(4, {P0: Finished(10)}, by_notice=False)
+    assert notices(shared) == [(Tell.ASSIGNED, [P0])]
+
+
 def test_only_a_lease_that_had_lapsed_or_becomes_shorter_wakes_the_application() -> None:
     """In `emit_until`, notify always: a renewal would wake each idle application; or never."""
     clock = Clock()
