@@ -17,6 +17,7 @@ import msgpack
 from gevent import subprocess
 
 LENGTH = struct.Struct(">I")  # before each frame
+END_LIMIT_S = 2.0  # how long a process may take to close what it has open
 
 
 class ProcessFailedError(Exception):
@@ -42,17 +43,26 @@ class AskedProcess:
             with gevent.Timeout(limit_s):
                 return self._ask(request)
         except gevent.Timeout:
-            self.end()
+            self._kill()
             raise ProcessFailedError(f"not read within {limit_s:g} s") from None
         except (OSError, EOFError):
-            self.end()
+            self._kill()
             raise ProcessFailedError("the process that reads them has ended") from None
         except (ValueError, msgpack.UnpackException) as error:
-            self.end()
+            self._kill()
             raise ProcessFailedError(f"the process that reads them has answered something else ({error})") from None
 
     def end(self) -> None:
-        """End the process."""
+        """End the process: it ends by itself at the end of its input, and is killed if that takes too long."""
+        process = self._process
+        if process is not None:
+            requests, _answers = _pipes(process)
+            with suppress(OSError), gevent.Timeout(END_LIMIT_S, TimeoutError()):
+                requests.close()
+                process.wait()
+        self._kill()
+
+    def _kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -79,7 +89,8 @@ class AskedProcess:
 
 def answer_all(answer: Callable[..., Mapping[str, Any]]) -> None:
     """Answer requests on the standard input until it ends, each by a call with the request's keys."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the coordinator, which then ends this process
+    for ending in (signal.SIGINT, signal.SIGTERM):  # meant for the coordinator, which then ends this process
+        signal.signal(ending, signal.SIG_IGN)
     wait = gevent.get_hub().threadpool.apply  # the hub keeps the session alive meanwhile
     while (request := wait(_read_request)) is not None:
         content = msgpack.packb(answer(**request))

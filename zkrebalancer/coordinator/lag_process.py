@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,8 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    session = HeldSession()
-    answer_all(partial(lag, session))
+    with closing(HeldSession()) as session:
+        answer_all(partial(lag, session))
 
 
 def lag(session: HeldSession, zookeeper: str, kafka: Mapping[str, str], group: str) -> dict[str, Any]:

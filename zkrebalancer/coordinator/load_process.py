@@ -7,6 +7,7 @@ each answer, would make every other group wait. It answers one request after ano
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 
 from zkrebalancer.assignment.loads import pack
 from zkrebalancer.coordinator.asked_process import answer_all
@@ -17,7 +18,8 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    answer_all(Reader().answer)
+    with closing(Reader()) as reader:
+        answer_all(reader.answer)
 
 
 class Reader:
@@ -26,6 +28,10 @@ class Reader:
     def __init__(self) -> None:
         """Connect at the first request, not yet."""
         self._session = HeldSession()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
 
     def answer(
         self, zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]

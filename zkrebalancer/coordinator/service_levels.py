@@ -145,7 +145,7 @@ class ServiceLevels(Collector):
 
 def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Mapping[str, str]) -> Callable[[], None]:
     """Read lag from now on, while this coordinator leads; return how to stop."""
-    process = AskedProcess(MODULE)
+    process = AskedProcess(MODULE)  # it lives, with its session, as long as this coordinator leads
 
     def read(group: str) -> Mapping[str, Any]:
         try:
@@ -160,7 +160,8 @@ def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Ma
             began_us = clock.steady_us()
             if monitor.leads:
                 levels.measure(read)
-            process.end()
+            else:
+                process.end()
             pause_s = max(INTERVAL_S, MAX_SHARE_OF_TIME * (clock.steady_us() - began_us) / 1e6)
 
     worker = gevent.spawn(work)

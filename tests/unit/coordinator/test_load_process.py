@@ -1,15 +1,17 @@
-"""Loads are read on one session, however many groups there are, and on another one when that is lost."""
+"""Loads are read on one session, however many groups there are, on another one when that is lost; it is closed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 
 import pytest
 
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
-from zkrebalancer.coordinator import held_session
+from zkrebalancer.coordinator import held_session, lag_process, load_process
 from zkrebalancer.coordinator.load_process import Reader
+from zkrebalancer.observe import inspection
 from zkrebalancer.operations import loads
 from zkrebalancer.operations.loads import StoredLoads
 from zkrebalancer.protocol.errors import InvalidNameError, ZooKeeperUnavailableError
@@ -76,3 +78,24 @@ def test_while_zookeeper_is_away_each_request_is_answered_once(world: World) -> 
     assert world.lives == set()
     world.is_down = False
     assert error_of(reader, "a") is None
+
+
+@pytest.mark.parametrize("module", [load_process, lag_process])
+def test_at_the_end_of_its_input_a_process_ends_its_session(
+    world: World, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """In `main`, just return: ZooKeeper would have to expire the session."""
+    was_open: list[bool] = []
+
+    def answer_all(answer: Callable[..., Mapping[str, object]]) -> None:
+        topics = {"topics": {"t": 1}} if module is load_process else {}
+        answer(zookeeper="z:1", kafka={}, group="odd", **topics)
+        was_open.append(bool(world.lives))
+
+    def refuse(_zk: object, group: str) -> None:
+        raise InvalidNameError(group)
+
+    monkeypatch.setattr(inspection, "read_group", refuse)
+    monkeypatch.setattr(module, "answer_all", answer_all)
+    module.main()
+    assert (was_open, world.lives) == ([True], set())

@@ -8,7 +8,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from gevent.event import Event
 
+from tests.support.deadlines import WITHIN_S
 from tests.support.groups import world_with
 from tests.support.page_site import shards_of
 from tests.support.world import GROUP
@@ -167,3 +169,31 @@ def test_a_line_says_what_was_burned() -> None:
         "slo.lag_s=30: the oldest unread record waits 12 s; it was above for 60 of 120 s since this coordinator leads"
     )
     assert levels_of(pause_ms=5).lag_line(GROUP) is None
+
+
+def test_one_process_reads_lag_for_as_long_as_this_coordinator_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `measuring`, end it after each round: so would its session, once a minute for ever."""
+    events: list[str] = []
+    leads = [True, True, False]
+    ended = Event()
+
+    class Process:
+        def __init__(self, _module: str) -> None:
+            pass
+
+        def ask(self, request: Mapping[str, Any], _limit_s: float) -> dict[str, Any]:
+            events.append(request["group"])
+            return {"lag_s": 1.0}
+
+        def end(self) -> None:
+            events.append("end")
+            ended.set()
+
+    monitor = mock.Mock()
+    type(monitor).leads = mock.PropertyMock(side_effect=lambda: bool(leads) and leads.pop(0))
+    monkeypatch.setattr(service_levels, "AskedProcess", Process)
+    monkeypatch.setattr(service_levels, "INTERVAL_S", 0.0)
+    stop = service_levels.measuring(levels_of(lag_s=30), monitor, "z:1", {})
+    assert ended.wait(WITHIN_S)
+    stop()
+    assert events[:3] == [GROUP, GROUP, "end"]
