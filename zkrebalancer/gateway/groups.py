@@ -173,9 +173,16 @@ class Groups:
             case Reported() if self._agents is not None:
                 self._agents.reported(effect)
             case Report():
-                _log.info("group %s: %s", effect.group_id, effect.text)
+                self._report(effect)
             case Failed():
                 self._failed(effect)
+
+    def _report(self, effect: Report) -> None:
+        text = f"group {effect.group_id}: {effect.text}"
+        is_refusal = bool(effect.client_host)  # which the client may repeat without end
+        shown = self._complaints.text(f"host {effect.client_host}", text, now_ms() / 1_000) if is_refusal else text
+        if shown is not None:
+            _log.info("%s", shown)
 
     def _failed(self, effect: Failed) -> None:
         pause_s = self._failures.after_failure(effect.group_id, now_ms() / 1_000)

@@ -66,7 +66,7 @@ def handle(group: ClassicGroup, received: Received, request: OneGroup) -> None:
         case OffsetFetchRequest():
             group.scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.NONE))
         case OffsetDeleteRequest():
-            check_offset_delete(group, ticket, request)
+            check_offset_delete(group, received, request)
         case ConsumerGroupHeartbeatRequest():
             is_dead = group.state is ClassicState.DEAD  # else a member's that was fenced and has to join anew
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.UNKNOWN_MEMBER_ID
@@ -193,7 +193,7 @@ def _commit_error(
     return error
 
 
-def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteRequest) -> None:
+def check_offset_delete(group: ClassicGroup, received: Received, request: OffsetDeleteRequest) -> None:
     """Answer which topics' offsets may be deleted: those to which no consumer of the group is subscribed."""
     if group.state is ClassicState.DEAD:
         answer = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -202,22 +202,23 @@ def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteR
     elif group.roster.protocol_type != PROTOCOL_TYPE:
         answer = OffsetDeleteAnswer(ErrorCode.NON_EMPTY_GROUP)
     else:
-        topics = frozenset(request.topics)
-        subscribed = _subscribed(group)
-        answer = OffsetDeleteAnswer(ErrorCode.NONE, topics if subscribed is None else topics & subscribed)
-    group.scheduler.reply(ticket, answer)
+        subscribed = frozenset(request.topics)
+        try:
+            subscribed &= _subscribed(group)
+        except SubscriptionError as error:
+            text = f"no offsets are deleted, because any topic may be in use: {error}"
+            group.scheduler.report(group.group_id, text, received.client_host)
+        answer = OffsetDeleteAnswer(ErrorCode.NONE, subscribed)
+    group.scheduler.reply(received.ticket, answer)
 
 
-def _subscribed(group: ClassicGroup) -> set[str] | None:
-    """Return the topics of all consumers of the group; None if a subscription cannot be read."""
+def _subscribed(group: ClassicGroup) -> set[str]:
+    """Return the topics of all consumers of the group; raises SubscriptionError."""
     topics: set[str] = set()
-    entries = Entries(MAX_ENTRIES_OF_GROUP)
-    try:
-        for member in group.roster.members.values():
-            name = group.protocol_name or member.protocols[0].name
-            topics.update(read_subscription(member.metadata(name), entries).topics)
-    except SubscriptionError:
-        return None
+    entries = Entries(MAX_ENTRIES_OF_GROUP, " of all members")
+    for member in group.roster.members.values():
+        name = group.protocol_name or member.protocols[0].name
+        topics.update(read_subscription(member.metadata(name), entries).topics)
     return topics
 
 

@@ -35,15 +35,15 @@ class Subscription:
 class Entries:
     """How many entries of lists may still be read; they cost far more than their bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, what: str = "") -> None:
+        self._limit, self._what = limit, what
         self._left = limit
 
     def spend(self, count: int) -> None:
         """Count entries; raises ValueError if that is more than may be read."""
         self._left -= count
         if self._left < 0:
-            raise ValueError(f"more than {self._limit} entries")
+            raise ValueError(f"more than {self._limit} entries{self._what}")
 
 
 class _Reader:

@@ -150,10 +150,11 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One log line for a person."""
+    """One log line for a person; `client_host`: of the client whose request was refused, empty if there is none."""
 
     group_id: str
     text: str
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

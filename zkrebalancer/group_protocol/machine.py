@@ -213,9 +213,7 @@ class Machine:
             RefusedError: it cannot become one.
 
         """
-        stored = migration.upgraded(classic, self._topics)
-        if stored is None or len(stored.members) >= self._settings.consumer_group_max_size:
-            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group.")
+        stored = migration.upgraded(classic, self._topics, self._settings.consumer_group_max_size)
         classic.close(ErrorCode.REBALANCE_IN_PROGRESS)
         group = self._create_consumer(classic.group_id)
         group.restore(stored)
@@ -282,6 +280,8 @@ class Machine:
             else:
                 consumer_requests.handle(group, received, request)
         except RefusedError as refusal:
+            if refusal.report is not None:
+                self._scheduler.report(request.group_id, refusal.report, received.client_host)
             self._scheduler.reply(received.ticket, refused(request, refusal.code, refusal.text))
         present = self._groups.get(request.group_id)
         if present is not None and present.is_forgettable():
@@ -315,8 +315,7 @@ class Machine:
         size = sum(len(protocol.metadata) for protocol in request.protocols)
         if size > MAX_METADATA_BYTES:
             text = f"a join is refused: its metadata have {size} bytes, more than {MAX_METADATA_BYTES}"
-            self._scheduler.report(request.group_id, text)
-            raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, report=text)
 
     def _group_for(self, request: OneGroup) -> AnyGroup | None:
         """Return the group of a request; a group without members adopts the protocol of the first client to join."""

@@ -21,25 +21,33 @@ from zkrebalancer.group_protocol.consumer_protocol import (
 )
 from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, to_stored
 from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import Partition, Partitions, Position
+from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredMember, StoredTopic
 from zkrebalancer.group_protocol.topics import Topics
 
 
-def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
-    """Return a classic consumer group as a KIP-848 group; None if it cannot become one.
+def upgraded(group: ClassicGroup, topics: Topics, max_size: int) -> StoredConsumerGroup:
+    """Return a classic consumer group as a KIP-848 group, which will have one more member, and `max_size` at most.
 
     Members keep what they have; the generation becomes their epoch.
+
+    Raises:
+        RefusedError: it cannot become one.
+
     """
     if group.roster.protocol_type != PROTOCOL_TYPE:
-        return None
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
     classic = list(group.roster.members.values())
-    entries = Entries(MAX_ENTRIES_OF_GROUP)
+    if len(classic) >= max_size:
+        raise _kept_out(group, f"it has {len(classic)} members already, and may have {max_size} then")
+    entries = Entries(MAX_ENTRIES_OF_GROUP, " of all members")
     try:
         subscriptions = [read_subscription(_metadata(group, member), entries) for member in classic]
         assignments = [read_assignment(member.assignment, entries) for member in classic]
-    except SubscriptionError:
-        return None
+    except SubscriptionError as error:
+        raise _kept_out(group, str(error)) from None
     held = _held([*assignments, *(subscription.owned for subscription in subscriptions)], topics)
     members = [
         _upgraded_member(group, member, subscription, assigned | owned)
@@ -54,6 +62,11 @@ def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
     )
     stored = tuple(to_stored(member) for member in members)
     return StoredConsumerGroup(group.generation_id, group.generation_id, seen, stored)
+
+
+def _kept_out(group: ClassicGroup, reason: str) -> RefusedError:
+    text = f"Group {group.group_id} cannot change to the consumer protocol while it has its classic members: {reason}"
+    return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, text, f"a join is refused. {text}")
 
 
 def _metadata(group: ClassicGroup, member: ClassicMember) -> bytes:

@@ -34,12 +34,16 @@ COMMIT_NOT_FOUND_FROM = 9  # versions of OffsetCommit
 
 
 class RefusedError(Exception):
-    """The request is refused with this code, and with this text if its answer has a field for it."""
+    """The request is refused with this code, and with this text if its answer has a field for it.
 
-    def __init__(self, code: ErrorCode, text: str | None = None) -> None:
+    `report`: a line for the log, as far as its client has not caused too many.
+    """
+
+    def __init__(self, code: ErrorCode, text: str | None = None, report: str | None = None) -> None:
         super().__init__(text or code.name)
         self.code = code
         self.text = text
+        self.report = report
 
 
 _FORMS: dict[type[object], Callable[[ErrorCode], Answer]] = {

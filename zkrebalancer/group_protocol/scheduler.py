@@ -53,9 +53,9 @@ class Scheduler:
         self._unanswered.pop(ticket, None)
         self._effects.append(Reply(ticket, answer))
 
-    def report(self, group_id: str, text: str) -> None:
-        """Log one line."""
-        self._effects.append(Report(group_id, text))
+    def report(self, group_id: str, text: str, client_host: str = "") -> None:
+        """Log one line; see `Report`."""
+        self._effects.append(Report(group_id, text, client_host))
 
     def report_members(self, group_id: str, members: tuple[Standing, ...]) -> None:
         """Report the members of a central group."""

@@ -10,7 +10,7 @@ from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import GROUP, Coordinator
 from tests.support.kip848_group import Client, coordinator_with
 from zkrebalancer.group_protocol import consumer_protocol, stored
-from zkrebalancer.group_protocol.answers import OffsetDeleteAnswer
+from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.consumer_protocol import (
     MAX_ENTRIES,
     MAX_METADATA_BYTES,
@@ -83,6 +83,35 @@ def test_the_subscriptions_of_all_members_of_a_group_are_limited_together(monkey
     assert coordinator.ask(asked, OffsetDeleteAnswer).subscribed_topics == {"u"}  # it may be
     newcomer = Client(coordinator, "d")
     assert newcomer.beat() is E.GROUP_ID_NOT_FOUND
+
+
+def test_a_newcomer_is_told_why_a_group_cannot_change_its_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `migration.upgraded`, say that it is no consumer group: nobody would look for the limit."""
+    coordinator = coordinator_with({"t": 4})
+    settle(coordinator, [ClassicConsumer(coordinator, name) for name in "ab"])
+    coordinator.reports.clear()
+    for name, limit in (("migration.MAX_ENTRIES_OF_GROUP", 5), ("classic_requests.MAX_ENTRIES_OF_GROUP", 1)):
+        monkeypatch.setattr(f"zkrebalancer.group_protocol.{name}", limit)
+    client = Client(coordinator, "d")
+    client.send()
+    told = coordinator.answer(client.ticket, ConsumerGroupHeartbeatAnswer)
+    why = "cannot change to the consumer protocol while it has its classic members"
+    assert str(told.error_message).startswith(f"Group g {why}: a")
+    assert str(told.error_message).endswith(" bytes cannot be read: more than 5 entries of all members")
+    assert coordinator.ask(OffsetDeleteRequest(GROUP, ("u",)), OffsetDeleteAnswer).subscribed_topics == {"u"}
+    kept = coordinator.reports
+    assert kept[0] == f"a join is refused. {told.error_message}"
+    assert kept[1].startswith("no offsets are deleted, because any topic may be in use: a subscription of ")
+
+
+def test_a_newcomer_is_told_that_a_group_has_too_many_members_to_change_its_protocol() -> None:
+    coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(consumer_group_max_size=2))
+    settle(coordinator, [ClassicConsumer(coordinator, name) for name in "ab"])
+    client = Client(coordinator, "d")
+    client.send()
+    told = coordinator.answer(client.ticket, ConsumerGroupHeartbeatAnswer)
+    assert told.error_code is E.GROUP_ID_NOT_FOUND
+    assert str(told.error_message).endswith(": it has 2 members already, and may have 2 then")
 
 
 def settle(coordinator: Coordinator, consumers: list[ClassicConsumer]) -> None:
