@@ -26,6 +26,7 @@ from zkrebalancer.gateway.frames import (
     MAX_REQUEST_ELEMENTS,
     PIECE_BYTES,
     FrameReader,
+    Pieces,
     framed,
     size_of,
 )
@@ -53,19 +54,17 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
-# Larger requests that are answered here, and larger answers, need room: from each client that has logged in, as much is
-# read anyway.
-MAX_SMALL_BYTES = PIECE_BYTES
+MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
 MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
 MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
-PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
+PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # enough for client id and transactional id, after which `acks` comes
 # How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
 # limit nobody would notice that the client is gone while the broker hangs.
 MAX_SILENCE_S = 600.0
 # How long a client may send nothing, not even the rest of a request, or read nothing that it was sent. Brokers close
 # idle connections after 10 minutes; but behind some connections there is no broker.
 MAX_IDLE_S = 660.0
-MAX_UNANSWERED = 1_000  # relayed requests of one connection; with more, it is not read until answers come
+MAX_UNANSWERED = 100  # relayed requests of one connection; with more, it is not read until answers come
 BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})  # what brokers answer without a login
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
@@ -73,11 +72,17 @@ _log = logging.getLogger(__name__)
 
 
 class Room:
-    """The memory for large requests and answers of all connections together: anybody may connect."""
+    """The memory of all connections together for large requests and answers, and for pieces: anybody may connect."""
 
     def __init__(self) -> None:
         """Start with nothing in it."""
         self._used = 0
+        self.pieces = Pieces()
+
+    @property
+    def used(self) -> int:
+        """Return how much large requests and answers use."""
+        return self._used
 
     @contextlib.contextmanager
     def hold(self, size: int, what: str) -> Iterator[None]:
@@ -89,6 +94,10 @@ class Room:
             yield
         finally:
             self._used -= size
+
+    def hold_if_large(self, size: int, what: str) -> contextlib.AbstractContextManager[None]:
+        """Use room for `what`, as `hold` does, unless it is small."""
+        return self.hold(size, what) if size > MAX_SMALL_BYTES else contextlib.nullcontext()
 
 
 class Desk(Protocol):
@@ -149,7 +158,7 @@ class Connection:
         self._is_broken = False  # the broker's side has ended
         self._rights = Rights(self._ask)
         self._has_logged_in = not desk.asks_for_rights  # as far as that is known, if there are logins
-        self._reader = FrameReader(client, PIECE_BYTES if self._has_logged_in else FIRST_PIECE_BYTES)
+        self._reader = FrameReader(client, PIECE_BYTES if self._has_logged_in else FIRST_PIECE_BYTES, desk.room.pieces)
         self._last_question = 0
         self._since_us = 0  # the present request has not arrived before
 
@@ -344,7 +353,7 @@ class Connection:
         return self._broker
 
     def _pass_answers_on(self, broker: socket) -> None:
-        reader = FrameReader(broker, self._reader.piece_bytes)
+        reader = FrameReader(broker, self._reader.piece_bytes, self._desk.room.pieces)
         try:
             while (size := reader.next_size()) is not None:
                 self._pass_answer_on(reader, size)
@@ -384,7 +393,8 @@ class Connection:
         elif request.api_key == METADATA:
             self._pass_metadata_on(reader, size, request)
         elif request.api_key in DECODED:
-            self._send_whole(self._rewritten(request, self._taken(reader, size)))
+            with self._desk.room.hold_if_large(size, "an answer"):
+                self._send_whole(self._rewritten(request, self._taken(reader, size)))
         else:
             reader.pass_on(size, self._client.sendall, size_of(size))
             self._desk.metrics.relayed_answer_bytes += size
@@ -395,11 +405,20 @@ class Connection:
             raise FrameError(f"the broker's answer has {size} bytes, at most {MAX_DECODED_BYTES} are expected")
         return reader.take(size)
 
-    def _pass_metadata_on(self, reader: FrameReader, size: int, request: _Unanswered) -> None:
-        """Replace the brokers, and pass on the topics unchanged."""
-        begin = reader.peek(min(size, PIECE_BYTES))[:size]
-        at = codec.answer_body(METADATA, request.version, begin)
-        brokers, end = rewriting.metadata(request.version, begin[at:], self._desk.learn)
+    def _pass_metadata_on(
+        self, reader: FrameReader, size: int, request: _Unanswered, begin_bytes: int = FIRST_PIECE_BYTES
+    ) -> None:
+        """Replace the brokers, and pass on the topics unchanged. Some hundreds of brokers have a longer beginning."""
+        begin = reader.peek(min(size, begin_bytes))[:size]
+        try:
+            at = codec.answer_body(METADATA, request.version, begin)
+            brokers, end = rewriting.metadata(request.version, begin[at:], self._desk.learn)
+        except FrameError:
+            if begin_bytes == PIECE_BYTES or len(begin) == size:
+                raise
+            with self._desk.room.hold(PIECE_BYTES, "an answer"):
+                self._pass_metadata_on(reader, size, request, PIECE_BYTES)
+            return
         reader.take(at + end)
         rest = size - at - end
         self._client.sendall(size_of(at + len(brokers) + rest) + begin[:at] + brokers)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gevent.socket import socket
 from gevent.ssl import SSLSocket
@@ -14,19 +15,39 @@ from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 PIECE_BYTES = 256 * 1024
-FIRST_PIECE_BYTES = 16 * 1024  # of a client that has not logged in: anybody may connect 20,000 times
+FIRST_PIECE_BYTES = 16 * 1024  # before a login, and at the beginning of a frame: anybody may connect 20,000 times
+MAX_PIECES_BYTES = 128 << 20  # of pieces on their way, of all connections together; beyond that, pieces are small
 MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
 MAX_FRAME_BYTES = 1 << 30  # of relayed frames; brokers have their own limits
 MAX_TURN_S = 0.02  # how long a connection whose frames are always ready may run before others do
 _SIZE = struct.Struct(">i")
 
 
+class Pieces:
+    """The memory for pieces on their way: what a slow side does not take stays here."""
+
+    def __init__(self) -> None:
+        """Start with nothing on its way."""
+        self.used = 0
+
+    @contextlib.contextmanager
+    def hold(self, wanted: int) -> Iterator[int]:
+        """Use memory for a piece, and give how large it may be: small if others use much, but never nothing."""
+        size = wanted if self.used + wanted <= MAX_PIECES_BYTES else min(wanted, FIRST_PIECE_BYTES)
+        self.used += size
+        try:
+            yield size
+        finally:
+            self.used -= size
+
+
 class FrameReader:
     """Reads frames; blocks only the greenlet that calls it. Raises EOFError if the stream ends within a frame."""
 
-    def __init__(self, source: socket, piece_bytes: int = PIECE_BYTES) -> None:
-        """Start between two frames; `piece_bytes`: how much is read at once."""
+    def __init__(self, source: socket, piece_bytes: int = PIECE_BYTES, pieces: Pieces | None = None) -> None:
+        """Start between two frames; `piece_bytes`: how much is read at once, as far as `pieces` has memory for it."""
         self.piece_bytes = piece_bytes
+        self._pieces = pieces or Pieces()
         self._source = source
         self._buffer = b""
         self._turn_ends_s = 0.0
@@ -44,7 +65,7 @@ class FrameReader:
         """Start the next frame and return its size; None if the stream ends here. Raises FrameError."""
         self._let_others_run()
         if not self._buffer:
-            self._buffer = self._source.recv(self.piece_bytes)
+            self._buffer = self._source.recv(min(self.piece_bytes, FIRST_PIECE_BYTES))
             if not self._buffer:
                 return None
         (size,) = _SIZE.unpack(self.take(_SIZE.size))
@@ -55,7 +76,7 @@ class FrameReader:
     def peek(self, count: int) -> bytes:
         """Return at least `count` bytes, and further ones that have arrived, without consuming them."""
         while len(self._buffer) < count:
-            piece = self._source.recv(self.piece_bytes)
+            piece = self._source.recv(min(self.piece_bytes, FIRST_PIECE_BYTES))
             if not piece:
                 raise EOFError
             self._buffer = self._buffer + piece if self._buffer else piece
@@ -85,10 +106,11 @@ class FrameReader:
         missing = count - len(first)
         while missing > 0:
             self._let_others_run()
-            piece = self._source.recv(min(missing, self.piece_bytes))
-            if not piece:
-                raise EOFError
-            send(piece)
+            with self._pieces.hold(min(missing, self.piece_bytes)) as size:
+                piece = self._source.recv(size)
+                if not piece:
+                    raise EOFError
+                send(piece)
             missing -= len(piece)
 
     def _let_others_run(self) -> None:

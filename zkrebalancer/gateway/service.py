@@ -415,6 +415,8 @@ class Gateway:
             "session_connected": self._session.session_id != 0,
             "lease_seconds": self._session.lease_s,
             "calls_under_way": self._session.calls_under_way,
+            "pieces_bytes": self.room.pieces.used,
+            "large_bytes": self.room.used,
         }
         return Present(gauges, self._groups.figures(), self.is_per_group)
 

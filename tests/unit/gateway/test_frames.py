@@ -13,7 +13,17 @@ import pytest
 from gevent.event import Event
 from gevent.socket import socket, socketpair
 
-from zkrebalancer.gateway.frames import MAX_FRAME_BYTES, FrameReader, framed, size_of
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.gateway import frames
+from zkrebalancer.gateway.frames import (
+    FIRST_PIECE_BYTES,
+    MAX_FRAME_BYTES,
+    PIECE_BYTES,
+    FrameReader,
+    Pieces,
+    framed,
+    size_of,
+)
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 MANY_CALLS = 100
@@ -114,3 +124,44 @@ def test_no_more_is_read_at_once_than_is_said() -> None:
     reader.pass_on(reader.next_size() or 0, passed.append)
     assert b"".join(passed) == b"a" * 200 + b"b" * 1_000
     assert max(asked) == 100
+
+
+def test_pieces_are_small_while_others_use_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Pieces.hold`, give as much as is wanted: those whose client does not read would have 5 GB together."""
+    monkeypatch.setattr(frames, "MAX_PIECES_BYTES", 2 * PIECE_BYTES)
+    pieces, asked, goes_on = Pieces(), list[int](), Event()
+
+    def recv(size: int) -> bytes:
+        asked.append(size)
+        return bytes(size)
+
+    def wait(_piece: bytes) -> None:
+        goes_on.wait(WITHIN_S)
+
+    def pass_on(count: int) -> None:
+        reader = FrameReader(cast("socket", mock.Mock(recv=recv)), pieces=pieces)
+        reader.pass_on(count, wait)
+
+    passing = [gevent.spawn(pass_on, PIECE_BYTES) for _ in range(3)]
+    with gevent.Timeout(WITHIN_S):
+        while len(asked) < len(passing):
+            gevent.sleep(0)
+    assert asked == [PIECE_BYTES, PIECE_BYTES, FIRST_PIECE_BYTES]
+    assert pieces.used == sum(asked)
+    goes_on.set()
+    gevent.joinall(passing, raise_error=True)
+    assert pieces.used == 0
+
+
+def test_the_beginnings_of_frames_are_small_whoever_sends_them() -> None:
+    """In `FrameReader.next_size` or `peek`, read PIECE_BYTES: each connection would keep as much, of no account."""
+    asked: list[int] = []
+
+    def recv(size: int) -> bytes:
+        asked.append(size)
+        return framed(bytes(4 * FIRST_PIECE_BYTES))[:size] if len(asked) == 1 else bytes(size)
+
+    reader = FrameReader(cast("socket", mock.Mock(recv=recv)))
+    assert reader.next_size() == 4 * FIRST_PIECE_BYTES
+    assert len(reader.peek(FIRST_PIECE_BYTES)) < 2 * FIRST_PIECE_BYTES
+    assert asked == [FIRST_PIECE_BYTES] * 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from tests.unit.gateway.test_connection import Wire
 from tests.unit.gateway.test_group_requests import answered
+from tests.unit.gateway.wire import Wire
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.turns import ITEMS_PER_TURN, in_turns
 from zkrebalancer.group_protocol.answers import OffsetCheckAnswer

@@ -1,0 +1,202 @@
+"""How much memory connections use: of clients that have not logged in, that send slowly, or that do not read."""
+
+from __future__ import annotations
+
+from socket import SHUT_RDWR
+from typing import Any
+
+import gevent
+import pytest
+
+from tests.unit.gateway.wire import LIST_OFFSETS, WAIT_S, Open, Wire, member
+from zkrebalancer.gateway import connection
+from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, size_of
+from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+
+BEAT = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
+LARGE_BEGIN = (1 << 20).to_bytes(4, "big") + codec.encode_header(Header(KEYS["Heartbeat"], 3, 5, "c"))
+
+
+@pytest.mark.parametrize("has_logged_in", [False, True])
+def test_a_large_request_is_read_only_from_a_client_that_has_logged_in(
+    connect: Open, monkeypatch: pytest.MonkeyPatch, *, has_logged_in: bool
+) -> None:
+    """In `Connection._handle_here`, do not require it: anybody could fill the memory with beginnings of requests."""
+    monkeypatch.setattr(connection, "FIRST_PIECE_BYTES", 10)
+    monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
+    asked: list[int] = []
+
+    def broker(header: Header, content: bytes) -> bytes | None:
+        asked.append(header.api_key)
+        if header.api_key != KEYS["Metadata"]:
+            return member(header, content)
+        return b"\0" + codec.encode("MetadataResponse", 9, {"brokers": [], "topics": []}) if has_logged_in else None
+
+    wire = connect(broker, asks_for_rights=True)
+    if not has_logged_in:
+        wire.client.sendall(LARGE_BEGIN)
+        assert wire.received() == b""
+        wire.served.get(timeout=WAIT_S)
+        assert asked == [KEYS["Metadata"]]
+        return
+    assert [wire.heartbeat()["error_code"] for _ in range(3)] == [0, 0, 0]
+    assert asked.count(KEYS["Metadata"]) == 1
+
+
+def test_large_requests_have_limited_room_together(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Room.hold`, count nothing, or never give the room back."""
+    monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
+    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 1 << 20)
+    wire, other = connect(member), connect(member)
+    other.desk.room = wire.desk.room
+    other.client.sendall(LARGE_BEGIN)
+    while not wire.desk.room._used:
+        gevent.sleep(0)
+    wire.send(KEYS["Heartbeat"], 3, BEAT)
+    assert wire.received() == b""
+    assert [text.partition(" of ")[0] for text in wire.desk.complaints] == ["no room for a request"]
+    other.client.shutdown(SHUT_RDWR)
+    other.served.get(timeout=WAIT_S)
+    again = connect(member)
+    again.desk.room = wire.desk.room
+    assert [again.heartbeat()["error_code"] for _ in range(3)] == [0, 0, 0]
+    assert wire.desk.room._used == 0
+
+
+def test_a_large_request_that_does_not_arrive_uses_room_for_a_limited_time(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection._handle_here`, wait as long as bytes arrive: a few clients could use up the room for ever."""
+    monkeypatch.setattr(connection, "MAX_ARRIVAL_S", 0.05)
+    wire = connect(member)
+    wire.client.sendall(LARGE_BEGIN)
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+    assert wire.desk.room._used == 0
+
+
+@pytest.fixture
+def large_answers(connect: Open, monkeypatch: pytest.MonkeyPatch) -> list[Wire]:
+    """Two clients that ask, and do not read their answers of 8 MiB; there is room for one."""
+    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 12 << 20)
+    wires = [connect(member), connect(member)]
+    for wire in wires:
+        wire.desk.room = wires[0].desk.room
+        monkeypatch.setattr(wire.desk, "answer", lambda *_, **_more: bytes(8 << 20))
+        wire.send(KEYS["Heartbeat"], 3, BEAT)
+        with gevent.Timeout(WAIT_S):
+            while not wire.desk.room._used:
+                gevent.sleep(0)
+    return wires
+
+
+def test_large_answers_have_limited_room_together(large_answers: list[Wire]) -> None:
+    """In `Connection._send_whole`, hold no room: 20,000 clients that do not read may have MBs each."""
+    wire, other = large_answers
+    other.served.get(timeout=WAIT_S)
+    assert [text.partition(" of ")[0] for text in other.desk.complaints] == ["no room for an answer"]
+    assert len(wire.received()) > 8 << 20
+    gevent.sleep(0)
+    assert (wire.desk.room._used, wire.desk.complaints) == (0, [])
+
+
+def test_a_large_answer_that_is_not_read_uses_room_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """In `Connection._send_whole`, wait for as long as for a small one: the room is used up for minutes."""
+    monkeypatch.setattr(connection, "MAX_ARRIVAL_S", 0.05)
+    wire, _other = request.getfixturevalue("large_answers")
+    wire.served.get(timeout=WAIT_S)
+    assert wire.desk.room._used == 0
+
+
+def test_little_is_read_at_once_from_a_client_that_has_not_logged_in(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection`, begin with PIECE_BYTES: 20,000 strangers could make it hold 5 GB. A login may have any size."""
+    at_once: list[int] = []
+    pass_on = FrameReader.pass_on
+
+    def noted(self: FrameReader, *arguments: Any) -> None:
+        at_once.append(self.piece_bytes)
+        pass_on(self, *arguments)
+
+    monkeypatch.setattr(FrameReader, "pass_on", noted)
+    wire = connect(lambda _header, content: content, asks_for_rights=True)
+    token = bytes(100_000)
+    for key, version in ((KEYS["SaslHandshake"], 1), (KEYS["SaslAuthenticate"], 0), (LIST_OFFSETS, 1)):
+        wire.send(key, version, token)
+        assert wire.received()[4:] == token
+    wire.send(LIST_OFFSETS, 1, token)
+    assert wire.received()[4:] == token
+    assert at_once == [FIRST_PIECE_BYTES] * 5 + [PIECE_BYTES] * 3
+
+
+def test_a_request_for_versions_is_small(connect: Open) -> None:
+    """In `Connection._handle`, read it whole: it needs no login, so anybody could fill the memory."""
+    wire = connect(lambda _header, _content: None, asks_for_rights=True)
+    header = KEYS["ApiVersions"].to_bytes(2) + (99).to_bytes(2) + (5).to_bytes(4)
+    wire.client.sendall(size_of(FIRST_PIECE_BYTES + 1) + header)
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(("key", "version"), [(KEYS["Heartbeat"], 3), (KEYS["Produce"], 9)])
+def test_what_has_to_be_read_whole_is_small_before_a_login(connect: Open, key: int, version: int) -> None:
+    asked: list[int] = []
+    wire = connect(lambda header, _content: asked.append(header.api_key), asks_for_rights=True)
+    wire.client.sendall(size_of(FIRST_PIECE_BYTES + 1) + codec.encode_header(Header(key, version, 5, "c")))
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+    assert asked == [KEYS["Metadata"]]
+
+
+@pytest.mark.parametrize("count", [2, 800])
+def test_the_beginning_of_an_answer_may_name_many_brokers(connect: Open, count: int) -> None:
+    """In `Connection._pass_metadata_on`, read no more than usual: clients of large clusters would be cut off."""
+    brokers = [{"node_id": number, "host": "h" * 30, "port": 1} for number in range(count)]
+    answer = {"brokers": brokers, "topics": [{"name": "t" * 200, "partitions": []} for _ in range(1_000)]}
+    wire = connect(lambda _header, _content: b"\0" + codec.encode("MetadataResponse", 9, answer))
+    wire.send(KEYS["Metadata"], 9, codec.encode("MetadataRequest", 9, {"topics": None}))
+    found = codec.decode("MetadataResponse", 9, wire.received()[5:])
+    assert (found["brokers"], len(found["topics"])) == ([], 1_000)
+    assert (wire.desk.room.used, wire.desk.complaints) == (0, [])
+
+
+def test_an_answer_of_a_broker_that_has_to_be_read_whole_needs_room(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Connection._pass_answer_on`, hold none: each connection may ask for 16 MiB."""
+    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 100_000)
+    clusters = {"brokers": [{"broker_id": number, "host": "h" * 200, "port": 1} for number in range(1_000)]}
+    wire = connect(lambda _header, _content: b"\0" + codec.encode("DescribeClusterResponse", 0, clusters))
+    wire.send(KEYS["DescribeCluster"], 0, codec.encode("DescribeClusterRequest", 0, {}))
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)
+    assert [text.partition(" of ")[0] for text in wire.desk.complaints] == ["no room for an answer"]
+
+
+def test_connections_share_the_memory_for_pieces(connect: Open) -> None:
+    """In `Connection`, give a reader memory of its own: the limit of all would be one for each."""
+    used: list[int] = []
+
+    def broker(_header: Header, content: bytes) -> bytes:
+        return content
+
+    wire = connect(broker)
+    pass_on = FrameReader.pass_on
+
+    def noted(self: FrameReader, count: int, send: Any, before: bytes = b"") -> None:
+        def note(piece: bytes) -> None:
+            used.append(wire.desk.room.pieces.used)
+            send(piece)
+
+        pass_on(self, count, note, before)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrameReader, "pass_on", noted)
+        wire.send(LIST_OFFSETS, 1, bytes(100_000))
+        assert len(wire.received()) > 100_000
+    assert len([one for one in used if one]) >= 2  # in both directions
