@@ -39,6 +39,7 @@ from zkrebalancer.group_protocol.effects import (
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.figures import GroupFigures, listed
 from zkrebalancer.group_protocol.intervals import Intervals
+from zkrebalancer.group_protocol.kept import Kept
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW
 from zkrebalancer.group_protocol.refusals import RefusedError, for_unknown_group, refused
@@ -83,6 +84,7 @@ class Machine:
         self._failed: set[str] = set()  # groups that are not served until they are read again
         self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> callback
         self._event: Event | None = None  # the event being handled
+        self._kept = Kept(self._groups.values)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle one event. `now_ms`: of a clock that never jumps. Due timers fire first."""
@@ -179,6 +181,7 @@ class Machine:
             self._create_classic(group_id).restore(stored)
         else:
             self._create_consumer(group_id).restore(stored)
+        self._kept.add(self._groups[group_id])
 
     def _lose(self, bucket: int) -> None:
         self._loaded.pop(bucket, None)
@@ -310,6 +313,7 @@ class Machine:
             self._check_metadata(request)
         if settings.assigns_centrally and (error := central.join_error(request, is_ready=is_known)):
             raise RefusedError(error)
+        self._kept.check(request, self._groups.get(request.group_id), self._scheduler.now_ms)
 
     def _check_metadata(self, request: JoinGroupRequest) -> None:
         size = sum(len(protocol.metadata) for protocol in request.protocols)

@@ -14,7 +14,6 @@ from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 
 
-
 def test_a_large_answer_passes_with_tls_on_both_sides(connect: Open) -> None:
     wire = connect(lambda _header, content: content * 20, with_tls=True)
     for number in range(3):

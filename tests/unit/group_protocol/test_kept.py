@@ -1,0 +1,99 @@
+"""What members of all groups keep together is limited: newcomers are refused, and the groups that work go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.group_coordinator import DELAY_MS, GROUP, Coordinator
+from tests.support.kip848_group import Client, coordinator_with, settle
+from zkrebalancer.group_protocol import kept
+from zkrebalancer.group_protocol.answers import LeaveGroupAnswer
+from zkrebalancer.group_protocol.error_codes import ErrorCode as E
+from zkrebalancer.group_protocol.kept import MEASURE_INTERVAL_MS
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol, LeaveGroupRequest, MemberIdentity
+
+ROOM, LITTLE = 20_000, 1_000
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MAX_KEPT_BYTES", ROOM)
+    monkeypatch.setattr(kept, "LITTLE_BYTES", LITTLE)
+
+
+def protocols(size: int) -> tuple[JoinGroupProtocol, ...]:
+    return (JoinGroupProtocol("range", bytes(size)),)
+
+
+def with_two_groups() -> tuple[Coordinator, list[str]]:
+    """Return a coordinator that is full with groups `a` and `b`, and the ids of their members."""
+    coordinator = coordinator_with({"t": 4})
+    joins = [coordinator.join(group=name, protocols=protocols(9_000)) for name in "ab"]
+    coordinator.pass_time(DELAY_MS)
+    answers = [coordinator.joined(ticket) for ticket in joins]
+    for name, answer in zip("ab", answers, strict=True):
+        coordinator.sync(answer.member_id, answer.generation_id, {answer.member_id: b"x"}, group=name)
+    coordinator.reports.clear()
+    return coordinator, [answer.member_id for answer in answers]
+
+
+@pytest.mark.parametrize("has_crashed", [False, True])
+def test_newcomers_are_refused_until_others_keep_less(*, has_crashed: bool) -> None:
+    """In `Kept`, let each group have a limit only, or never measure again."""
+    coordinator, ids = with_two_groups()
+    if has_crashed:
+        coordinator.crash()
+    coordinator.pass_time(MEASURE_INTERVAL_MS)
+    refused = coordinator.join(group="d", protocols=protocols(5_000))
+    assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
+    assert coordinator.reports[-1] == (
+        f"a request is refused: no room for its 5069 bytes, as members keep {ROOM}, the most"
+    )
+    little = coordinator.join(group="a", member_id=ids[0], protocols=protocols(LITTLE - 100))
+    assert coordinator.join_error(little) is E.NONE
+    coordinator.ask(LeaveGroupRequest("b", (MemberIdentity(ids[1]),)), LeaveGroupAnswer, 5)
+    coordinator.pass_time(MEASURE_INTERVAL_MS)
+    assert coordinator.is_waiting(coordinator.join(group="d", protocols=protocols(5_000)))
+
+
+def test_a_member_keeps_what_it_had_and_no_more() -> None:
+    """In `Kept.check`, refuse members as newcomers: groups that work would end."""
+    coordinator, ids = with_two_groups()
+    again = coordinator.join(group="a", member_id=ids[0], protocols=protocols(9_000))
+    assert coordinator.joined(again).generation_id == 2
+    more = coordinator.join(group="a", member_id=ids[0], protocols=protocols(12_000))
+    assert coordinator.join_error(more) is E.GROUP_MAX_SIZE_REACHED
+    assert "a" in coordinator.machine._groups
+
+
+def test_a_static_member_that_returns_is_no_newcomer() -> None:
+    coordinator = Coordinator()
+    coordinator.stable("a", instances={"a": "i"})
+    coordinator.join(group="b", protocols=protocols(ROOM - 200))
+    other = coordinator.join(group="c")
+    assert coordinator.join_error(other) is E.GROUP_MAX_SIZE_REACHED
+    returned = coordinator.join(instance="i", client_id="a")
+    assert coordinator.joined(returned).error_code is E.NONE
+
+
+def test_an_assignment_waits_for_room() -> None:
+    """In `kept._wanted`, leave assignments out: a leader may give each member megabytes."""
+    coordinator = Coordinator()
+    joined = coordinator.join()
+    coordinator.pass_time(DELAY_MS)
+    leader = coordinator.joined(joined)
+    for size, error in ((ROOM, E.COORDINATOR_NOT_AVAILABLE), (LITTLE, E.NONE)):
+        given = {leader.member_id: bytes(size), "nobody": bytes(ROOM)}
+        assert coordinator.synced(coordinator.sync(leader.member_id, 1, given)).error_code is error
+
+
+def test_subscriptions_of_kip_848_clients_count_too() -> None:
+    coordinator = coordinator_with({"t": 4})
+    first = Client(coordinator, "a", topic_names=["t", "x" * (ROOM - 500)])
+    settle(coordinator, first)
+    assert Client(coordinator, "b").beat() is E.NONE
+    refused = Client(coordinator, "c", topic_names=["y" * LITTLE])
+    assert refused.beat() is E.GROUP_MAX_SIZE_REACHED
+    first.beat(0)
+    assert first.beat() is E.NONE
+    assert set(coordinator.machine._groups[GROUP].roster.members) == {"a", "b"}
