@@ -110,7 +110,7 @@ class ConsumerConfig:
     capacity: float = 1.0
     """Share of the load relative to other members, for `balanced`. 0 drains the member."""
     session_timeout_ms: int = 10_000
-    """ZooKeeper session timeout to request. The lease lasts two thirds of the timeout that ZooKeeper grants."""
+    """ZooKeeper session timeout to request. The lease lasts two thirds of what ZooKeeper grants, at most 40 s."""
     max_poll_records: int = 500
     """Most records that a poll returns; -1 for no limit."""
     poll_fairness: str = Fairness.GREEDY.value

@@ -122,7 +122,7 @@ class WriteLane:
     ) -> None:
         """Begin with the record that the registration wrote; `ended` is called at the end of each write."""
         self._effects = effects
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._ended = ended
         self._sent_ms = effects.now_ms  # of the last write
         self._consumer = consumer
@@ -186,7 +186,7 @@ class WriteLane:
 
     def learned_late_ms(self) -> int:
         """Return how long the last write has taken beyond a lease: a suspended process gets its reply late."""
-        return max(0, self._effects.now_ms - self._sent_ms - self._lease_ms)
+        return max(0, self._effects.now_ms - self._sent_ms - self.lease_ms)
 
     def handle_connected(self) -> None:
         """Continue with a write whose outcome is unknown."""
@@ -274,7 +274,7 @@ class WriteLane:
 
     def _commit_to_kafka(self, write: Write) -> None:
         write.phase, write.token = Phase.IN_KAFKA, self._effects.token()
-        write.until_ms = min(self._sent_ms + self._lease_ms, self._effects.now_ms + KAFKA_REQUEST_LIMIT_MS)
+        write.until_ms = min(self._sent_ms + self.lease_ms, self._effects.now_ms + KAFKA_REQUEST_LIMIT_MS)
         self._effects.add(CommitToKafka(write.token, self.kafka_book.marked(write.to_kafka), write.until_ms))
 
     def _verify(self, write: Write) -> None:

@@ -51,7 +51,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import CommandError
 from zkrebalancer.protocol.refusals import refused_text
-from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.registration import MAX_LEASE_MS, Registration, lease_ms
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 FOREVER_MS = 2**63 - 1
@@ -109,7 +109,7 @@ class Member:
         self._effects = effects
         self._settings = settings
         self.name = name
-        self.lease_ms = registered.lease_ms
+        self._longest_lease_ms = self.lease_ms = min(registered.lease_ms, MAX_LEASE_MS)
         self.registration = OwnRegistration(effects, name, paths.ids(settings.group, name), registered, registered)
         self.lane = WriteLane(
             effects, settings.group, name, self.lease_ms, self._write_ended, settings.storage, settings.request_limit
@@ -160,9 +160,13 @@ class Member:
         if self._settings.pause_when_suspended:
             self._effects.add(EmitUntil(NEVER_MS))
 
-    def handle_connected(self, now_ms: int) -> None:
-        """Continue with the same session: renew, watch the channel again, resolve unknown outcomes."""
+    def handle_connected(self, now_ms: int, session_timeout_ms: int) -> None:
+        """Continue with the same session: renew, watch the channel again, resolve unknown outcomes.
+
+        This server may grant the session less time than the former one.
+        """
         self.connected = True
+        self.lease_ms = self.lane.lease_ms = min(self._longest_lease_ms, lease_ms(session_timeout_ms))
         self._renew(now_ms)
         self._watch_channel()
         self.lane.handle_connected()

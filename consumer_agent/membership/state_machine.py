@@ -216,7 +216,7 @@ class StateMachine:
         if self.joining is not None:
             self.joining.handle_connected(event.session_id, event.session_timeout_ms)
         elif self.member is not None:
-            self.member.handle_connected(now_ms)
+            self.member.handle_connected(now_ms, event.session_timeout_ms)
 
     def _lost(self) -> None:
         if self.state is State.LEAVING:

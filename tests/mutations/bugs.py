@@ -327,7 +327,7 @@ MUTATIONS = (
     Mutation(
         "a commit to Kafka is not limited by the lease",
         9,
-        (Edit("WriteLane._commit_to_kafka", "min(self._sent_ms + self._lease_ms, ", "max(self._sent_ms + 60_000, "),),
+        (Edit("WriteLane._commit_to_kafka", "min(self._sent_ms + self.lease_ms, ", "max(self._sent_ms + 60_000, "),),
         seeds=100,
     ),
     Mutation(

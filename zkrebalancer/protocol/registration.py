@@ -17,6 +17,7 @@ BLACK_LIST = "black_list"
 MAX_THREADS = 1_000
 THREAD_COUNTS = frozenset(range(1, MAX_THREADS + 1))
 MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
+MAX_LEASE_MS = 40_000  # of an agent, however long its session: who does not know a lease waits for as long
 MAX_STOP_TIMEOUT_MS = 3_600_000  # the longest that one member can delay others
 MAX_STATIC_GRACE_MS = 3_600_000  # how long a static member that ended can keep its partitions
 MAX_TOPICS = 40_000  # that one names: the record of a member that owns a partition of each just fits into a node

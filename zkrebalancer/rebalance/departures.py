@@ -28,7 +28,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord
-from zkrebalancer.protocol.registration import LEFT, lease_ms
+from zkrebalancer.protocol.registration import LEFT, MAX_LEASE_MS
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
@@ -38,7 +38,7 @@ from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, Gr
 MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
 WORK_OF_ONE = 2  # units of `scheduler.MAX_WORK_PER_STEP`
-UNKNOWN_LEASE_MS = lease_ms(60_000)  # of a consumer whose registration cannot be read
+UNKNOWN_LEASE_MS = MAX_LEASE_MS  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
 CLOCK_DRIFT_ALLOWANCE = 100  # leases are extended by 1/100, by which the speeds of two hosts' clocks may differ

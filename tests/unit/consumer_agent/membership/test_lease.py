@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from consumer_agent.membership.effects import (
     BecameOut,
     CloseSession,
@@ -42,6 +44,7 @@ from zkrebalancer.protocol.calls import (
     Connected,
     Done,
     Get,
+    ListChildren,
     Lost,
     Multi,
     Refusal,
@@ -49,6 +52,7 @@ from zkrebalancer.protocol.calls import (
     Suspended,
     Watched,
 )
+from zkrebalancer.rebalance.departures import lease_wait_us
 
 
 def registered(*, pause: bool = True) -> Driver:
@@ -226,3 +230,26 @@ def test_a_foreseen_command_is_read_once() -> None:
     name = f"{CHANNEL}/command-0000000000"
     assert Get(name) in requests(driver.step(Watched(CHANNEL, children=True)))
     assert driver.answer(LIST_WITH_WATCH, Children(("command-0000000000",))) == []
+
+
+@pytest.mark.parametrize("timeout_ms", [3_000, 60_000, 3_600_000])
+def test_a_lease_is_no_longer_than_a_leader_waits_for_one_that_it_does_not_know(timeout_ms: int) -> None:
+    """In `Member`, take two thirds of any session: a group that is deleted in use would get two owners."""
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.step(Polled(CONSUMER, 5))
+    driver.step(Connected(SESSION, timeout_ms))
+    driver.answer(ListChildren(paths.group(GROUP)), Children(tuple(sorted(paths.GROUP_CHILDREN))))
+    leases = of_type(driver.answer_write(driver.registered), EmitUntil)
+    assert leases == [EmitUntil(driver.now_ms + min(timeout_ms * 2 // 3, 40_000))]
+    assert lease_wait_us(None) >= 40_000_000
+
+
+def test_a_lease_is_as_short_as_the_server_demands_to_which_the_session_has_moved() -> None:
+    """In `Member.handle_connected`, keep the lease: the session would end before it. A longer one is not registered."""
+    driver = registered()
+    granted = {SESSION_TIMEOUT_MS // 2: LEASE_MS // 2, 9 * SESSION_TIMEOUT_MS: LEASE_MS}
+    for granted_ms, lease_ms in granted.items():
+        driver.break_connection()
+        driver.step(Connected(SESSION, granted_ms))
+        assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + lease_ms)]
+        driver.now_ms += 100
