@@ -103,6 +103,8 @@ class Batch:
     def add(self, consumer: str, wanted: Command) -> bool:
         """Add a command, or the part of it that fits; return False if it has to wait, or if its record is `full`."""
         static = self._static_record(consumer, wanted)
+        if static is not None and static[0] in self.statics:
+            return False  # nobody is fenced in a frozen group: the other one with this id is in the transaction
         while True:  # ends, because a start of one partition fits into any limit
             marks = self._marks(wanted)
             prefix = f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
@@ -137,8 +139,7 @@ class Batch:
         if isinstance(wanted, StartFetcher):
             self.recorded.add(consumer)
             self.recorded_count += len(self._view.held_by(consumer)) + len(wanted.partitions)
-        if static is not None:
-            self.statics[static[0]] = static[1]
+        self.statics.update([] if static is None else [static])
         return True
 
     def note_statics(self) -> None:

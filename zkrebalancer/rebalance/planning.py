@@ -56,6 +56,7 @@ class Planning:
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
+        self._alike: set[str] = set()  # consumers that share an instance id
         self._fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
         self._former_names: dict[str, str] = {}  # former consumers of static members that returned -> present ones
         self._absent: dict[str, ProblemMember] = {}
@@ -167,12 +168,13 @@ class Planning:
 
     def _look_at_static_members(self) -> None:
         """Examine static members at every plan, because what a returning one may claim depends on others."""
-        before = {*self._fenced, *self._former_names.values()}
+        before = {*self._alike, *self._former_names.values()}
+        self._alike = static_members.alike(self._consumers_of)
         self._fenced = static_members.fenced(self._view, self._consumers_of)
         self._former_names = static_members.former_names(self._view, self._consumers_of, self._fenced)
-        for consumer in sorted(before.union(self._fenced, self._former_names.values())):
+        for consumer in sorted(before.union(self._alike, self._former_names.values())):
             self._look_at(consumer)
-        self._reserved = static_members.reserved(self._view, self._consumers_of, self._fenced)
+        self._reserved = static_members.reserved(self._view, self._consumers_of)
         self._reserved_for = {tp: consumer for consumer, reserved in self._reserved.items() for tp in reserved}
         wanted = {instance: topics for instance, (_member, topics) in self._wanted.items()}
         absent, self._absent = self._absent, static_members.absent(self._view, wanted, self._drain.settings)

@@ -8,7 +8,8 @@ runs twice. In both cases the older consumer is *fenced*: it gets nothing more, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from zkrebalancer.assignment.model import Member as ProblemMember
@@ -29,7 +30,7 @@ WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 
-def fenced(view: GroupView, consumers_of: Mapping[str, Collection[str]]) -> dict[str, str]:
+def fenced(view: GroupView, consumers_of: Mapping[str, AbstractSet[str]]) -> dict[str, str]:
     """Return consumer -> instance id for consumers whose id a younger one also has; none in a frozen group.
 
     `consumers_of`: instance -> consumers that take part with it.
@@ -40,21 +41,31 @@ def fenced(view: GroupView, consumers_of: Mapping[str, Collection[str]]) -> dict
         consumer: instance
         for instance, consumers in consumers_of.items()
         if len(consumers) > 1
-        for consumer in sorted(consumers, key=lambda name: view.members[name].joined_zxid)[:-1]
+        for consumer in sorted(consumers - {_youngest(view, consumers)})
     }
 
 
+def alike(consumers_of: Mapping[str, AbstractSet[str]]) -> set[str]:
+    """Return the consumers whose instance id another one also has: their claims depend on each other."""
+    return {consumer for consumers in consumers_of.values() if len(consumers) > 1 for consumer in consumers}
+
+
+def _youngest(view: GroupView, consumers: Iterable[str]) -> str:
+    return max(consumers, key=lambda name: view.members[name].joined_zxid, default="")
+
+
 def former_names(
-    view: GroupView, consumers_of: Mapping[str, Collection[str]], fenced_: Mapping[str, str]
+    view: GroupView, consumers_of: Mapping[str, AbstractSet[str]], fenced_: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the former consumer of each returned instance -> its present consumer."""
     names: dict[str, str] = {}
     for instance, (record, _version) in view.statics.items():
-        youngest = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), record.consumer)
-        names[record.consumer] = youngest
+        consumers = consumers_of.get(instance, frozenset())
+        if consumers and (record.consumer not in consumers or record.consumer in fenced_):
+            names[record.consumer] = _youngest(view, consumers)
     for older, instance in fenced_.items():
-        names[older] = next(name for name in consumers_of[instance] if name not in fenced_)
-    return {former: name for former, name in names.items() if former != name}
+        names[older] = _youngest(view, consumers_of[instance])
+    return names
 
 
 def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> dict[TopicPartition, int]:
@@ -92,9 +103,7 @@ def absent(
     return members
 
 
-def reserved(
-    view: GroupView, consumers_of: Mapping[str, Collection[str]], fenced_: Mapping[str, str]
-) -> dict[str, dict[TopicPartition, int]]:
+def reserved(view: GroupView, consumers_of: Mapping[str, AbstractSet[str]]) -> dict[str, dict[TopicPartition, int]]:
     """Return the partitions that only one returned member may get, regardless of the strategy, for each such member.
 
     They are what a member with a grace of its own had when its session ended, because its client may still read them.
@@ -102,7 +111,7 @@ def reserved(
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     for partition, instance in view.waiting_for.items():
-        now = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), "")
+        now = _youngest(view, consumers_of.get(instance, ()))
         found.setdefault(now, {})[partition] = 0  # "": no member may get it for now
     return found
 
@@ -135,8 +144,9 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
     """Return the record of what a static member has after acknowledging a start, to be stored with the start.
 
     If the member registered its own grace, the record also names the partitions that clients of the instance's former
-    registrations may still read: those that fenced ones hold, and those that wait since other registrations ended. A
-    new leader learns of these from the record only.
+    registrations may still read: those that fenced ones hold, those of the record before that others with the id hold
+    (nobody is fenced in a frozen group), and those that wait since other registrations ended. A new leader learns of
+    these from the record only.
     """
     partitions, former = {*plan.share(consumer), *start.partitions}, set[TopicPartition]()
     if grace_ms is not None:
@@ -145,8 +155,17 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
         for older in plan.fenced:
             if older in view.members and view.members[older].instance == instance:
                 former |= view.held_by(older).keys()
-        former -= start.partitions.keys()
+        if instance in view.statics:
+            before, _version = view.statics[instance]
+            former.update(tp for tp in before.partitions if _is_held_with(view, instance, tp))
+        former -= partitions
     return StaticMember(consumer, frozenset(partitions | former), None, grace_ms, frozenset(former))
+
+
+def _is_held_with(view: GroupView, instance: str, partition: TopicPartition) -> bool:
+    """Whether a member with an instance id holds a partition."""
+    holders = (view.members.get(name) for name in view.holders(partition))
+    return any(holder is not None and holder.instance == instance for holder in holders)
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:

@@ -111,6 +111,27 @@ def test_a_freeze_that_is_made_longer_while_it_is_being_ended_lasts() -> None:
     assert (stored(world).frozen, counts(world)) == (True, {"a-1": 4, "b-1": 0})
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_two_members_with_one_instance_id_both_get_what_has_no_owner(is_known: bool) -> None:
+    """In `Batch.add`, let both into one transaction: it writes the instance's record twice, and is always refused."""
+    world = world_with(GroupSettings(), "a")
+    if is_known:
+        former = world.add_agent("p", instance_id="pod-1")
+        world.pass_time(1_000)
+        world.kill_agent(former)
+        world.pass_time(1_000)
+    world.configure(settings.encode(GroupSettings(frozen=True)))
+    world.add_agent("b", instance_id="pod-1")
+    world.add_agent("c", instance_id="pod-1")
+    world.pass_time(1_000)
+    world.kill_agent(world.agents["a"])
+
+    world.pass_time(60_000)
+
+    assert sorted(counts(world).items()) == [("b-1", 2), ("c-1", 2)]
+    assert (paths.static(GROUP, "pod-1") in world.zk.nodes, world.warnings) == (True, [])
+
+
 def test_a_pause_that_nothing_renews_ends_and_the_log_blames_no_certain_operation() -> None:
     """In `expiry.PAUSE`, name a reset: imports, restores and deletions pause starts, too."""
     world = world_with(GroupSettings(), "a")

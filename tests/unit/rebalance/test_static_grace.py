@@ -47,6 +47,24 @@ def test_rule_17_what_a_member_with_a_grace_of_its_own_had_goes_to_nobody_else()
     assert sum(map(len, world.owned().values())) == 4
 
 
+def test_rule_17_of_two_in_a_frozen_group_what_either_had_waits_also_under_another_leader() -> None:
+    """In `static_members.record`, name only what fenced ones hold."""
+    world = world_with(GroupSettings(frozen=True), "a")
+    world.kill_agent(world.agents["a"])
+    members = [gateways_member(world, client) for client in "bc"]
+    world.pass_time(60_000)
+    assert sum(map(len, world.owned().values())) == 4
+    world.kill_coordinator(world.leader())
+    for member in members:
+        world.kill_agent(member)
+    world.add_agent("e")
+    world.add_coordinator()
+    world.pass_time(GRACE_MS // 2)
+    assert not world.owned()["e-1"]
+    world.pass_time(GRACE_MS)
+    assert len(world.owned()["e-1"]) == 4
+
+
 def test_rule_17_what_waits_for_a_member_that_is_there_is_given_to_it() -> None:
     """In `Planning._shares`, leave the members out for which something is reserved."""
     world = world_with(GroupSettings(), "b", partitions=2)
