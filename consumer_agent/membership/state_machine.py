@@ -202,7 +202,7 @@ class StateMachine:
         elif self.joining is not None:
             self.joining.connected = False
         elif self.member is not None:
-            self.member.handle_suspended()
+            self.member.handle_suspended(now_ms)
 
     def _connected(self, event: Connected, now_ms: int) -> None:
         if self.session_id is not None and event.session_id != self.session_id:

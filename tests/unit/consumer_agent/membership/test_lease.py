@@ -18,7 +18,7 @@ from consumer_agent.membership.effects import (
     Warn,
 )
 from consumer_agent.membership.events import CommitRequested, Polled, Tick
-from consumer_agent.membership.registered_member import FOREVER_MS, NEVER_MS
+from consumer_agent.membership.registered_member import FOREVER_MS, NEVER_MS, RECONNECT_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CHANNEL,
@@ -88,14 +88,52 @@ def test_one_renewal_is_under_way_at_a_time() -> None:
     assert requests(driver.step(Tick())) == [RENEWAL]  # the listing is still under way and will be made again
 
 
-def test_rule_11_nothing_is_emitted_while_suspended_until_renewed() -> None:
+def test_rule_11_a_broken_connection_pauses_for_a_moment_and_the_rest_of_the_lease_counts() -> None:
     driver = registered()
+    renewed_ms = driver.now_ms
+    driver.now_ms += 200
     assert driver.break_connection()[0] == EmitUntil(NEVER_MS)
-    driver.now_ms += 100
+    assert driver.machine.wake_at_ms == driver.now_ms + RECONNECT_MS
+    driver.now_ms += RECONNECT_MS - 1
+    assert of_type(driver.step(Tick()), EmitUntil) == []
+    driver.now_ms += 1
+    assert of_type(driver.step(Tick()), EmitUntil) == [EmitUntil(renewed_ms + LEASE_MS)]
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == []
+    assert of_type(driver.connect(), EmitUntil) == []
+    assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + LEASE_MS)]
+
+
+def test_rule_11_a_connection_that_returns_soon_is_not_used_before_it_renewed() -> None:
+    driver = registered()
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS // 2
     effects = driver.connect()
     assert requests(effects) == [RENEWAL, WATCH_CHANNEL, LIST_CHANNEL]
     assert of_type(effects, EmitUntil) == []
     assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + LEASE_MS)]
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == []
+
+
+def test_a_session_that_was_ended_by_force_emits_nothing_more() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS // 2
+    driver.step(Lost())
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == []
+
+
+def test_who_has_given_up_emits_nothing_after_a_broken_connection() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    assert driver.machine.member is not None
+    driver.machine.member.handle_give_up()
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == []
 
 
 def test_suspended_policy_continue_emits_until_the_session_is_known_to_be_lost() -> None:
