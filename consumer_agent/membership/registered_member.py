@@ -10,7 +10,8 @@ from enum import Enum, auto
 
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
-from consumer_agent.membership.effects import EffectQueue, EmitUntil
+from consumer_agent.membership.effects import EffectQueue
+from consumer_agent.membership.emission import Emission
 from consumer_agent.membership.events import (
     ApplicationSeen,
     CommitRequested,
@@ -55,9 +56,7 @@ from zkrebalancer.protocol.registration import MAX_LEASE_MS, Registration, lease
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 FOREVER_MS = 2**63 - 1
-NEVER_MS = 0
 RENEWALS_PER_LEASE = 3  # each is two calls: about one call a second with the default session
-RECONNECT_MS = 100  # a server that ended the session by force closed the connection, and says so by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,7 @@ class Member:
         self.connected = True
         self.next_renewal_ms = now_ms
         self.renewal_sent_ms: int | None = None  # set while a renewal is in flight
-        self.lease_until_ms = NEVER_MS
-        self.emit_again_ms: int | None = None  # set for a moment after the connection broke
+        self.emission = Emission(effects)
         self.listing = False
         self.list_again = False
         self.may_watch_below = settings.has_own_session  # False: the server refused it
@@ -158,15 +156,10 @@ class Member:
         self._watch_channel()
 
     def handle_suspended(self, now_ms: int) -> None:
-        """Stop emitting for a moment after the connection broke, then emit for the rest of the lease.
-
-        A session that runs out ends after its lease, whether or not there is a connection. One that is ended by force,
-        as by a forked process, ends at once. The server closes its connection, and says why to who connects again.
-        """
+        """Wait for a new connection."""
         self.connected = self.lane.connected = False
         if self._settings.pause_when_suspended:
-            self._effects.add(EmitUntil(NEVER_MS))
-            self.emit_again_ms = now_ms + RECONNECT_MS
+            self.emission.handle_suspended(now_ms)
 
     def handle_connected(self, now_ms: int, session_timeout_ms: int) -> None:
         """Continue with the same session: renew, watch the channel again, resolve unknown outcomes.
@@ -239,8 +232,7 @@ class Member:
 
     def handle_tick(self, now_ms: int) -> None:
         """Do what is due."""
-        if self.emit_again_ms is not None and now_ms >= self.emit_again_ms:
-            self._emit_for_the_lease()
+        self.emission.handle_tick(now_ms)
         if self.connected and self.renewal_sent_ms is None and now_ms >= self.next_renewal_ms:
             self._renew(now_ms)
             self._list_channel()
@@ -257,7 +249,12 @@ class Member:
 
     def wake_at_ms(self) -> int | None:
         """When `handle_tick` has something to do."""
-        times = [self.commits.wake_at_ms(), self.lane.wake_at_ms(), self.refused_lists.retry_at_ms, self.emit_again_ms]
+        times = [
+            self.commits.wake_at_ms(),
+            self.lane.wake_at_ms(),
+            self.refused_lists.retry_at_ms,
+            self.emission.again_ms,
+        ]
         if self.connected and self.renewal_sent_ms is None:
             times.append(self.next_renewal_ms)
         if isinstance(self.work, Start):
@@ -282,13 +279,7 @@ class Member:
             self.unclear = refused_text(self._renewal, reply)
 
     def _extend_lease(self, from_ms: int) -> None:
-        self.lease_until_ms = from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS
-        self._emit_for_the_lease()
-
-    def _emit_for_the_lease(self) -> None:
-        self.emit_again_ms = None
-        if not self.has_given_up:
-            self._effects.add(EmitUntil(self.lease_until_ms))
+        self.emission.extend(from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS)
 
     # ---- commands
 
@@ -425,7 +416,7 @@ class Member:
     def handle_give_up(self) -> None:
         """Leave at once, without `on_revoke`, and without waiting for one in progress."""
         self.has_given_up = True
-        self._effects.add(EmitUntil(NEVER_MS))
+        self.emission.end()
         if self.departure is None:
             self._depart("lost", ask=False)
         else:

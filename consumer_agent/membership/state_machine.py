@@ -30,6 +30,7 @@ from consumer_agent.membership.effects import (
     TellStored,
     Warn,
 )
+from consumer_agent.membership.emission import NEVER_MS
 from consumer_agent.membership.events import (
     Abandoned,
     CloseRequested,
@@ -43,7 +44,7 @@ from consumer_agent.membership.events import (
     Tick,
 )
 from consumer_agent.membership.join import Join, fenced_text
-from consumer_agent.membership.registered_member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
+from consumer_agent.membership.registered_member import Ending, Member, MemberSettings, RefusedCommand
 from consumer_agent.membership.rejoin_pause import RejoinPause
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (

@@ -19,9 +19,9 @@ from consumer_agent.membership.effects import (
     TellLost,
     Warn,
 )
+from consumer_agent.membership.emission import NEVER_MS
 from consumer_agent.membership.events import ApplicationSeen, CloseRequested, CommitRequested, Polled, Position, Tick
 from consumer_agent.membership.poll_watch import in_hand
-from consumer_agent.membership.registered_member import NEVER_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CHANNEL,

@@ -1,0 +1,45 @@
+"""How long records may be returned: until the lease ends, with or without a connection. Pure."""
+
+from __future__ import annotations
+
+from consumer_agent.membership.effects import EffectQueue, EmitUntil
+
+NEVER_MS = 0
+RECONNECT_MS = 100  # a server that ended the session by force closed the connection, and says so by then
+
+
+class Emission:
+    """Tells the application's side until when it may return records.
+
+    A session that runs out ends after its lease, whether or not there is a connection. One that is ended by force, as
+    by a forked process, ends at once: the server closes its connection, and says why to who connects again. So nothing
+    is returned for a moment after the connection broke.
+    """
+
+    def __init__(self, effects: EffectQueue) -> None:
+        """Start without a lease."""
+        self._effects = effects
+        self._until_ms = NEVER_MS
+        self._is_over = False
+        self.again_ms: int | None = None  # set for a moment after the connection broke
+
+    def extend(self, until_ms: int) -> None:
+        """Return records until then, by the clock of `now_ms`."""
+        self._until_ms, self.again_ms = until_ms, None
+        if not self._is_over:
+            self._effects.add(EmitUntil(until_ms))
+
+    def handle_suspended(self, now_ms: int) -> None:
+        """Return nothing for a moment after the connection broke."""
+        self._effects.add(EmitUntil(NEVER_MS))
+        self.again_ms = now_ms + RECONNECT_MS
+
+    def handle_tick(self, now_ms: int) -> None:
+        """Return records for the rest of the lease when that moment is over."""
+        if self.again_ms is not None and now_ms >= self.again_ms:
+            self.extend(self._until_ms)
+
+    def end(self) -> None:
+        """Return nothing any more."""
+        self._is_over = True
+        self._effects.add(EmitUntil(NEVER_MS))
