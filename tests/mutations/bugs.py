@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation(
         "the lease of an evicted member is not waited for",
         12,
-        (Edit("Departures._await_lease", "mono_us + ___", "mono_us"),),
+        (Edit("Leases._await_lease", "mono_us + ___", "mono_us"),),
     ),
     Mutation(
         "an eviction record lacks pending starts",
@@ -348,7 +348,7 @@ MUTATIONS = (
         "starts ignore a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
     ),
     Mutation("channels of dead consumers stay", 19, (Edit("Departures.sweep", "", "return"),)),
-    Mutation("eviction records stay", 19, (Edit("Departures._lease_over", "", "return"),)),
+    Mutation("eviction records stay", 19, (Edit("Leases._lease_over", "", "return"),)),
     Mutation(
         "a new leader adopts no commands",
         20,

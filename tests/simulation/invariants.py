@@ -373,11 +373,12 @@ class TreeInvariants:
                 raise BrokenPromiseError("two holders", f"{held} is held by {sorted(holders)}")
 
     def _is_lease_over(self, group: str, name: str) -> bool:
-        """Whether an eviction record that cannot be removed, as nodes are below it, holds nothing any more."""
+        """Whether an eviction record that cannot be removed, for want of a right or for nodes below, holds nothing."""
         known = self.consumers[group, name]
         lease_us = known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000
         is_over = self.ensemble.schedule.now_us - known.evicted_us >= lease_us
-        return is_over and bool(self.ensemble.zk.children(paths.evicted(group, name)))
+        is_refused = group in self.ensemble.refusing_groups
+        return is_over and (is_refused or bool(self.ensemble.zk.children(paths.evicted(group, name))))
 
 
 def is_left_behind(ensemble: Ensemble, group: str, name: str) -> bool:

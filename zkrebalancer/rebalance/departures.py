@@ -28,20 +28,18 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord
-from zkrebalancer.protocol.registration import LEFT, MAX_LEASE_MS
+from zkrebalancer.protocol.registration import LEFT
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
+from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS, WORK_OF_ONE, Leases, lease_wait_us
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
-WORK_OF_ONE = 2  # units of `scheduler.MAX_WORK_PER_STEP`
-UNKNOWN_LEASE_MS = MAX_LEASE_MS  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
-CLOCK_DRIFT_ALLOWANCE = 100  # leases are extended by 1/100, by which the speeds of two hosts' clocks may differ
 
 
 class Departures:
@@ -52,10 +50,9 @@ class Departures:
         self._scheduler = scheduler
         self._view = view
         self._report = report
-        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted -> its record, end of the wait
+        self._leases = Leases(scheduler, view, report)
         self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
         self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
-        self._staying: set[str] = set()  # evicted consumers whose leases are over and whose records cannot be removed
 
     def adopt(self, dead: Collection[str]) -> Iterator[int]:
         """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones.
@@ -67,13 +64,8 @@ class Departures:
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer)
             yield WORK_OF_ONE
-        self._leases = {consumer: seen for consumer, seen in self._leases.items() if consumer in self._view.evicted}
-        self._staying &= self._view.evicted.keys()
         self._failed = Counter({name: tries for name, tries in self._failed.items() if name in self._view.members})
-        for consumer, record in list(self._view.evicted.items()):
-            if consumer in self._view.evicted:
-                self._await_lease(consumer, record)
-                yield WORK_OF_ONE
+        yield from self._leases.adopt()
         for member in list(self._view.members.values()):
             if self._view.members.get(member.consumer) is member:
                 if member.state is not MemberState.READY:  # nearly all are
@@ -356,11 +348,10 @@ class Departures:
             return
         if isinstance(reply, Done):
             self._view.evicted[consumer] = record
-            self._staying.discard(consumer)
             self._view.recorded.discard(consumer)
             released = self._view.remove(consumer)
             self._emit("member_left", consumer, reason="evicted")
-            self._await_lease(consumer, record)
+            self._leases.begin(consumer, record)
             self._report(facts.Left(member, released, "member-evicted"))
         elif isinstance(reply, Refused):
             member.leaving_with = None
@@ -382,53 +373,6 @@ class Departures:
                 return
             self._view.touch(consumer)
             self._list_channel(consumer, tries - 1, late)
-
-    # Leases ---------------------------------------------------------------------------------------------------------
-
-    def _await_lease(self, consumer: str, record: EvictionRecord | None) -> None:
-        """Wait one whole lease from when this leader first saw the eviction record.
-
-        A later reading does not restart the wait, or leases would never end while connections keep breaking.
-        """
-        seen, over_us = self._leases.get(consumer, (None, 0))
-        if consumer not in self._leases or seen != record:
-            over_us = self._scheduler.now.mono_us + lease_wait_us(record.lease_ms if record else None)
-            self._leases[consumer] = record, over_us
-        self._scheduler.wake(("lease", consumer), over_us, self._lease_over, consumer)
-
-    def _lease_over(self, consumer: str) -> None:
-        if consumer not in self._staying:
-            self._emit("ownership_ended", consumer, reason="evicted")
-        self._scheduler.write([Delete(paths.evicted(self._view.group, consumer))], self._record_removed, consumer)
-
-    def _record_removed(self, reply: Reply, consumer: str) -> None:
-        """Free what it held, even if its record stays because a foreign node is below it."""
-        self._view.evicted.pop(consumer, None)
-        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
-            path = paths.evicted(self._view.group, consumer)
-            self._scheduler.complain(path, f"the eviction record of {consumer} stays: {reply.refusal.value}")
-            self._staying.add(consumer)
-        else:
-            self._staying.discard(consumer)
-            self._leases.pop(consumer, None)
-        self._report(facts.LeaseOver(self._view.refresh(consumer)))
-
-
-def lease_wait_us(known_ms: int | None) -> int:
-    """Return how long to wait until a lease that may just have begun is over; `known_ms`: its length, if known."""
-    wait_us = 1_000 * (UNKNOWN_LEASE_MS if known_ms is None else known_ms)
-    return wait_us + wait_us // CLOCK_DRIFT_ALLOWANCE
-
-
-def longest_wait_us(view: GroupView, now_us: int) -> int:
-    """Return how long to wait until no present or former member of a group can have a lease.
-
-    This includes members that seem dead: if the whole group is deleted, all members seem dead.
-    """
-    registrations = [member.registration for member in view.members.values()]
-    leases = [*(known.lease_ms if known else None for known in registrations)]
-    leases += [record.lease_ms if record else None for record in view.evicted.values()]
-    return max([view.lease_until_us - now_us, *map(lease_wait_us, leases)])
 
 
 def _is_listed(command: str, channel: Reply) -> bool:

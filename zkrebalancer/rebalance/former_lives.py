@@ -16,7 +16,7 @@ from itertools import chain, filterfalse, islice
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.shards import WHOLE, Shard
-from zkrebalancer.rebalance.departures import lease_wait_us, longest_wait_us
+from zkrebalancer.rebalance.leases import lease_wait_us, longest_wait_us
 from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, RACES, Scheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 

@@ -6,9 +6,9 @@ import pytest
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Done, Multi, Refusal, Refused, Reply
-from zkrebalancer.rebalance.departures import lease_wait_us
 from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.former_lives import FORGOTTEN_US, FormerLives
+from zkrebalancer.rebalance.leases import lease_wait_us
 from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.view import GroupView
 

@@ -8,7 +8,7 @@ from tests.support.world import GROUP, SESSION_MS, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete, Multi
 from zkrebalancer.protocol.registration import lease_ms
-from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS
+from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS
 
 LEASE = lease_ms(SESSION_MS)
 

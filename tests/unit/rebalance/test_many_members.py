@@ -15,8 +15,9 @@ from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import listing, loading, scheduler
-from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS, Departures, lease_wait_us
+from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Event, Request
+from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS, lease_wait_us
 from zkrebalancer.rebalance.view import GroupView, Member
 
 MANY = 120
@@ -86,7 +87,7 @@ def test_what_thousands_left_behind_is_swept_some_per_step(world: World, place: 
 
 
 def test_the_leases_of_thousands_are_awaited_although_a_step_is_short(world: World) -> None:
-    """In `Departures.adopt`, await the lease of the first ones only."""
+    """In `Leases.adopt`, await the lease of the first ones only."""
     make(world, "evicted", content=ownership.encode_eviction(EvictionRecord(1, {}, 5, 4_000)))
     world.kill_coordinator(world.leader())
     world.add_coordinator()

@@ -10,7 +10,7 @@ from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Reply
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS
+from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS
 
 MAX_CALLS = 1_500
 LEASE_MS = 4_000
@@ -140,7 +140,7 @@ def test_a_record_that_stays_beside_a_command_that_stays_frees_nothing(monkeypat
 def test_an_eviction_record_that_cannot_be_removed_holds_nothing_after_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In `Departures._record_removed`, return if it is refused; in `_lease_over`, do not look who is staying."""
+    """In `Leases._record_removed`, return if it is refused; in `_lease_over`, do not look who is staying."""
     world = world_with(GroupSettings(), "a")
     path = paths.evicted(GROUP, "x")
     make(world, path, ownership.encode_eviction(EvictionRecord(1, {("t", 4): 0, ("t", 5): 0}, 5, LEASE_MS)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.states import REST
 
 IDS = paths.ids(GROUP), Right.DELETE
 CHANNEL = paths.channel(GROUP, "a-1"), Right.READ
@@ -97,3 +98,31 @@ def test_an_eager_group_waits_for_no_answer_that_it_cannot_see(answers: bool) ->
     world.pass_time(60_000)
     world.assert_settled()
     assert ("a-1" in world.owned()) is answers
+
+
+def test_an_eviction_record_that_may_not_be_removed_holds_nothing_after_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Leases._lease_over`, let the scheduler repeat it: its partitions wait for an operator. Or report each try."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a")
+    record, denied = paths.evicted(GROUP, "a-1"), ("", paths.evicted(GROUP), Right.DELETE)
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(2 * TIMEOUT_MS)
+    assert record in world.zk.nodes
+    world.zk.denied.add(denied)
+    monkeypatch.setattr(World, "check", lambda _world: None)  # it would count the record
+    world.pass_time(10_000)
+    assert len(world.owned()["b-1"]) == 4
+    before = len(events(world, "rebalance_requested"))
+    world.pass_time(120_000)
+    assert len(events(world, "rebalance_requested")) == before
+    assert len(events(world, "ownership_ended")) == 1
+    refused = [text for text in world.warnings if f"refuses {record}" in text]
+    assert refused == [
+        f"ZooKeeper refuses {record}: no permission (DELETE of its parent); retried at growing intervals"
+    ]
+    world.zk.denied.remove(denied)
+    world.pass_time(31_000)
+    assert record not in world.zk.nodes
+    assert world.leader().machine.groups[GROUP].state in REST

@@ -205,7 +205,7 @@ def test_rule_12_a_late_start_is_cancelled_and_tried_again_then_its_consumer_is_
 
 
 def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> None:
-    """In `Departures._await_lease`, wait for nothing."""
+    """In `Leases._await_lease`, wait for nothing."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
     world.agents["a"].silent = True
     world.add_agent("b")
@@ -221,7 +221,7 @@ def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> 
 
 
 def test_rule_12_a_broken_connection_does_not_begin_the_lease_anew() -> None:
-    """In `Departures._await_lease`, count from now each time."""
+    """In `Leases._await_lease`, count from now each time."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
     world.agents["a"].silent = True
     world.add_agent("b")

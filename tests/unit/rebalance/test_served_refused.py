@@ -8,7 +8,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Refused, Reply
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.departures import UNKNOWN_LEASE_MS
+from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS
 
 
 def refused_world() -> World:

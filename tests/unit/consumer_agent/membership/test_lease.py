@@ -53,7 +53,7 @@ from zkrebalancer.protocol.calls import (
     Suspended,
     Watched,
 )
-from zkrebalancer.rebalance.departures import lease_wait_us
+from zkrebalancer.rebalance.leases import lease_wait_us
 
 
 def registered(*, pause: bool = True) -> Driver:
