@@ -207,7 +207,7 @@ MUTATIONS = (
     Mutation(
         "a consumer that has acknowledged a late stop is evicted",
         12,
-        (Edit("Departures._channel_listed", "late is not None and late.node is not None and ___", "False"),),
+        (Edit("Departures._has_answered", "late.node is not None and ___", "False"),),
         seeds=300,
     ),
     Mutation(

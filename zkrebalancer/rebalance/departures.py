@@ -189,7 +189,7 @@ class Departures:
         if late is not None and late not in member.pending:
             self._call_off(member)
             return
-        if late is not None and late.node is not None and not _is_listed(late.node, reply):
+        if self._has_answered(member, late, reply):
             self._call_off(member)
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
             return
@@ -225,6 +225,18 @@ class Departures:
         written = [operation.path for operation in operations]
         member.leaving_with = self._really_held(member)
         self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late, expected=ANY)
+
+    def _has_answered(self, member: Member, late: PendingCommand | None, reply: Reply) -> bool:
+        """Whether the late command is gone; or those that may not be read, if nothing else is wrong with a member."""
+        if late is not None:
+            return late.node is not None and not _is_listed(late.node, reply)
+        is_wrong = member.false_claims or member.is_record_gone or member.is_sessionless or member.unreadable_commands
+        if is_wrong or not (member.refused and member.registered and member.owners and isinstance(reply, Children)):
+            return False
+        group, consumer = self._view.group, member.consumer
+        channel = paths.channel(group, consumer)
+        there = {paths.owners(group, consumer), channel, *(f"{channel}/{name}" for name in reply.names)}
+        return member.refused.isdisjoint(there)
 
     def _is_to_wait(self, reply: Reply, member: Member, late: PendingCommand | None) -> bool:
         """Whether ZooKeeper refuses a step of an eviction, for instance because a right is missing.

@@ -245,6 +245,24 @@ def test_who_answers_a_command_that_the_leader_may_not_read_stays_a_member() -> 
     world.assert_settled()
 
 
+def test_who_has_answered_unseen_what_the_leader_may_not_read_is_not_evicted() -> None:
+    """No watch fires while the record may not be read either. In `Departures._has_answered`, return False."""
+    world, path = world_with_a_command_that_may_not_be_read(10_000)
+    world.pass_time(7_000)  # the pauses between two tries have grown
+    leader, owners = str(world.leader().session.session_id), paths.owners(GROUP, "a-1")
+    world.zk.identity = str
+    world.zk.denied |= {(leader, path, Right.READ), hidden := (leader, owners, Right.READ)}
+    world.agents["a"].silent = False
+    world.run()
+    assert world.zk.withheld
+    world.zk.denied.remove(hidden)
+    assert not world.zk.children(paths.channel(GROUP, "a-1"))
+    world.pass_time(20_000)
+    assert world.owned().keys() == {"a-1", "b-1"}
+    assert not events(world, "member_left")
+    world.assert_settled()
+
+
 def test_a_command_that_the_leader_may_read_after_a_while_is_waited_for() -> None:
     """In `Membership.ask_again`, ask for no commands: its consumer would be evicted."""
     world, path = world_with_a_command_that_may_not_be_read(30_000)
