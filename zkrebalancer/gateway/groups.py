@@ -307,6 +307,7 @@ class Groups:
                     if claim is not None and is_wanted():
                         self._begin(claim, groups)
                         return
+                    self._note_not_refused(bucket)
                 until_us = clock.steady_us() + int(pause_s * 1e6)
                 gevent.sleep(CLAIM_RETRY_S)
                 while is_wanted() and clock.steady_us() < until_us:
@@ -325,10 +326,16 @@ class Groups:
         if text is not None:
             _log.warning("bucket %d is not served yet: %s", bucket, text)
         if not isinstance(error, CallRefusedError) or error.refusal in CLAIM_AGAIN:
+            self._note_not_refused(bucket)
             return CLAIM_RETRY_S
         self._refused[bucket] = str(error)
         self.step(BucketRefused(bucket))
         return self._claim_pauses.after_failure(str(bucket), now_s)
+
+    def _note_not_refused(self, bucket: int) -> None:
+        """Let lists wait for a bucket again that was refused, and is not any more: its groups may soon be served."""
+        if self._refused.pop(bucket, None) is not None:
+            self.step(BucketLoading(bucket))
 
     def _begin(self, claim: Claim, groups: Mapping[str, StoredContent]) -> None:
         """Serve a bucket whose groups were read."""

@@ -123,6 +123,7 @@ class Gateway:
         self.api_versions: dict[int, bytes] = {}
         self._last_session_id = 0
         self._workers: list[gevent.Greenlet[..., None]] = []
+        self._next_try: gevent.Greenlet[..., None] | None = None  # to keep up
         self._failed: BaseException | None = None
         self.served: Mapping[int, Versions] = self._requests.served
 
@@ -211,7 +212,7 @@ class Gateway:
         if self._session.session_id == 0:
             return
         if not self._session.has_lease:
-            gevent.spawn_later(FIRST_RETRY_S, self._changed.set)
+            self._keep_up_later(FIRST_RETRY_S)
             return
         try:
             self._membership.refresh()
@@ -221,18 +222,24 @@ class Gateway:
             if self._membership.number is not None:
                 self._groups.serve(self._membership.number, list(self._membership.addresses().gateways))
             if self._membership.was_refused:  # no watch tells that it may be read again
-                gevent.spawn_later(REFUSED_RETRY_S, self._changed.set)
+                self._keep_up_later(REFUSED_RETRY_S)
         except UnfinishedRestoreError as error:
             self._waiting = str(error)
             text = self._complaints.text(paths.RESTORE, self._waiting, now_ms() / 1_000)
             if text is not None:
                 _log.warning("%s", text)
-            gevent.spawn_later(RETRY_S, self._changed.set)
+            self._keep_up_later(RETRY_S)
         except ZooKeeperUnavailableError as error:
             text = self._complaints.text(paths.GATEWAYS, str(error), now_ms() / 1_000)
             if text is not None:
                 _log.warning("%s", text)
-            gevent.spawn_later(RETRY_S, self._changed.set)
+            self._keep_up_later(RETRY_S)
+
+    def _keep_up_later(self, pause_s: float) -> None:
+        """Try again after a pause; of several tries, only the last one is to come, however often events ask for one."""
+        if self._next_try is not None:
+            self._next_try.kill(block=False)
+        self._next_try = gevent.spawn_later(pause_s, self._changed.set)
 
     # ---- brokers
 

@@ -98,6 +98,7 @@ class Machine:
                 self._scheduler.stored(event.write_id, event.error_code)
             case BucketLoading():
                 self._loaded[event.bucket] = False
+                self._refused.discard(event.bucket)
             case BucketRefused():
                 self._refused.add(event.bucket)
             case BucketLoaded():

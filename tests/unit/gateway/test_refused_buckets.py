@@ -78,6 +78,8 @@ def test_a_bucket_that_is_read_anew_is_waited_for_again() -> None:
         (BucketLost(7), ErrorCode.NONE),
         (BucketLoading(7), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
         (BucketRefused(7), ErrorCode.NONE),
+        (BucketLoading(7), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (BucketRefused(7), ErrorCode.NONE),
         (BucketLost(7), ErrorCode.NONE),
         (BucketLoading(7), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     ):
@@ -135,3 +137,32 @@ def test_a_refused_bucket_makes_a_gateway_unready_and_does_not_keep_it_from_star
             gevent.sleep(0)
     beat.kill()
     assert reported[0] == (True, fault)
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_bucket_that_is_refused_no_more_is_waited_for(monkeypatch: pytest.MonkeyPatch, is_claimed: bool) -> None:
+    """Another gateway may hold it then. In `Groups._claim`, or `_claim_failed`, keep it among the refused ones."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.CLAIM_RETRY_S", 0)
+    monkeypatch.setattr("zkrebalancer.gateway.pauses.FIRST_S", 0)
+    session = ModelSession()
+    Membership(session, "gw", 1).refresh()
+    session.forbidden.add(f"{BUCKETS}/7")
+    groups = groups_of(session)
+    groups.serve(0, [0])
+    with gevent.Timeout(WITHIN_S):
+        while not groups.refusals():
+            gevent.sleep(0)
+    assert list_error(groups) is ErrorCode.NONE
+    session.forbidden.clear()
+
+    def other(bucket: int, _number: int) -> None:
+        if not is_claimed:
+            raise ZooKeeperUnavailableError("the connection broke")
+
+    monkeypatch.setattr(groups._buckets, "claim", other)
+    with gevent.Timeout(WITHIN_S):
+        while groups.refusals():
+            gevent.sleep(0)
+    assert not groups.is_settled
+    assert list_error(groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.lose_all()

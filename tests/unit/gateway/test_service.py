@@ -58,6 +58,26 @@ def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplo
     assert not any("restore" in fault for fault in gateway._faults())
 
 
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_events_during_a_fault_add_no_tries(monkeypatch: pytest.MonkeyPatch, gateway: Gateway, is_leased: bool) -> None:
+    """In `Gateway._keep_up_later`, keep each of them: one more for each event, for as long as the fault lasts."""
+    session = gateway._session
+    assert isinstance(session, ModelSession)
+    session.is_leased = is_leased
+    session.forbidden.add(paths.RESTORE)
+    monkeypatch.setattr(service, "RETRY_S", 0)
+    monkeypatch.setattr(service, "FIRST_RETRY_S", 0)
+    monkeypatch.setattr(gateway, "_changed", changed := mock.Mock())
+    for _ in range(10):
+        gateway._keep_up()
+    with gevent.Timeout(WAIT_S):
+        while not changed.set.called:
+            gevent.sleep(0)
+    for _ in range(20):
+        gevent.sleep(0)
+    assert changed.set.call_count == 1
+
+
 def test_without_zookeeper_the_nodes_are_answered_all_the_same(
     monkeypatch: pytest.MonkeyPatch, gateway: Gateway
 ) -> None:
