@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The next command revokes partitions; None: all of them, before the consumer gets its share."""
+    """The next command revokes partitions; None: all of them, before the consumer gets its share, or leaves."""
 
     partitions: frozenset[TopicPartition] | None
 
@@ -171,7 +171,7 @@ def next_step(
         return Stop(None), 0
     difference = plan.difference(consumer, has)
     if difference.leaving:
-        return Stop(difference.leaving), len(difference)
+        return Stop(None if consumer in plan.fenced else difference.leaving), len(difference)
     if plan.barrier_is_up:
         return None, len(difference)
     ready = dict(islice((item for item in difference.coming.items() if may_start(item[0])), MAX_STARTS))

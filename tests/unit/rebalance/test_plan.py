@@ -97,6 +97,16 @@ def test_a_fenced_consumer_is_told_to_stop_everything_also_where_that_is_nothing
     assert step(plan, held, "old") is None
 
 
+def test_a_fenced_consumer_that_was_passed_over_is_told_all_the_same() -> None:
+    """It could not be read at first. In `next_step`, stop its partitions only: it would stay, and be fenced again."""
+    held: Held = {"old": {("t", 0): 0}, "new": {}}
+    plan = plan_for(held, 1, EAGER, fenced=frozenset({"old"}))
+    assert plan.pass_over("old")
+    assert step(plan, held, "old") == Stop(None)
+    held["old"] = {}
+    assert step(plan, held, "old") is None
+
+
 def test_a_consumer_with_another_thread_for_a_partition_stops_it_once_and_starts_it_once() -> None:
     held: Held = {"a": {("t", 0): 5}}
     plan = plan_for(held, 1)
