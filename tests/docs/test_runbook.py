@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "zkrebalancer" / "rebalance"
-SHELLS = ("cli", "coordinator", "gateway", "observe", "runtime")
+SHELLS = ("cli", "coordinator", "gateway", "observe", "pipeline", "runtime")
 OTHERS = (
     *(ROOT / "consumer_agent").rglob("*.py"),
     *(ROOT / "zkrebalancer/localcluster").glob("mirror*.py"),
