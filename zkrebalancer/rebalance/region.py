@@ -30,13 +30,14 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.rebalance.region_writes import RegionWrites
+from zkrebalancer.rebalance.round_times import RoundTimes
 from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
-from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Round, Settings
+from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
 from zkrebalancer.region.leader import Decision, Next, Seen, decide, made_anew
-from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS, read_again_us
+from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
 from zkrebalancer.region.merge import Answers, ContradictionError
 
 MAX_QUARANTINED_BYTES = 10_000
@@ -63,10 +64,7 @@ class Region:
         self._writes = RegionWrites(scheduler, view)
         self._tries = 0  # to write an order, in a row
         self._staying: set[str] = set()  # requests that cannot be deleted
-        self._dated: tuple[int, Round | None] | None = None  # the order's id and open round since `_since_us`
-        self._since_us = 0
-        self._opened_us = 0  # when the open round was ordered, under this leadership
-        self._last_void = ""  # why the last checkpoint was void
+        self._times = RoundTimes()
         self._forget()
 
     def _forget(self) -> None:
@@ -86,7 +84,7 @@ class Region:
 
     def begin(self, children: tuple[str, ...]) -> None:
         """Read the region, if the group has one; what was read before is forgotten."""
-        self._opened_us = 0 if self._is_busy else self._opened_us  # parts of its merge may be stored
+        self._times.begin(is_busy=self._is_busy)
         self._forget()
         self._writes.forget()
         if "region" in children:
@@ -136,11 +134,8 @@ class Region:
             self._scheduler.complain(self._path("order"), f"{self._path('order')}: {error}; it is made anew")
             self._scheduler.ask(ListChildren(self._path("merged")), self._make_order_anew, reply)
             return
-        dated, now_us = (self.order.id, self.order.open), self._scheduler.now.mono_us
-        if dated != self._dated:
-            self._dated, self._since_us, self._opened_us, self._last_void = dated, now_us, 0, ""
-        elif self.order.open is not None and self._settings is not None:
-            self._since_us = read_again_us(self._since_us, now_us, self._settings.reset_ms)
+        if self._settings is not None:
+            self._times.read(self.order, self._scheduler.now.mono_us, self._settings.reset_ms)
         self._read_merge()
 
     def _order_made(self, reply: Reply) -> None:
@@ -299,7 +294,7 @@ class Region:
         """Decide what is next, and do it."""
         if self._settings is None or self.order is None or not self._is_known or self._is_busy:
             return
-        if self.order.open is not None and self.order.open.kind == CHECKPOINT and not self._opened_us:
+        if self.order.open is not None and self.order.open.kind == CHECKPOINT and not self._times.opened_us:
             self._write(Decision(Next.WRITE, replace(self.order, open=None), "its leader did not complete it"))
             return  # parts of its merge may be stored
         decision = decide(self.order, self._seen(self._settings))
@@ -323,6 +318,7 @@ class Region:
     def _seen(self, settings: Settings) -> Seen:
         view, is_forced = self._view, self._is_forced
         names = () if is_forced else (*view.members, *view.evicted)
+        self._times.is_read_anew = self._times.is_read_anew and not self._is_at_rest()
         return Seen(
             settings=settings,
             registered=self._registered,
@@ -330,9 +326,11 @@ class Region:
             answers=self._answers,
             holdings=None if is_forced else {name: view.held_by(name).keys() for name in names},
             is_at_rest=is_forced or self._is_quiet(),
-            since_us=self._since_us,
+            has_moved=not is_forced and self._times.has_moved(view.generation),
+            is_read_anew=self._times.is_read_anew,
+            since_us=self._times.since_us,
             now_us=self._scheduler.now.mono_us,
-            last_void=self._last_void,
+            last_void=self._times.last_void,
         )
 
     def _is_quiet(self) -> bool:
@@ -436,15 +434,15 @@ class Region:
             kind = f"region_{before.open.kind}"
             is_done = after.complete == before.open.id or decision.next is Next.FLOW
             if before.open.kind == CHECKPOINT:
-                self._last_void = "" if is_done else decision.reason
+                self._times.last_void = "" if is_done else decision.reason
             how = f"{kind}_{'completed' if is_done else 'abandoned'}"
             numbers = {"round": before.open.id, "member_count": len(before.open.members)}
-            elapsed_us = now_us - self._since_us
+            elapsed_us = now_us - self._times.since_us
             self._scheduler.emit(how, None, None, **numbers, elapsed_us=elapsed_us, reason=reason)
         if after.open is not None:
             self._scheduler.emit(f"region_{after.open.kind}_ordered", None, None, round=after.open.id, reason=reason)
-        self._dated, self._since_us, self._answers = (after.id, after.open), now_us, None
-        self._opened_us = now_us if after.open is not None else 0
+        self._answers = None
+        self._times.changed(after, now_us, self._view.generation)
         if after.open is not None:
             self._list_answers()
         self._writes.sweep(after)

@@ -44,6 +44,8 @@ class Seen:
     since_us: int  # when the open round was ordered, or the last one ended; under this leadership
     now_us: int
     last_void: str = ""  # why the last checkpoint was void, under this leadership
+    has_moved: bool = False  # a rebalance has sent commands since the open round was ordered
+    is_read_anew: bool = False  # the group has not been at rest since it was read again: its plan may move nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,17 @@ def _follow_reset(order: Order, opened: Round, seen: Seen) -> Decision:
 
 def _follow_checkpoint(order: Order, opened: Round, seen: Seen) -> Decision:
     limit_us = seen.since_us + seen.settings.reset_ms * 1_000
-    if not seen.is_at_rest:
+    is_late = seen.now_us >= limit_us
+    if seen.has_moved or (not seen.is_at_rest and (is_late or not seen.is_read_anew)):
         return Decision(Next.WRITE, replace(order, open=None), "a rebalance overtook the checkpoint")
     missing = _missing(opened, seen)
-    if missing and seen.now_us >= limit_us:
+    if missing and is_late:
         reason = f"{missing[0]} stored no checkpoint in time"
         return Decision(Next.WRITE, replace(order, open=None), reason, is_obstacle=reason == seen.last_void)
     if missing:
         return Decision(Next.WAIT, order, f"waits for the checkpoint of {missing[0]}", limit_us)
+    if not seen.is_at_rest:
+        return Decision(Next.WAIT, order, "waits until the group is at rest", limit_us)
     obstacle = _uncovered(seen)
     if obstacle is not None:
         after = replace(order, open=None)

@@ -9,7 +9,9 @@ import pytest
 from tests.support.groups import read_paths, world_with
 from tests.support.region_world import ORDER, SETTINGS, RegionWorld
 from tests.support.world import GROUP
+from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import settings as group_settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit, EventField
@@ -68,12 +70,37 @@ def test_a_checkpoint_is_complete_with_the_last_answer_and_told_with_its_duratio
 
 
 def test_a_checkpoint_is_due_though_the_group_is_read_again_more_often() -> None:
-    """Idle groups are, every few minutes. In `Region._order_read`, begin the time anew."""
+    """Idle groups are, every few minutes. In `RoundTimes.read`, begin the time anew."""
     region = RegionWorld("a", "b", settings=replace(SETTINGS, every_ms=700_000))
     region.pass_time(699_000)
     assert len(region.orders()) == 2
     region.pass_time(1_000)
     assert region.orders()[2].open == Round(1, CHECKPOINT, ("a", "b"))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_checkpoint_that_lasts_while_its_group_is_read_again_is_void_only_if_something_moves(moves: bool) -> None:
+    """A plan is made then. In `RoundTimes.begin`, do not note it; in `has_moved`, return False."""
+    region = RegionWorld("a", "b", settings=replace(SETTINGS, reset_ms=700_000))
+    region.set(paths.group(GROUP), group_settings.encode(GroupSettings(strategy="round_robin")))
+    region.run()
+    number = region.open_checkpoint()
+    region.answer("a", region.held("a", 5))
+    region.run()
+    if moves:
+        hidden = "", paths.ids(GROUP), Right.READ
+        region.world.zk.denied.add(hidden)  # no watch tells of the newcomer
+        region.world.add_agent("c")
+        region.run()
+        region.world.zk.denied.remove(hidden)
+    region.pass_time(310_000)
+    assert len(region.world.owned()) == 2 + moves
+    reasons = [one["reason"] for one in region.events("checkpoint_abandoned")]
+    assert reasons == (["a rebalance overtook the checkpoint"] if moves else [])
+    if not moves:
+        region.answer("b", region.held("b", 6))
+        region.run()
+        assert region.order().complete == number
 
 
 def test_who_does_not_reset_loses_its_registration_though_the_group_is_read_again_more_often() -> None:
@@ -86,7 +113,7 @@ def test_who_does_not_reset_loses_its_registration_though_the_group_is_read_agai
 
 
 def test_the_next_checkpoint_is_due_after_the_end_of_the_last_one() -> None:
-    """In `Region._round_changed`, keep `_since_us`."""
+    """In `RoundTimes.changed`, keep `since_us`."""
     region = RegionWorld("a", "b")
     region.open_checkpoint()
     region.pass_time(700)

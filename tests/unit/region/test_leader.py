@@ -130,6 +130,15 @@ def test_a_checkpoint_is_void_if_a_plan_overtakes_it_or_a_partition_is_not_cover
         assert (decision.next, decision.order.open, decision.order.complete) == (Next.WRITE, None, 4)
 
 
+def test_a_checkpoint_goes_on_while_a_plan_is_made_that_may_change_nothing() -> None:
+    """In `_follow_checkpoint`, void it: the group is read again every few minutes, and planned then."""
+    order = opened(CHECKPOINT)
+    for answers in (answered(order, "a"), answered(order, "a", "b")):
+        assert decide(order, seen(answers, is_at_rest=False, is_read_anew=True)).next is Next.WAIT
+        late = decide(order, seen(answers, is_at_rest=False, is_read_anew=True, now_us=60_000_000))
+        assert (late.next, late.order.open) == (Next.WRITE, None)
+
+
 def test_a_stranger_in_the_group_is_named() -> None:
     order = opened(RESET)
     decision = decide(order, seen(answered(order, "a", "b"), holdings={**HELD, "stranger-1": {("t", 7)}}))
