@@ -86,7 +86,9 @@ class Loading:
         group = self._view.group
         nodes = [Create(f"{paths.group(group)}/{c}") for c in paths.GROUP_CHILDREN if c not in reply.names]
         if "generation" not in reply.names:
-            nodes.append(Create(paths.generation(group), cluster_nodes.encode_counter(generation)))
+            # Beside `given`, it was deleted in this life: unreadable, it goes on from the id of its own transaction.
+            content = b"" if "given" in reply.names else cluster_nodes.encode_counter(generation)
+            nodes.append(Create(paths.generation(group), content))
         if "incarnations" not in reply.names:
             nodes.append(Create(paths.incarnations(group)))
         if "given" not in reply.names:

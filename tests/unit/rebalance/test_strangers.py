@@ -55,6 +55,31 @@ def test_records_of_what_was_given_that_are_lost_are_not_called_reliable(monkeyp
     assert {name: len(owned) for name, owned in world.owned().items()} == {"a-1": 2, "b-1": 2, "c-1": 2}
 
 
+def test_a_generation_that_is_deleted_goes_on_above_those_of_members_that_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Loading._complete`, count on from the id of the group's own transaction: sinks would ignore what follows."""
+    monkeypatch.setattr(World, "check", lambda _world: None)  # it would miss the generation
+    world = world_with(GroupSettings(), "a")
+    write(world, SetContent(paths.generation(GROUP), b"garbled"))
+    fail_over(world)
+    for _ in range(3):  # generations of which nothing else is left
+        agent = world.add_agent("b")
+        world.pass_time(1_000)
+        world.kill_agent(agent)
+        world.pass_time(10_000)
+    reached = world.generation()
+    world.kill_agent(world.agents["a"])
+    world.pass_time(60_000)
+    world.kill_coordinator(world.leader())
+    write(world, Delete(paths.generation(GROUP)))
+    world.add_coordinator()
+    world.add_agent("c")
+    world.pass_time(60_000)
+    assert len(world.owned()["c-1"]) == 4
+    assert world.generation() > reached
+
+
 def test_a_folder_of_records_that_is_made_anew_while_they_are_marked_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
