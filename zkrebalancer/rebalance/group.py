@@ -441,5 +441,7 @@ class Group:
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject, author)
+            if before.paused_by and not new.starts_paused:
+                self.load("outdated")  # the operation may have deleted what is known, such as marks of offsets
         else:
             self._leadership.gone.add(self.name)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import copies, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Children, Create, Delete, Multi, Operation, Refusal, Refused, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import topic_reset
@@ -33,6 +33,23 @@ def write_while_nobody_leads(world: World, *operations: Operation) -> None:
 
 def stored(world: World) -> list[str]:
     return [world.zk.nodes[path].content.decode() for path in (MARK, RECORD)]
+
+
+def test_offsets_that_are_stored_after_an_interrupted_deletion_are_marked() -> None:
+    """In `Group._settings_read`, do not read the group after a pause: offsets without a mark fit each later topic."""
+    world = world_with(GroupSettings(), "a")
+    world.leave(world.agents["a"])
+    world.agents["a"].alive = False
+    world.pass_time(1_000)
+    world.configure(settings.encode(GroupSettings(starts_paused=True, paused_by="deletion/1")))
+    world.pass_time(100)
+    world.zk.perform(Multi((Delete(MARK), Delete(RECORD))))
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(1_000)
+    world.add_agent("b")
+    world.pass_time(1_000)
+    assert len(world.owned()["b-1"]) == 4
+    assert [path in world.zk.nodes and b"id-1" in world.zk.nodes[path].content for path in (MARK, RECORD)] == [True] * 2
 
 
 @pytest.mark.parametrize("junk", [b"null", b"\xff", b"", b"id-9", b"id-9 czxid-99"])
