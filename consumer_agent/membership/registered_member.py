@@ -11,7 +11,7 @@ from enum import Enum, auto
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
 from consumer_agent.membership.effects import EffectQueue
-from consumer_agent.membership.emission import Emission
+from consumer_agent.membership.emission import NEVER_MS, Emission
 from consumer_agent.membership.events import (
     ApplicationSeen,
     CommitRequested,
@@ -167,7 +167,10 @@ class Member:
         This server may grant the session less time than the former one.
         """
         self.connected = True
-        self.lease_ms = self.lane.lease_ms = min(self._longest_lease_ms, lease_ms(session_timeout_ms))
+        former_ms, self.lease_ms = self.lease_ms, min(self._longest_lease_ms, lease_ms(session_timeout_ms))
+        self.lane.lease_ms = self.lease_ms
+        if self.lease_ms < former_ms and self._settings.pause_when_suspended:
+            self.emission.extend(NEVER_MS)  # the session may end before the rest of the former lease
         self._renew(now_ms)
         self._watch_channel()
         self.lane.handle_connected()

@@ -286,9 +286,12 @@ def test_a_lease_is_no_longer_than_a_leader_waits_for_one_that_it_does_not_know(
 def test_a_lease_is_as_short_as_the_server_demands_to_which_the_session_has_moved() -> None:
     """In `Member.handle_connected`, keep the lease: the session would end before it. A longer one is not registered."""
     driver = registered()
-    granted = {SESSION_TIMEOUT_MS // 2: LEASE_MS // 2, 9 * SESSION_TIMEOUT_MS: LEASE_MS}
-    for granted_ms, lease_ms in granted.items():
+    granted = {SESSION_TIMEOUT_MS // 2: [EmitUntil(NEVER_MS)], 9 * SESSION_TIMEOUT_MS: []}
+    for granted_ms, at_once in granted.items():
+        lease_ms = min(granted_ms * 2 // 3, LEASE_MS)
         driver.break_connection()
-        driver.step(Connected(SESSION, granted_ms))
+        driver.now_ms += RECONNECT_MS
+        assert of_type(driver.step(Tick()), EmitUntil) != []
+        assert of_type(driver.step(Connected(SESSION, granted_ms)), EmitUntil) == at_once
         assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + lease_ms)]
         driver.now_ms += 100
