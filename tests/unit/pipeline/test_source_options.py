@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from tests.style.sources import ROOT
 from tests.support import spark_connector
 from zkrebalancer.pipeline.source import ConsumerGroupSource, register
+from zkrebalancer.pipeline.source.checkpoint import ranges_of
+from zkrebalancer.pipeline.source.connector import _is_in_checkpoint
 from zkrebalancer.pipeline.source.options import _OF_THE_AGENT, _OWN, DRIVER_CORES, parse
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -73,6 +75,25 @@ def test_a_registered_source_knows_the_cores_of_the_executors() -> None:
     options = source.streamReader(None)._options
     assert (options.task_count, options.agent["capacity"]) == (DRIVER_CORES + 38,) * 2
     assert sent(source).name() == "consumer_group"
+
+
+class Remote:
+    """A session of Spark Connect, which refuses a Spark context by an AttributeError."""
+
+    def __init__(self) -> None:
+        self.registered: list[type[ConsumerGroupSource]] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)  # Spark's name
+
+
+def test_a_session_of_spark_connect_knows_the_format_but_reads_no_checkpoint() -> None:
+    """In `register`, ask every session for the cores of its executors."""
+    session = Remote()
+    register(cast("SparkSession", session))
+    options = sent(session.registered[0])(REQUIRED).streamReader(None)._options
+    assert options.task_count == DRIVER_CORES
+    assert not _is_in_checkpoint(cast("SparkSession", session), "checkpoint", 1)
+    with pytest.raises(ConfigurationError, match="a session of Spark Connect cannot read the checkpoint"):
+        ranges_of(cast("SparkSession", session), "checkpoint", 1)
 
 
 def test_a_topic_named_twice_is_read_once() -> None:

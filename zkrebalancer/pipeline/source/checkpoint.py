@@ -7,6 +7,8 @@ from pyspark.sql import SparkSession
 
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.offsets import CheckpointError, Range
+from zkrebalancer.pipeline.source.remote import is_remote
+from zkrebalancer.protocol.errors import ConfigurationError
 
 FIRST_OFFSET_LINE = 2  # of a file in the checkpoint's folder `offsets`, after its version and metadata
 
@@ -15,9 +17,12 @@ def ranges_of(spark: SparkSession, checkpoint: str, batch_id: int) -> list[Range
     """Return the ranges of a batch of the query with this `checkpointLocation`; starts no job.
 
     Raises:
+        ConfigurationError: the session is one of Spark Connect.
         CheckpointError: the batch is not there, or does not have the ranges of one source of this format.
 
     """
+    if is_remote(spark):
+        raise ConfigurationError("a session of Spark Connect cannot read the checkpoint: use one without Connect")
     file = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
     return ranges_in(_content(spark, file), file)
 

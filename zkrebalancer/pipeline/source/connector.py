@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zkrebalancer.pipeline.source.checkpoint import ranges_of
 from zkrebalancer.pipeline.source.columns import spark_schema
 from zkrebalancer.pipeline.source.offsets import Range
+from zkrebalancer.pipeline.source.remote import is_remote
 from zkrebalancer.protocol.cluster_nodes import is_same_topic
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -97,6 +98,8 @@ def _is_in_checkpoint(spark: SparkSession, checkpoint: str | None, number: int |
         return False
     if checkpoint is None or number is None:
         raise ConfigurationError("kafka_records: checkpoint and number belong together")
+    if is_remote(spark):  # the checkpoint cannot be read
+        return False
     run = spark.sparkContext.getLocalProperty(RUN)
     known, first = _runs.get(checkpoint, (None, number))
     if run is None or known != run:

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
 from zkrebalancer.pipeline.source.columns import RANGE_COLUMNS, spark_schema
 from zkrebalancer.pipeline.source.options import DRIVER_CORES, parse
+from zkrebalancer.pipeline.source.remote import is_remote
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 
 
@@ -46,7 +47,13 @@ class ConsumerGroupSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; by default, a batch has as many tasks as its executors have cores by now."""
+    """Make the format known to a session; by default, a batch has as many tasks as its executors have cores by now.
+
+    A session of Spark Connect does not say how many these are: there, those of the server's machine count.
+    """
+    if is_remote(spark):
+        spark.dataSource.register(ConsumerGroupSource)
+        return
 
     class OfCluster(ConsumerGroupSource):
         cores = executor_cores(spark)
