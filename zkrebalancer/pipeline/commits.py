@@ -45,20 +45,16 @@ class Commits:
         """Return the parts of the newest commit."""
         return self._parts(self._out / CURRENT)
 
-    def commit(self, parts: Parts) -> None:
-        """Make these parts the newest commit, all at once."""
+    def commit(self, parts: Parts, kept: Iterable[str] = ()) -> None:
+        """Make these parts the newest commit, all at once; `kept`: more folders that may be used again."""
         numbers = self._numbers()
         tree = self._out / COMMITS / str(max(numbers, default=0) + 1)
         for table, folders in parts.items():
-            (tree / table).mkdir(parents=True)
-            for part, folder in folders.items():
-                link = tree / table / part
-                link.parent.mkdir(exist_ok=True)
-                link.symlink_to(Path(*[".."] * (3 + part.count("/"))) / STORE / folder)
+            _link(tree / table, folders)
             if not os.path.lexists(self._out / table):
                 (self._out / table).symlink_to(Path(CURRENT) / table)
         _replace_link(self._out / CURRENT, Path(COMMITS) / tree.name)
-        self._tidy()
+        self._tidy(parts, kept)
 
     def _numbers(self) -> list[int]:
         folder = self._out / COMMITS
@@ -67,17 +63,18 @@ class Commits:
     def _parts(self, tree: Path) -> dict[str, dict[str, str]]:
         if not tree.exists():
             return {}
-        return {table.name: dict(_links(table)) for table in tree.iterdir()}
+        return {table.name: dict(_links(str(table))) for table in tree.iterdir()}
 
-    def _tidy(self) -> None:
-        """Remove old and incomplete commits, and folders that no commit uses."""
+    def _tidy(self, parts: Parts, more: Iterable[str]) -> None:
+        """Remove old and incomplete commits, and folders that no commit uses; `parts`: those of the newest one."""
         newest = int((self._out / CURRENT).readlink().name)
         kept = [number for number in self._numbers() if number <= newest][-KEPT:]
         for number in set(self._numbers()) - set(kept):
             shutil.rmtree(self._out / COMMITS / str(number))
-        used = set()
+        used = {"/".join(folder.split("/")[:2]) for folder in more}
         for number in kept:
-            for folders in self._parts(self._out / COMMITS / str(number)).values():
+            of_commit: Parts = parts if number == newest else self._parts(self._out / COMMITS / str(number))
+            for folders in of_commit.values():
                 used |= {"/".join(folder.split("/")[:2]) for folder in folders.values()}
         for table in (self._out / STORE).iterdir():
             for folder in table.iterdir():
@@ -96,18 +93,26 @@ def to_merge(spans: Iterable[tuple[int, int]], merged: int = MERGED) -> list[tup
     return next((same[:merged] for _level, same in sorted(by_level.items()) if len(same) >= merged), [])
 
 
-def _links(folder: Path, within: str = "") -> Iterator[tuple[str, str]]:
-    """Iterate over the parts below a folder of a commit, each with the folder to which it leads."""
-    for path in folder.iterdir():
-        if path.is_symlink():
-            yield f"{within}{path.name}", _target(path)
-        else:
-            yield from _links(path, f"{within}{path.name}/")
+def _link(table: Path, folders: Mapping[str, str]) -> None:
+    """Make a link for each part of a table; there may be thousands, and path objects would take twice as long."""
+    table.mkdir(parents=True)
+    above = {""}
+    for part, folder in folders.items():
+        parent = part.rpartition("/")[0]
+        if parent not in above:
+            os.makedirs(f"{table}/{parent}", exist_ok=True)  # noqa: PTH103
+            above.add(parent)
+        os.symlink(f"{'../' * (3 + part.count('/'))}{STORE}/{folder}", f"{table}/{part}")  # noqa: PTH211
 
 
-def _target(part: Path) -> str:
-    """Return the folder below STORE to which a link leads."""
-    return part.readlink().as_posix().partition(f"/{STORE}/")[2]
+def _links(folder: str, within: str = "") -> Iterator[tuple[str, str]]:
+    """Iterate over the parts below a folder of a commit, each with the folder below STORE to which it leads."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield f"{within}{entry.name}", os.readlink(entry.path).partition(f"/{STORE}/")[2]  # noqa: PTH115
+            else:
+                yield from _links(entry.path, f"{within}{entry.name}/")
 
 
 def _replace_link(link: Path, target: Path) -> None:

@@ -59,3 +59,14 @@ def test_what_no_commit_leads_to_is_removed(tmp_path: Path) -> None:
         store.commit({"a": {"x": add(store, "a", str(number))}})
         assert (reader / "a" / "x" / "part").exists()
     assert len(list((tmp_path / STORE / "a").iterdir())) == len(list((tmp_path / COMMITS).iterdir())) == KEPT
+
+
+def test_what_may_be_used_again_stays(tmp_path: Path) -> None:
+    """In `_tidy`, forget `more`."""
+    store = Commits(tmp_path)
+    kept = add(store, "a", "for later")
+    for number in range(4):
+        store.commit({"a": {"x/1": add(store, "a", str(number)), "x/2": add(store, "a", "")}}, [f"{kept}/part"])
+    assert (store.path(kept) / "part").read_text() == "for later"
+    assert store.parts().keys() == {"a"}
+    assert (tmp_path / "a" / "x" / "1" / "part").read_text() == "3"
