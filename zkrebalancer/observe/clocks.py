@@ -9,13 +9,16 @@ wall clocks give a guess without a bound. Why no line is fitted: `docs/decisions
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MAX_DRIFT = 1_000  # two clocks drift apart by at most 1 us in so many: each is slewed by at most 500 ppm
+BEFORE_ALL_US = -(1 << 63)
+GUESS_US = 1_000  # wall clocks differ by more; so a guess seldom changes with new events
 Moment = tuple[int, int]  # a time of the second clock, and a bound of (its time - the first clock's) then
+Pairs = dict[tuple[str, str], list[tuple[int, int]]]  # by the clocks of cause and effect: their times
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Placed:
 class Evidence:
     """What is known of the clocks: pairs of cause and effect, and differences to wall clocks."""
 
-    pairs: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)  # clocks of cause, effect: times
+    pairs: Pairs = field(default_factory=dict)
     wall_us: dict[str, int] = field(default_factory=dict)  # wall clock - monotonic clock
     events: Counter[str] = field(default_factory=Counter)  # by clock
 
@@ -59,29 +62,44 @@ class Evidence:
 
 
 class Envelope:
-    """The tightest bounds at any moment that follow from bounds at single ones."""
+    """The tightest bounds at any moment that follow from bounds at single ones; those that say nothing are left out."""
 
-    def __init__(self, bounds: Iterable[Moment], *, is_upper: bool) -> None:
+    def __init__(self, bounds: Iterable[Moment] = (), *, is_upper: bool) -> None:
         """`is_upper`: the bounds are upper ones, else lower ones."""
-        self._sign = 1 if is_upper else -1
-        least: dict[int, int] = {}
+        self.sign = 1 if is_upper else -1
+        self.times: list[int] = []
+        self.values: list[int] = []  # the bounds, times `sign`: the least is the tightest
         for at_us, bound_us in bounds:
-            value = self._sign * bound_us
-            least[at_us] = min(least.get(at_us, value), value)
-        self.times = sorted(least)
-        self._values = [least[at_us] for at_us in self.times]
-        for order in (range(1, len(self.times)), range(len(self.times) - 2, -1, -1)):
-            for index in order:
-                beside = index - 1 if order.step > 0 else index + 1
-                reached = self._values[beside] + _drift(self.times[index] - self.times[beside])
-                self._values[index] = min(self._values[index], reached)
+            self.add(at_us, bound_us)
+
+    def add(self, at_us: int, bound_us: int) -> int | None:
+        """Add a bound; return from which moment on others may be tighter now, None: they stay what they are."""
+        value, known = self.sign * bound_us, self._at(at_us)
+        if known is not None and known <= value:
+            return None
+        begin = end = bisect_left(self.times, at_us)
+        while begin and value + _drift(at_us - self.times[begin - 1]) <= self.values[begin - 1]:
+            begin -= 1
+        while end < len(self.times) and value + _drift(self.times[end] - at_us) <= self.values[end]:
+            end += 1
+        since_us = BEFORE_ALL_US
+        if begin:
+            left_us, left = self.times[begin - 1], self.values[begin - 1]
+            span = range(left_us, at_us + 1)
+            gains = bisect_left(span, 1, key=lambda us: left + _drift(us - left_us) - value - _drift(at_us - us))
+            since_us = span[gains]
+        self.times[begin:end], self.values[begin:end] = [at_us], [value]
+        return since_us
 
     def at(self, time_us: int) -> int | None:
         """Return the bound at a moment, None if there is none at all."""
+        found = self._at(time_us)
+        return None if found is None else self.sign * found
+
+    def _at(self, time_us: int) -> int | None:
         index = bisect_right(self.times, time_us)
         around = [each for each in (index - 1, index) if 0 <= each < len(self.times)]
-        found = [self._values[each] + _drift(time_us - self.times[each]) for each in around]
-        return self._sign * min(found) if found else None
+        return min((self.values[each] + _drift(time_us - self.times[each]) for each in around), default=None)
 
 
 def _drift(span_us: int) -> int:
@@ -152,29 +170,64 @@ class Alignment:
         return time_us
 
 
-def align(evidence: Evidence) -> Alignment:
-    """Relate all clocks to the one with the most events, each over the clocks about which most is known."""
-    reference = min(evidence.events, key=lambda clock: (-evidence.events[clock], clock))
+class Bounds:
+    """What the causes and effects so far say of each two clocks."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._above: dict[tuple[str, str], Envelope] = {}  # by parent and clock
+        self._below: dict[tuple[str, str], Envelope] = {}
+
+    def add(self, pairs: Mapping[tuple[str, str], Iterable[tuple[int, int]]]) -> dict[tuple[str, str], int]:
+        """Add causes and effects; return by parent and clock from which time of the clock on bounds are tighter now.
+
+        A cause there and its effect here bound the offset from above, and the reverse from below.
+        """
+        since: dict[tuple[str, str], int] = {}
+        for (one, other), times in pairs.items():
+            above = self._above.setdefault((one, other), Envelope(is_upper=True))
+            below = self._below.setdefault((other, one), Envelope(is_upper=False))
+            for cause, effect in times:
+                since_us = (above.add(effect, effect - cause), below.add(cause, cause - effect))
+                for clocks, at_us in zip(((one, other), (other, one)), since_us, strict=True):
+                    if at_us is not None:
+                        since[clocks] = min(at_us, since.get(clocks, at_us))
+        return since
+
+    def relation(self, parent: str, clock: str, guess_us: int) -> Relation:
+        """Relate a clock to another."""
+        above = self._above.get((parent, clock)) or Envelope(is_upper=True)
+        below = self._below.get((parent, clock)) or Envelope(is_upper=False)
+        return Relation(parent, above, below, guess_us)
+
+
+def align(evidence: Evidence, bounds: Bounds | None = None) -> Alignment:
+    """Relate all clocks to the one with the most events, each over the clocks about which most is known.
+
+    Clocks whose numbers of events have equally many binary digits count as equal: so a run that goes on seldom changes
+    the one to which all others are related. `bounds`: those of all causes and effects, if `evidence` has not all.
+    """
+    if bounds is None:
+        bounds = Bounds()
+        bounds.add(evidence.pairs)
+    reference = min(evidence.events, key=lambda clock: (-evidence.events[clock].bit_length(), clock))
     relations: dict[str, Relation] = {}
     contradictions = []
-    near, far = [reference], sorted(set(evidence.events) - {reference})
-    candidates = {(clock, reference): _relation(evidence, reference, clock) for clock in far}
+    far = sorted(set(evidence.events) - {reference})
+    candidates = {(clock, reference): _candidate(evidence, bounds, reference, clock) for clock in far}
     while far:
-        (clock, parent), relation = min(candidates.items(), key=lambda item: (item[1].looseness, item[0]))
+        (clock, parent), (_looseness, relation) = min(candidates.items(), key=lambda item: (item[1][0], item[0]))
         if relation.is_contradictory:
             contradictions.append(f"the clocks of {clock} and {parent} contradict each other: one has jumped")
-            relation = Relation(parent, Envelope((), is_upper=True), Envelope((), is_upper=False), relation.guess_us)
+            relation = Relation(parent, Envelope(is_upper=True), Envelope(is_upper=False), relation.guess_us)
         relations[clock] = relation
-        near.append(clock)
         far.remove(clock)
         candidates = {pair: each for pair, each in candidates.items() if pair[0] != clock}
-        candidates |= {(other, clock): _relation(evidence, clock, other) for other in far}
+        candidates |= {(other, clock): _candidate(evidence, bounds, clock, other) for other in far}
     return Alignment(reference, relations, contradictions)
 
 
-def _relation(evidence: Evidence, parent: str, clock: str) -> Relation:
-    """Relate a clock to another; a cause there and its effect here bound the offset from above, and the reverse."""
-    above = [(effect, effect - cause) for cause, effect in evidence.pairs.get((parent, clock), ())]
-    below = [(cause, cause - effect) for cause, effect in evidence.pairs.get((clock, parent), ())]
-    guess_us = evidence.wall_us.get(parent, 0) - evidence.wall_us.get(clock, 0)
-    return Relation(parent, Envelope(above, is_upper=True), Envelope(below, is_upper=False), guess_us)
+def _candidate(evidence: Evidence, bounds: Bounds, parent: str, clock: str) -> tuple[tuple[int, int], Relation]:
+    guess_us = (evidence.wall_us.get(parent, 0) - evidence.wall_us.get(clock, 0)) // GUESS_US * GUESS_US
+    relation = bounds.relation(parent, clock, guess_us)
+    return relation.looseness, relation

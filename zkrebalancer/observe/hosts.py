@@ -1,8 +1,8 @@
 """Finds out which clock each event was written by, and what ties the clocks of several hosts together.
 
-`Witness.add` gets every event of a run once, in any order. A clock is a boot of a host: `boot` of an event names it.
-Events without that key (of earlier versions) count to the one boot of their host; of a host without any, the distance
-to the wall clock tells boots apart.
+`Witness.add` gets every event of a run once, in any order, on which nothing depends. A clock is a boot of a host:
+`boot` of an event names it. Events without that key (of earlier versions) count to the one boot of their host; of a
+host without any, the distance to the wall clock tells boots apart.
 
 Causes and effects: the request of a command, and what its member does then; a member's stop, and its acknowledgement as
 the coordinator sees it; a record handed to a producer, and its delivery; a boot's last event, and the next one's first.
@@ -10,6 +10,8 @@ the coordinator sees it; a record handed to a producer, and its delivery; a boot
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,11 +19,15 @@ from zkrebalancer.observe.clocks import Evidence
 from zkrebalancer.observe.reading import Event
 
 REBOOTED_US = 600_000_000  # a wall clock that is this far from where it was belongs to another boot
-SAMPLED = 16  # of every so many offsets, one is followed from its producer to its consumers
-MAX_SAMPLES = 200_000
+SAMPLED = 16  # of every so many offsets, at most one is followed from its producer to its consumers
+MAX_SAMPLES = 200_000  # with more, fewer offsets are followed
+MAX_STRIDE = 1 << 62
 _FETCHERS = {"fetcher_started": "start-fetcher", "fetcher_stopped": "stop-fetcher"}
 
 At = tuple[str, int]  # a clock and its time
+_Plan = tuple[object, ...]  # group, generation and cause
+_Sample = tuple[str, int, int]  # topic, partition and offset
+_Spans = dict[str, dict[str, tuple[int, int]]]  # by host and clock: the first and the last time
 
 
 class ClockNames:
@@ -55,6 +61,11 @@ class ClockNames:
         return f"{host}#{nearest + 1}" if len(walls) > 1 else host
 
     @property
+    def depend_on_walls(self) -> bool:
+        """Whether boots of a host are told apart by the wall clock only, so that later events may name others anew."""
+        return any(len(walls) > 1 and len(self._boots.get(host, ())) != 1 for host, walls in self._walls.items())
+
+    @property
     def count(self) -> int:
         """How many clocks there are."""
         boots = set[str]().union(*self._boots.values())
@@ -80,44 +91,75 @@ class _Command:
 
 
 class Witness:
-    """Collects what ties clocks together."""
+    """Collects what ties clocks together; it may be asked, and go on."""
 
     def __init__(self, names: ClockNames) -> None:
         """`names` knows all events of the run."""
-        self._names = names
-        self._evidence = Evidence()
+        self.names = names
+        self.has_erred = False  # a cause and its effect were told that are none: only a new witness knows the others
+        self._found = Evidence()
         self._commands: dict[str, _Command] = {}
-        self._plans: dict[tuple[object, ...], list[At]] = {}
-        self._planned: dict[tuple[object, ...], list[At]] = {}  # what members did under a plan, without a command's id
-        self._produced: dict[tuple[str, int, int], At | None] = {}  # by topic, partition, offset; None: made anew
-        self._delivered: dict[tuple[str, int, int], dict[str, int]] = {}  # the earliest, by clock
-        self._spans: dict[str, dict[str, tuple[int, int]]] = {}  # by host and clock: the first and the last time
+        self._plans: dict[_Plan, list[At]] = {}
+        self._planned: dict[_Plan, list[At]] = {}  # what members did under a plan, without a command's id
+        self._produced: dict[_Sample, At | None] = {}  # None: made anew
+        self._delivered: dict[_Sample, dict[str, int]] = {}  # the earliest, by clock
+        self._spans: _Spans = {}
+        self._stride = SAMPLED
+        self._news: tuple[set[str], set[_Plan], set[_Sample]] = (set(), set(), set())  # of whom there is more to tell
+        self._told: tuple[set[_Plan], set[_Sample]] = (set(), set())
+        self._boots: set[tuple[str, str]] = set()  # pairs that were told
+
+    @property
+    def remembered(self) -> int:
+        """How much is remembered of events."""
+        return len(self._commands) + len(self._planned) + len(self._produced) + len(self._delivered)
 
     def add(self, event: Event, count: int = 1) -> None:
         """Look at an event; `count`: of how many of its clock it is one."""
-        clock, kind, mono_us = self._names.of(event), event["kind"], event["mono_us"]
-        ts_us = event.get("ts_us")
-        self._evidence.note(clock, mono_us, ts_us if type(ts_us) is int else None, count)
-        spans = self._spans.setdefault(_text(event, "host"), {})
-        first, last = spans.get(clock, (mono_us, mono_us))
-        spans[clock] = min(first, mono_us), max(last, mono_us)
-        at = (clock, mono_us)
+        clock = self._note(event, count, self._found, self._spans)
+        kind, at = event["kind"], (clock, event["mono_us"])
         if kind == "rebalance_planned":
             self._plans.setdefault(_plan(event), []).append(at)
+            self._news[1].add(_plan(event))
         elif kind in {"command_sent", "command_acked", *_FETCHERS}:
             self._add_command(event, at)
-        elif kind == "produced":
-            self._add_produced(event, clock)
-        elif kind == "delivered":
-            self._add_delivered(event, at)
+        elif kind in {"produced", "delivered"} and (key := _sample(event, self._stride)) is not None:
+            if kind == "delivered":
+                came = self._delivered.setdefault(key, {})
+                came[clock] = min(came.get(clock, at[1]), at[1])
+            elif type(event.get("sent_us")) is int:
+                self._produced[key] = None if key in self._produced else (clock, event["sent_us"])
+            self._news[2].add(key)
+            while max(len(self._produced), len(self._delivered)) > MAX_SAMPLES and self._stride < MAX_STRIDE:
+                self._follow_fewer()
+
+    def _note(self, event: Event, count: int, found: Evidence, spans: _Spans) -> str:
+        clock, mono_us, ts_us = self.names.of(event), event["mono_us"], event.get("ts_us")
+        found.note(clock, mono_us, ts_us if type(ts_us) is int else None, count)
+        of_host = spans.setdefault(_text(event, "host"), {})
+        first, last = of_host.get(clock, (mono_us, mono_us))
+        of_host[clock] = min(first, mono_us), max(last, mono_us)
+        return clock
+
+    def _follow_fewer(self) -> None:
+        """Follow every other of the offsets that are followed; which of them, depends on no order of events."""
+        self._stride *= 2
+        dropped = {key for key in (*self._produced, *self._delivered) if key[2] % self._stride}
+        for key in dropped:
+            self._produced.pop(key, None)
+            self._delivered.pop(key, None)
+        self._news[2].difference_update(dropped)
+        self.has_erred = self.has_erred or not dropped.isdisjoint(self._told[1])
 
     def _add_command(self, event: Event, at: At) -> None:
         kind, command_id = event["kind"], _text(event, "command_id")
         if kind in _FETCHERS and event.get("cause_id") is not None:
             self._planned.setdefault(_plan(event), []).append(at)
+            self._news[1].add(_plan(event))
         if not command_id:
             return
         command = self._commands.setdefault(command_id, _Command())
+        self._news[0].add(command_id)
         if kind in _FETCHERS:
             command.done.append((kind, at))
         elif kind == "command_acked":
@@ -125,47 +167,64 @@ class Witness:
         elif type(event.get("asked_us")) is int:  # it is written after the transaction, which may be too late
             command.asked.append((at[0], event["asked_us"]))
 
-    def _add_produced(self, event: Event, clock: str) -> None:
-        key = _sample(event)
-        if key is not None and type(event.get("sent_us")) is int and len(self._produced) < MAX_SAMPLES:
-            self._produced[key] = None if key in self._produced else (clock, event["sent_us"])
+    def evidence(self, ends: Iterable[tuple[Event, int]] = ()) -> Evidence:
+        """Return what was found; of causes and effects, only what was not returned before.
 
-    def _add_delivered(self, event: Event, at: At) -> None:
-        key = _sample(event)
-        if key is not None and (key in self._delivered or len(self._delivered) < MAX_SAMPLES):
-            came = self._delivered.setdefault(key, {})
-            came[at[0]] = min(came.get(at[0], at[1]), at[1])
+        `ends`: events that count this time only, each with the number of those of its clock.
+        """
+        found = Evidence(wall_us=dict(self._found.wall_us), events=Counter(self._found.events))
+        spans = {host: dict(clocks) for host, clocks in self._spans.items()}
+        for event, count in ends:
+            self._note(event, count, found, spans)
+        for command_id in self._news[0]:
+            self._commands[command_id].tell(found)
+        for plan in self._news[1]:
+            self._tell_plan(plan, found)
+        for key in self._news[2]:
+            self._tell_sample(key, found)
+        for of_whom in self._news:
+            of_whom.clear()
+        self._tell_boots(spans, found)
+        return found
 
-    def evidence(self) -> Evidence:
-        """Return everything that was found; call it once, after the last event."""
-        for command in self._commands.values():
-            command.tell(self._evidence)
-        for plan, effects in self._planned.items():
-            if len(causes := self._plans.get(plan, [])) == 1:
-                for effect in effects:
-                    self._evidence.add(causes[0], effect)
-        for key, sent in self._produced.items():
-            for came in self._delivered.get(key, {}).items():
-                if sent is not None:
-                    self._evidence.add(sent, came)
-        self._add_boots()
-        return self._evidence
+    def _tell_plan(self, plan: _Plan, found: Evidence) -> None:
+        causes, effects = self._plans.get(plan, ()), self._planned.get(plan, ())
+        if len(causes) == 1 and effects:
+            self._told[0].add(plan)
+            for effect in effects:
+                found.add(causes[0], effect)
+        elif plan in self._told[0]:
+            self.has_erred = True
 
-    def _add_boots(self) -> None:
-        walls = self._evidence.wall_us
-        for spans in self._spans.values():
-            began_us = {clock: first + walls[clock] for clock, (first, _last) in spans.items() if clock in walls}
+    def _tell_sample(self, key: _Sample, found: Evidence) -> None:
+        sent = self._produced.get(key)
+        if sent is None:
+            self.has_erred = self.has_erred or key in self._told[1]
+            return
+        for came in self._delivered.get(key, {}).items():
+            self._told[1].add(key)
+            found.add(sent, came)
+
+    def _tell_boots(self, spans: _Spans, found: Evidence) -> None:
+        walls, boots = found.wall_us, set()
+        for of_host in spans.values():
+            began_us = {clock: first + walls[clock] for clock, (first, _last) in of_host.items() if clock in walls}
             for before, after in pairwise(sorted(began_us, key=lambda clock: (began_us[clock], clock))):
-                self._evidence.add((before, spans[before][1]), (after, spans[after][0]))
+                boots.add((before, after))
+                found.add((before, of_host[before][1]), (after, of_host[after][0]))
+        self.has_erred = self.has_erred or not self._boots <= boots
+        self._boots = boots
 
 
-def _sample(event: Event) -> tuple[str, int, int] | None:
-    """Return the first offset of a range that is followed."""
-    offset = -(-event["first_offset"] // SAMPLED) * SAMPLED
-    return (event["topic"], event["partition"], offset) if offset <= event["last_offset"] else None
+def _sample(event: Event, stride: int) -> _Sample | None:
+    """Return the roundest offset of a range, if it is followed: a multiple of the highest power of two."""
+    first, last = event["first_offset"], event["last_offset"]
+    digits = ((first - 1) ^ last).bit_length() - 1 if first else last.bit_length()
+    offset = last >> digits << digits
+    return None if offset % stride else (event["topic"], event["partition"], offset)
 
 
-def _plan(event: Event) -> tuple[object, ...]:
+def _plan(event: Event) -> _Plan:
     return _text(event, "group"), event.get("generation"), _text(event, "cause_id")
 
 

@@ -18,9 +18,9 @@ from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
 from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
 
 ALIGNED = "aligned"
-_TIES = ("rebalance_planned", "command_sent", "command_acked", "fetcher_started", "fetcher_stopped")
-_RECORDS = ("produced", "delivered")
-_KEYS = (
+TIES = ("rebalance_planned", "command_sent", "command_acked", "fetcher_started", "fetcher_stopped")
+RECORDS = ("produced", "delivered")
+TIE_KEYS = (
     *("host", "boot", "ts_us", "mono_us", "kind", "group", "generation", "cause_id", "command_id", "asked_us"),
     *("topic", "partition", "first_offset", "last_offset", "sent_us"),
 )
@@ -48,7 +48,7 @@ def _align(events: DataFrame, run: str, names: ClockNames) -> Alignment:
     """Align the clocks of one run by the events that tie them, and by the first and the last of each clock."""
     own = events.where((F.col("run") == run) & F.col("mono_us").isNotNull())
     is_sampled = F.expr(f"first_offset div {SAMPLED} < last_offset div {SAMPLED} or first_offset % {SAMPLED} = 0")
-    ties = F.col("kind").isin(*_TIES) | (F.col("kind").isin(*_RECORDS) & is_sampled)
+    ties = F.col("kind").isin(*TIES) | (F.col("kind").isin(*RECORDS) & is_sampled)
     ends = own.groupBy(*_boot()).agg(
         F.min_by(F.struct("ts_us", "mono_us"), "mono_us").alias("first"),
         F.max_by(F.struct("ts_us", "mono_us"), "mono_us").alias("last"),
@@ -59,7 +59,7 @@ def _align(events: DataFrame, run: str, names: ClockNames) -> Alignment:
         for at in (row["first"], row["last"]):
             event = {"host": row["host"], "boot": row["boot"], **at.asDict(), "kind": "end"}
             witness.add(event, row["count"])
-    for row in own.where(ties).select(*_KEYS).toLocalIterator():
+    for row in own.where(ties).select(*TIE_KEYS).toLocalIterator():
         witness.add(row.asDict(), 0)
     return align(witness.evidence())
 

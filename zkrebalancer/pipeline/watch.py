@@ -1,7 +1,7 @@
 """The streaming pipeline: keeps the tables up to date while events are still written to a folder or a Kafka topic.
 
 Each micro-batch is stored as Parquet, and the tables of the runs it touched are continued (`continued/`), or rebuilt by
-the batch pipeline's functions if a run has several clocks. Both are one commit (`commits.py`), so readers never see
+the batch pipeline's functions if that is impossible. Both are one commit (`commits.py`), so readers never see
 half of a refresh. The checkpoint records what was read, so a killed watcher, when it is restarted, repeats at most its
 last micro-batch, which replaces its own part of the events: nothing is lost or duplicated. Micro-batches are merged
 MERGED at a time, and so are the merged ones: an event is rewritten as often as the number of micro-batches has digits
@@ -122,7 +122,7 @@ def update(
 
     `keeper` knows the runs of earlier micro-batches. Runs that it cannot continue, Spark looks at as a whole.
     """
-    commits = Commits(out)
+    commits, keeper = Commits(out), keeper or Keeper()
     parts = commits.parts()
     added = commits.new_folder(batch.EVENTS, _PREFIX)
     progress.step(spark.sparkContext, f"table {batch.EVENTS}")
@@ -131,14 +131,14 @@ def update(
     folders = {**before, _part(number, number): added}
     progress.step(spark.sparkContext, "tables")
     paths = [Path(path) for path in commits.paths(folders)]
-    lines, runs, whole = (keeper or Keeper()).refresh(commits, parts, (paths, commits.path(added)), number)
+    lines, runs, whole = keeper.refresh(commits, parts, (paths, commits.path(added)), number)
     if runs:
         parts[batch.EVENTS] = folders
         if whole:
             stored = ingest.read_events(spark, *commits.paths(folders), base=str(commits.path(batch.EVENTS)))
             kinds = ingest.stored_kinds(*paths)
             batch.tables(stored.where(F.col("run").isin(whole)), kinds, _Tables(spark, commits, parts, whole))
-        commits.commit(parts)
+        commits.commit(parts, keeper.marked_folders())
     return lines, runs
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.observe.clocks import Evidence, align
+from zkrebalancer.observe.clocks import MAX_DRIFT, Envelope, Evidence, Moment, align
 
 DRIFTS = st.integers(-450, 450)  # ppm of each clock
 OFFSETS = st.integers(-(10**13), 10**13)
@@ -111,3 +111,31 @@ def test_a_moment_passes_over_many_clocks_in_one_walk() -> None:
     assert placed.latest_us is not None
     assert placed.earliest_us <= 1_000 <= placed.latest_us
     assert placed.latest_us - placed.earliest_us == pytest.approx(29 * 2, abs=29 * 8)
+
+
+MOMENTS = st.lists(st.tuples(st.integers(0, 60_000), st.integers(-40, 40)), min_size=1, max_size=12)
+
+
+@given(MOMENTS, st.booleans(), st.randoms(use_true_random=False))
+def test_bounds_may_be_added_in_any_order(moments: list[Moment], is_upper: bool, chance: random.Random) -> None:
+    """In `Envelope.add`, drop no bound that a later one makes useless; or return the moment of the bound itself."""
+    envelope, shuffled = Envelope(is_upper=is_upper), chance.sample(moments, len(moments))
+    for number, moment in enumerate(shuffled):
+        before = {at_us: envelope.at(at_us) for at_us in range(-500, 61_000, 97)}
+        since_us = envelope.add(*moment)
+        known = shuffled[: number + 1]
+        for at_us, bound_us in before.items():
+            reached = [us + (1 if is_upper else -1) * -(-abs(at_us - at) // MAX_DRIFT) for at, us in known]
+            assert envelope.at(at_us) == (min(reached) if is_upper else max(reached))
+            assert envelope.at(at_us) == bound_us or (since_us is not None and since_us <= at_us)
+    again = Envelope(moments, is_upper=is_upper)
+    assert (again.times, again.values) == (envelope.times, envelope.values)
+
+
+def test_the_reference_seldom_changes() -> None:
+    """In `align`, take the clock with the most events: with each event more, another one may have most."""
+    reference, changes = "", 0
+    for number in range(1, 3_000):
+        now = align(Evidence(events=Counter({"a": number, "b": number + number % 3 - 1, "c": number // 3}))).reference
+        changes, reference = changes + (now != reference), now
+    assert changes < 30

@@ -54,8 +54,6 @@ def pieces(seed: int) -> list[list[Line]]:
         file = f"run-{seed}/events/{number % PROCESSES}.jsonl"
         delay = 0 if seed % 2 else chance.choice((0, 0, 0, 1, 3))
         piece = min(PIECES - 1, number * PIECES // len(history.events) + delay)
-        if seed in SEVERAL_CLOCKS:
-            piece = 0 if piece < PIECES - 1 else piece  # two pieces: Spark takes seconds for each
         reached[file] = max(reached[file], piece)
         for text in [json.dumps(event)] + ["torn"] * (chance.randrange(TORN) == 0):
             rows[file] += 1
@@ -100,10 +98,7 @@ def test_pieces_make_the_tables_of_a_whole(
     assert 2 < late < len(SEEDS)  # otherwise the comparison would prove nothing
     settled = {part for part in _parts(out, "stretches") if "/" in part and not part.endswith("/rest")}
     assert any("-" in part for part in settled)  # some are merged
-    assert {part for part in _parts(out, RUNS) if "/" not in part} == {
-        tables.NO_RUN,
-        *(tables.part_of(f"run-{seed}") for seed in SEVERAL_CLOCKS),
-    }
+    assert {part for part in _parts(out, RUNS) if "/" not in part} == {tables.NO_RUN}  # all are continued
 
 
 def _parts(out: Path, table: str) -> set[str]:

@@ -23,7 +23,7 @@ SCHEMAS = {
     REJECTS: "run string, file string, line bigint, reason string, text string, is_torn boolean",
 }
 COLUMNS = ("file", "block", "row", "mono_us", "ts_us", "host", "boot")
-_CLOCK = ("host", "boot", "nearby")
+CLOCK = ("host", "boot", "nearby")
 Clock = tuple[str | None, str | None, int | None]  # host, boot and about the distance to the wall clock
 Block = tuple[str, int]  # file and block
 
@@ -61,10 +61,14 @@ class Places:
     @property
     def has_several_clocks(self) -> bool:
         """Whether the events are of several hosts, or of several boots of one."""
+        return self.names().count > 1
+
+    def names(self) -> ClockNames:
+        """Return the names of the clocks so far."""
         names = ClockNames()
-        for host, boot, nearby in sorted(self._walls, key=_nulls_first):
+        for host, boot, nearby in sorted(self._walls, key=nulls_first):
             names.note({"host": host, "boot": boot, "ts_us": self._walls[host, boot, nearby], "mono_us": 0})
-        return names.count > 1
+        return names
 
     def add(self, kind: str, lines: pa.Table) -> None:
         """Add lines of a kind, with COLUMNS, rejected ones also with `flaw` and `text`.
@@ -74,8 +78,7 @@ class Places:
 
         """
         wall_us = pc.subtract(lines["ts_us"], lines["mono_us"])
-        nearby = pc.cast(pc.floor(pc.divide(pc.cast(wall_us, pa.float64()), float(REBOOTED_US))), pa.int64())
-        counted = lines.select(COLUMNS).append_column("wall_us", wall_us).append_column("nearby", nearby)
+        counted = lines.select(COLUMNS).append_column("wall_us", wall_us).append_column("nearby", nearby_of(lines))
         keys = ["file", "block", "host", "boot", "nearby"]
         groups = counted.group_by(keys)
         sums = groups.aggregate(
@@ -112,7 +115,7 @@ class Places:
     def blocks(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows of `blocks`."""
         for (file, number), block in self._blocks.items():
-            clocks = [dict(zip(_CLOCK, each, strict=True)) for each in sorted(block.clocks, key=_nulls_first)]
+            clocks = [dict(zip(CLOCK, each, strict=True)) for each in sorted(block.clocks, key=nulls_first)]
             counts = (block.row, block.lines, block.events, sorted(block.kinds))
             yield self._run, file, number, *counts, *(block.times or (None, None)), clocks
 
@@ -147,5 +150,12 @@ class Places:
         return self._run, file, line, flaw, text, line == self._lines[file] and flaw == NOT_JSON
 
 
-def _nulls_first(values: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+def nearby_of(lines: pa.Table) -> pa.ChunkedArray[Any]:
+    """Return for each line what tells the boots of a host apart that it does not name, as `ingest.blocks` does."""
+    wall_us = pc.cast(pc.subtract(lines["ts_us"], lines["mono_us"]), pa.float64())
+    return pc.cast(pc.floor(pc.divide(wall_us, float(REBOOTED_US))), pa.int64())
+
+
+def nulls_first(values: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+    """Return a key by which Spark sorts."""
     return [(value is not None, value) for value in values]

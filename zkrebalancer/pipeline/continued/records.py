@@ -29,7 +29,7 @@ SCHEMAS = {
     "last struct<mono_us: bigint, block: bigint, row: bigint>, position bigint, events bigint"
 }
 BookKey = tuple[str, str, int, int]  # group, topic, partition and era
-Rows = dict[str, list[tuple[Any, ...]]]  # by table
+Rows = dict[str, list[Any]]  # by table: tuples, or tables with rows of it
 
 
 class NotContinuableError(Exception):

@@ -20,10 +20,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkrebalancer.observe.holdings import Held, Judged
+from zkrebalancer.observe.hosts import ClockNames
 from zkrebalancer.observe.ranges import RangeSet
 from zkrebalancer.pipeline.continued.places import BLOCKS, REJECTS, LineOrderError, Places
 from zkrebalancer.pipeline.continued.records import BookKey, Committed, Delivered, Records, Rows
-from zkrebalancer.pipeline.continued.stored import TIMED, TOLD, Events, Span, joined, ordered, rows, values
+from zkrebalancer.pipeline.continued.stored import (
+    TIMED,
+    TOLD,
+    Events,
+    Span,
+    StoredEvents,
+    joined,
+    ordered,
+    rows,
+    values,
+)
 from zkrebalancer.pipeline.facts.by_run import KINDS
 from zkrebalancer.pipeline.facts.deliveries import BUCKET_US
 from zkrebalancer.pipeline.facts.fates import DELIVERY
@@ -83,7 +94,7 @@ class _Checked:
         """Handle the events of the next part of the run; return the rows that are complete."""
         self._steps = ordered([*self._steps, *rows(events, ["step"])])
         for event in ordered([*rows(events, KINDS), *self._reduced(events, began_us)]):
-            self._facts.apply({**event, "early_us": 0, "late_us": 0})
+            self._facts.apply({"early_us": 0, "late_us": 0, **event})
         judged = self._facts.take_judged()
         names = ("topic", "partition", "mono_us", "first_offset", "last_offset")
         for topic, partition, at_us, first, last in values(events, "produced", *names):
@@ -164,6 +175,10 @@ def _commits(events: Events) -> list[Committed]:
     ]
 
 
+def _loaded(dumped: bytes) -> _Checked:
+    return cast("_Checked", pickle.loads(dumped))  # noqa: S301
+
+
 class ContinuedRun:
     """The tables of a run, as settled and other rows."""
 
@@ -172,6 +187,7 @@ class ContinuedRun:
         self.patience_us = patience_us
         self.settled_us: int | None = None  # all before is settled
         self.latest_us: int | None = None
+        self.refreshes = 0  # in which it was continued
         self._run = run
         self._checked = _Checked(run)
         self._places = Places(run)
@@ -184,6 +200,15 @@ class ContinuedRun:
         """Whether its times cannot be compared as they are."""
         return self._places.has_several_clocks
 
+    def names(self) -> ClockNames:
+        """Return the names of its clocks so far."""
+        return self._places.names()
+
+    @property
+    def remembered(self) -> int:
+        """How much is remembered of events that are settled, beyond what the tables need."""
+        return 0
+
     @property
     def waiting(self) -> int:
         """How many events are not settled."""
@@ -192,6 +217,26 @@ class ContinuedRun:
     def times(self) -> npt.NDArray[np.int64]:
         """Return the times of events that are not settled."""
         return np.concatenate([np.zeros(0, np.int64), *(each["mono_us"].to_numpy() for each in self._pending.values())])
+
+    def reading(self, stored: StoredEvents) -> StoredEvents:
+        """Return what reads the stored events of the run."""
+        return stored
+
+    def see_all(self, stored: StoredEvents) -> None:
+        """Look at all stored lines before any is taken."""
+        for kind, lines in stored.portions(self._run):
+            self.see(kind, lines)
+
+    def take_new(self, events: Events, stored: StoredEvents) -> None:  # noqa: ARG002  # subclasses need it
+        """Add the events of `stored`, which are new; they wait.
+
+        Raises:
+            LateEventError: an event is older than what is settled.
+
+        """
+        for kind, lines in events.items():
+            self.see(kind, lines)
+        self.take(events)
 
     def see(self, kind: str, lines: pa.Table) -> None:
         """Look at lines of a kind; all are seen before what they say is taken.
@@ -224,6 +269,10 @@ class ContinuedRun:
             else:
                 self._dropped.append(row["dropped_count"])
 
+    def take_told(self, stored: StoredEvents) -> None:
+        """Add what counts whenever it was."""
+        self.take(stored.of(self._run, Span(None, None), TOLD))
+
     def limit_us(self) -> int | None:
         """Return up to when to settle, a limit of time buckets; None: nothing yet."""
         if self.latest_us is None:
@@ -243,11 +292,11 @@ class ContinuedRun:
 
     def rest(self, look_back: LookBack) -> Rows:
         """Return the rows that may change."""
-        copy = cast("_Checked", pickle.loads(pickle.dumps(self._checked, pickle.HIGHEST_PROTOCOL)))  # noqa: S301
+        copy = _loaded(self._dumped())
         found = copy.advance(self._pending, self._began_us, look_back)
         for name, of_table in copy.finish().items():
             found[name] += of_table
-        found[BLOCKS] += self._places.blocks()
+        found[BLOCKS] += self._block_rows()
         found[REJECTS] += self._places.last_rejects()
         found[RUNS].append(self._row(found, copy.overlaps))
         return found
@@ -256,9 +305,19 @@ class ContinuedRun:
         """Return how often a topic had been deleted before a time that is settled."""
         return self._checked.era(topic, at_us)
 
+    def _dumped(self) -> bytes:
+        return pickle.dumps(self._checked, pickle.HIGHEST_PROTOCOL)
+
+    def _restore(self, dumped: bytes, settled_us: int) -> None:
+        """Be where the run was when this was dumped; nothing waits."""
+        self._checked, self.settled_us, self._pending = _loaded(dumped), settled_us, {}
+
     @property
     def _began_us(self) -> int:
         return self._places.began_us or 0
+
+    def _block_rows(self) -> Iterator[tuple[Any, ...]]:
+        return self._places.blocks()
 
     def _row(self, found: Rows, overlaps: dict[Key, bool]) -> tuple[Any, ...]:
         row = RunRow(self._run)

@@ -15,7 +15,7 @@ from pyarrow import dataset
 
 from zkrebalancer.pipeline.continued import places
 from zkrebalancer.pipeline.facts.by_run import KINDS
-from zkrebalancer.pipeline.schema import BULK, COMMON, ORDER, REJECTED
+from zkrebalancer.pipeline.schema import BULK, COMMON, ORDER, REJECTED, REST, STORED
 
 TOLD = ("scenario", "events_dropped")  # kinds that count whenever they were
 TIMED = (*BULK, *KINDS)
@@ -29,6 +29,10 @@ _OF_OTHERS = (
 )
 Events = dict[str, pa.Table]  # by kind
 Expression = pc.Expression
+ALL: dict[str, Expression] = {  # columns, as `ingest.read_events` gives them
+    **{name: pc.field(name) for name in STORED.names if name not in {"rest", "kind"}},
+    **{name: pc.field("rest", name) for name in REST.names},
+}
 
 
 class Span(NamedTuple):
@@ -60,12 +64,12 @@ class StoredEvents:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         """Nothing is read yet."""
-        self._folders = folders
+        self.folders = folders
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of these events."""
-        found = {path.name.partition("=")[2] for folder in self._folders for path in folder.glob("kind=*")}
+        found = {path.name.partition("=")[2] for folder in self.folders for path in folder.glob("kind=*")}
         return sorted(found)
 
     def by_run(self) -> dict[str, Events]:
@@ -85,19 +89,34 @@ class StoredEvents:
         found = {kind: self._read(kind, wanted) for kind in self.kinds if kind in kinds}
         return {kind: table for kind, table in found.items() if table.num_rows}
 
-    def times(self, run: str) -> npt.NDArray[np.int64]:
+    def times(self, run: str, since_us: int | None = None) -> npt.NDArray[np.int64]:
         """Return the times of a run's events."""
-        of_run = pc.field("run") == run
+        limit, of_run = Span(since_us, None).expression(), pc.field("run") == run
+        of_run = of_run if limit is None else of_run & limit
         found = [self._files(kind).to_table(["mono_us"], of_run)["mono_us"] for kind in self.kinds if kind in TIMED]
         return np.concatenate([np.zeros(0, np.int64), *(each.to_numpy() for each in found)])
 
-    def portions(self, run: str) -> Iterator[tuple[str, pa.Table]]:
-        """Iterate over all lines of a run, portion by portion, each of a kind, with the columns of `Places.add`."""
+    def portions(self, run: str, *also: str, where: Expression | None = None) -> Iterator[tuple[str, pa.Table]]:
+        """Iterate over all lines of a run, portion by portion, each of a kind, with the columns of `Places.add`.
+
+        `also`: more columns.
+        """
+        of_run = pc.field("run") == run
+        wanted = of_run if where is None else of_run & where
         for kind in self.kinds:
-            columns = [*places.COLUMNS, *(["flaw", "text"] if kind == REJECTED else [])]
-            for lines in self._files(kind).to_batches(columns=columns, filter=pc.field("run") == run):
+            names = dict.fromkeys([*places.COLUMNS, *(["flaw", "text"] if kind == REJECTED else []), *also])
+            columns: Any = {name: ALL[name] for name in names}
+            for lines in self._files(kind).to_batches(columns=columns, filter=wanted):
                 if lines.num_rows:
                     yield kind, pa.Table.from_batches([lines])
+
+    def lines(self, run: str, kinds: Sequence[str] | None = None, where: Expression | None = None) -> Events:
+        """Return the lines of a run, with ALL columns."""
+        of_run = pc.field("run") == run
+        wanted = of_run if where is None else of_run & where
+        names = [kind for kind in self.kinds if kinds is None or kind in kinds]
+        found = {kind: self._files(kind).to_table(columns=ALL, filter=wanted) for kind in names}
+        return {kind: table for kind, table in found.items() if table.num_rows}
 
     def _read(self, kind: str, where: Expression | None) -> pa.Table:
         columns: dict[str, Expression] = {name: pc.field(name) for name in ("run", *_OF_BULK)}
@@ -109,7 +128,7 @@ class StoredEvents:
         return self._files(kind).to_table(columns=columns, filter=where)
 
     def _files(self, kind: str) -> dataset.Dataset:
-        paths = [path for folder in self._folders for path in sorted((folder / f"kind={kind}").glob("*.parquet"))]
+        paths = [path for folder in self.folders for path in sorted((folder / f"kind={kind}").glob("*.parquet"))]
         return dataset.dataset([str(path) for path in paths], format="parquet")
 
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
+from zkrebalancer.pipeline.align import ALIGNED
 from zkrebalancer.pipeline.commits import MERGED, Commits, to_merge
 from zkrebalancer.pipeline.continued import places, records, run
 from zkrebalancer.pipeline.continued.records import Rows
 from zkrebalancer.pipeline.continued.stored import StoredTable
 from zkrebalancer.pipeline.facts import fates, of_partition, of_run, runs
 from zkrebalancer.pipeline.facts.one_pass import table_of
+from zkrebalancer.pipeline.schema import BOUNDS, REST, STORED
 
 NO_RUN = "run_id=none"
 _REST = "rest"
@@ -40,7 +42,10 @@ Parts = dict[str, dict[str, str]]  # table -> part -> folder
 @cache
 def schemas() -> dict[str, pa.Schema]:
     """Return the schema of each table."""
-    return {name: to_arrow_schema(cast("StructType", StructType.fromDDL(ddl))) for name, ddl in _DDL.items()}
+    of_ddl = {name: cast("StructType", StructType.fromDDL(ddl)) for name, ddl in _DDL.items()}
+    columns = [field for field in STORED.fields if field.name != "rest"] + REST.fields
+    columns += [StructField(name, LongType()) for name in BOUNDS]
+    return {name: to_arrow_schema(each) for name, each in {**of_ddl, ALIGNED: StructType(columns)}.items()}
 
 
 class RunTables:
@@ -61,6 +66,21 @@ class RunTables:
         """Remove all rows."""
         for parts in self._parts.values():
             remove(parts, self._part)
+
+    def marked(self) -> Parts:
+        """Return where the settled rows are, but of `rejects`, which do not depend on times."""
+        rest = f"{self._part}/{_REST}"
+        found = {name: parts for name, parts in self._parts.items() if name != places.REJECTS}
+        return {
+            name: {part: folder for part, folder in parts.items() if _is_of(part, self._part, rest)}
+            for name, parts in found.items()
+        }
+
+    def go_back(self, marked: Parts) -> None:
+        """Have the settled rows that were there when they were marked, and no others."""
+        for name in self._parts.keys() - {places.REJECTS}:
+            remove(self._parts[name], self._part)
+            self._parts[name] |= marked.get(name, {})
 
     def settled(self, name: str) -> StoredTable:
         """Return the settled rows of a table."""
@@ -84,6 +104,8 @@ class RunTables:
     def end(self, rows: Rows) -> None:
         """Replace the other rows, and merge pieces."""
         for name in schemas():
+            if name == ALIGNED and not rows.get(name) and name not in self._parts:
+                continue  # it is absent unless a run has several clocks
             parts = self._parts.setdefault(name, {})
             if NO_RUN not in parts:  # a file without rows gives the table its columns
                 parts[NO_RUN] = f"{self._commits.new_folder(name)}/{NO_RUN}"
@@ -110,9 +132,13 @@ class RunTables:
     def _new_folder(self, name: str) -> str:
         return f"{self._commits.new_folder(name)}/{self._part}"
 
-    def _write(self, folder: str, name: str, rows: list[tuple[object, ...]]) -> None:
+    def _write(self, folder: str, name: str, rows: list[Any]) -> None:
         schema = schemas()[name]
-        pq.write_table(table_of(schema, rows) if rows else schema.empty_table(), self._file(folder))
+        if rows and name == ALIGNED:  # tables, each of a kind
+            table = pa.concat_tables(rows).select(schema.names).cast(schema)
+        else:
+            table = table_of(schema, rows) if rows else schema.empty_table()
+        pq.write_table(table, self._file(folder))
 
     def _file(self, folder: str) -> Path:
         path = self._commits.path(folder)

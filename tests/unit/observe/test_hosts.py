@@ -1,0 +1,86 @@
+"""What ties clocks together is found in any order of events, and piece by piece."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.unit.observe.test_several_hosts import COORDINATOR, FIRST, SECOND, Clock, Fleet
+from zkrebalancer.observe import hosts
+from zkrebalancer.observe.clocks import Evidence
+from zkrebalancer.observe.hosts import ClockNames, Witness
+
+Found = set[tuple[tuple[str, str], tuple[int, int]]]
+
+
+def events_of(seed: int) -> list[dict[str, Any]]:
+    clocks = {COORDINATOR: Clock(), FIRST: Clock(7_000_000, 200), SECOND: Clock(-40_000_000, -150)}
+    fleet = Fleet(clocks, seed=seed).moves(6)
+    return [event for lines in fleet.lines.values() for event in lines]
+
+
+def witness_of(events: list[dict[str, Any]]) -> Witness:
+    names = ClockNames()
+    for event in events:
+        names.note(event)
+    return Witness(names)
+
+
+def pairs(evidence: Evidence) -> Found:
+    return {(clocks, times) for clocks, found in evidence.pairs.items() for times in found}
+
+
+def test_no_order_of_events_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Witness.add`, follow no more offsets when there are too many, instead of fewer."""
+    events, found = events_of(1), dict[int, list[Found]]()
+    for most in (hosts.MAX_SAMPLES, 5):
+        monkeypatch.setattr(hosts, "MAX_SAMPLES", most)
+        for seed in range(5):
+            witness = witness_of(events)
+            for event in random.Random(seed).sample(events, len(events)):
+                witness.add(event)
+            found.setdefault(most, []).append(pairs(witness.evidence()))
+        assert all(each == found[most][0] for each in found[most])
+    assert found[5][0] < next(iter(found.values()))[0]
+
+
+def test_a_witness_that_is_asked_again_tells_what_is_new_or_that_it_has_erred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Witness`, forget that a plan, a record or offsets that are no longer followed were told."""
+    events = events_of(2)
+    whole, parts = witness_of(events), witness_of(events)
+    told = set[Any]()
+    for number, event in enumerate(events):
+        whole.add(event)
+        parts.add(event)
+        if number % 7 == 0:
+            told |= pairs(parts.evidence())
+    told |= pairs(parts.evidence())
+    assert told == pairs(whole.evidence())
+    had_erred = parts.has_erred
+    again = next(event for event in events if event["kind"] == "produced")
+    parts.add(again)
+    parts.evidence()
+    assert (had_erred, parts.has_erred) == (False, True)  # the topic was made anew, or the event is there twice
+    fewer = witness_of(events)
+    for event in events:
+        fewer.add(event)
+    fewer.evidence()
+    monkeypatch.setattr(hosts, "MAX_SAMPLES", 3)
+    fewer.add(again)
+    assert fewer.has_erred
+
+
+def test_a_plan_that_is_there_twice_is_no_cause() -> None:
+    plan: dict[str, Any] = {"kind": "rebalance_planned", "group": "g", "generation": 1, "cause_id": "c", "host": "k"}
+    start = {**plan, "kind": "fetcher_started", "host": "a", "mono_us": 70}
+    witness = witness_of([{**plan, "mono_us": 0}, start])
+    for event in ({**plan, "mono_us": 50}, start):
+        witness.add(event)
+    assert pairs(witness.evidence()) == {(("k", "a"), (50, 70))}
+    witness.add({**plan, "mono_us": 60})
+    assert pairs(witness.evidence()) == set()
+    assert witness.has_erred
