@@ -244,7 +244,7 @@ MUTATIONS = (
             ),
         ),
     ),
-    Mutation("a recreated topic is not noticed", 15, (Edit("GroupView.is_stale", "", "return False"),), seeds=10),
+    Mutation("a recreated topic is not noticed", 15, (Edit("OffsetMarks.is_stale", "", "return False"),), seeds=10),
     Mutation(
         "offsets are deleted without a copy",
         22,

@@ -83,14 +83,14 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a topic that gets an id counts as another one",
         None,
-        (Edit("GroupView.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),
+        (Edit("OffsetMarks.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),
         seeds=20,
         hostile="give_topic_id",
     ),
     Mutation(
         "a mark alone says which topic the offsets belong to",
         15,
-        (Edit("GroupView.is_stale", "f\"{mark} {recorded or ''}\"", "mark"),),
+        (Edit("OffsetMarks.is_stale", "f\"{mark} {recorded or ''}\"", "mark"),),
         seeds=60,
         hostile="garble_mark give_topic_id recreate_topics",
     ),
@@ -125,7 +125,7 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "for a new leader, an unreadable topic counts as another one",
         None,
-        (Edit("GroupView.is_stale", "known is not UNREAD and ", ""),),
+        (Edit("OffsetMarks.is_stale", "known is not UNREAD and ", ""),),
         seeds=60,
         hostile="deny_topic",
     ),

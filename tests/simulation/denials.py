@@ -10,6 +10,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 
 REFUSED_US = (200_000, 8_000_000)
+STARTED_US = 500_000  # until a static member has got its share
 
 
 def provoke(cluster: Cluster, draw: Random, group: str) -> None:
@@ -17,8 +18,12 @@ def provoke(cluster: Cluster, draw: Random, group: str) -> None:
     if draw.random() < 0.5:
         cluster.add_agent(group)
     if draw.random() < 0.7:
-        for process in cluster.living_coordinators():
-            process.connection.break_off()
+        _read_again(cluster)
+
+
+def _read_again(cluster: Cluster) -> None:
+    for process in cluster.living_coordinators():
+        process.connection.break_off()
 
 
 def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, right: Right) -> None:
@@ -116,6 +121,24 @@ def _deny_place(cluster: Cluster, draw: Random, target: Target) -> None:
     _deny(cluster, draw, name, "coordinator", path, right)
 
 
+def _deny_mark(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Hide what the offsets of one topic say of it."""
+    path_of = draw.choice([paths.offsets, paths.incarnations])
+    _deny(cluster, draw, target.group, "coordinator", path_of(target.group, target.topic), Right.READ)
+
+
+def _deny_member(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Hide what one member was given, or what a static one had."""
+    consumer = target.agent.consumer if target.agent is not None else None
+    if consumer is not None and draw.random() < 0.6:
+        _deny(cluster, draw, target.group, "coordinator", paths.given(target.group, consumer), Right.READ)
+        return
+    instance = draw.choice(["i1", "i2"])  # the latter has a grace of its own
+    cluster.add_agent(target.group, instance)
+    _deny(cluster, draw, target.group, "coordinator", paths.static(target.group, instance), Right.READ)
+    cluster.schedule.after(STARTED_US, _read_again, cluster)
+
+
 def _places(group: str) -> list[str]:
     return [
         paths.given(group),
@@ -132,5 +155,7 @@ DENIALS: dict[str, Do] = {
     "deny_topic": _deny_topic,
     "deny_group": _deny_group,
     "deny_place": _deny_place,
+    "deny_mark": _deny_mark,
+    "deny_member": _deny_member,
     "deny_agents": _deny_agents,
 }

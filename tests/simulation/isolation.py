@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from tests.simulation.cluster import Cluster
 from tests.simulation.hostile import perform_hostile
@@ -11,6 +12,7 @@ from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.quiescence import LOOK_US, SETTLE_LIMIT_US, problems, read_shares
 from tests.simulation.strangers import Target
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.rebalance.states import GroupState
 
 HASTE_US = 2_500_000  # to reconnect, to read all groups, and to give a newcomer its share
 LATER_US = 15_000_000  # for the time limits of commands, a lease, pauses between retries
@@ -40,8 +42,19 @@ def one_bad_node(cluster: Cluster, fault: Fault) -> None:
         groups = ["eag"]
         if is_late and (is_of_a_topic or any(word in fault.kind for word in OF_A_MEMBER)):
             groups.append("inc")
+        cluster.run_until_no_problem(partial(_being_read, cluster, groups), HASTE_US, LOOK_US)
         for problem in _problems(cluster, groups, concerned):
             raise BrokenPromiseError("isolation", f"{fault.kind} for {target.topic} or inc, and {problem}")
+
+
+def _being_read(cluster: Cluster, groups: list[str]) -> str | None:
+    """Return which group waits for a node of one topic or member: none of their other members is served meanwhile."""
+    leaders = [machine for process in cluster.living_coordinators() for machine in process.leading()]
+    for group in groups:
+        known = [machine.groups[group].state for machine in leaders if group in machine.groups]
+        if known in ([], [GroupState.LOADING]):
+            return f"{group} is still being read"
+    return None
 
 
 def _problems(cluster: Cluster, groups: list[str], concerned: set[str]) -> Iterator[str]:

@@ -65,6 +65,16 @@ def test_a_member_whose_hidden_stop_is_answered_gets_a_share_again() -> None:
     assert failure is None, failure.text
 
 
+@pytest.mark.parametrize("kind", ["deny_mark", "deny_member"])
+@pytest.mark.parametrize("pick", range(4))
+def test_a_hidden_node_of_one_topic_or_member_concerns_nothing_else(kind: str, pick: int) -> None:
+    """In `expected_refusals`, expect only that it is missing: its group is read for as long as the right is."""
+    plan = Plan(7, Scenario.ONE_BAD_NODE, 2, 2, (Fault(0, kind, pick),), is_hostile=True)
+    _result, failure = run(plan)
+
+    assert failure is None, failure.text
+
+
 def test_a_limit_that_is_nowhere_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no module has a limit MAX_NONSENSE"), limits.set_to({"MAX_NONSENSE": 1}):
         pass

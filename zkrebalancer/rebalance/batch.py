@@ -166,6 +166,8 @@ class Batch:
         registration = self._view.members[consumer].registration
         if registration is None or registration.instance_id is None or not isinstance(wanted, StartFetcher):
             return None
+        if self._view.is_hidden(registration):
+            return None  # what it says may be needed
         record = static_members.record(self._view, self.plan, consumer, wanted, registration.static_grace_ms)
         return registration.instance_id, record
 

@@ -35,6 +35,11 @@ class Outdated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Readable(Fact):
+    """ZooKeeper shows what it had refused to show, and what therefore stood still."""
+
+
+@dataclass(frozen=True, slots=True)
 class Joined(Fact):
     """A consumer registered."""
 

@@ -138,6 +138,8 @@ class Group:
                 self.read_settings()
             case facts.Outdated():
                 self._load_anew()
+            case facts.Readable():
+                self.load("outdated")
             case _:
                 raise TypeError(f"not a fact: {fact!r}")
 

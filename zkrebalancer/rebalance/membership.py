@@ -45,11 +45,17 @@ class Membership:
 
     def ask_again(self) -> None:
         """Read refused nodes again at growing intervals, because no watch fires when rights are restored."""
+        for path in sorted(self._view.hidden):
+            self._scheduler.ask(Get(path), self._hidden_read, path)
         for member in self._view.members.values():
             if member.is_registration_refused:
                 self.read_registration(member.consumer)
             if member.refused:
                 self._read_refused(member)
+
+    def _hidden_read(self, _reply: Reply, path: str) -> None:
+        if path in self._view.hidden:  # otherwise its member has left
+            self._report(facts.Readable())
 
     def _read_refused(self, member: Member) -> None:
         """Read the consumer's nodes that could not be read yet; answered commands are gone."""

@@ -265,12 +265,17 @@ def make_plan(
         is_needed = is_needed or is_different
     if mode == EAGER:
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
-        plan.stopping -= {name for name, member in view.members.items() if member.refused or member.is_eviction_refused}
+        plan.stopping -= {name for name, member in view.members.items() if _is_out_of_reach(member)}
     plan.unserved |= plan.stopping
     plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
     if not deviations.keeps_held:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
+
+
+def _is_out_of_reach(member: Member) -> bool:
+    """Whether ZooKeeper hides something of a member, or refuses its eviction: nobody knows for how long."""
+    return bool(member.refused) or member.is_given_hidden or member.is_eviction_refused
 
 
 def _is_leaving(member: Member) -> bool:

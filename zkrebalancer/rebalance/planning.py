@@ -49,11 +49,11 @@ class Planning:
         self._warn = warn
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
-        self._odd_holders: set[str] = set()  # members that hold partitions of no known topic
+        self._odd_holders: set[str] = set()  # members that hold partitions of no known topic, or of a hidden one
         self._unread: set[str] = set()  # members without a readable registration: topics that change do not touch them
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()
-        self._resetting: set[str] = set()
+        self._resetting: set[str] = set()  # topics that wait for a reset of their offsets, or whose marks are hidden
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
         self._alike: set[str] = set()  # consumers that share an instance id
@@ -107,7 +107,7 @@ class Planning:
         self.unapproved_moves = None
         self._wanted = {}
         self._view.touched.update(dict.fromkeys(self._unread))
-        resetting = self._view.stale_topics()
+        resetting = self._view.stale_topics() | self._view.hidden_topics
         if self._drain.begin(self._view.settings):
             self.touch_all()
         if resetting != self._resetting or not self._subscriptions.are_changes_reported:
@@ -234,7 +234,7 @@ class Planning:
     # One consumer -------------------------------------------------------------------------------------------------
 
     def _look_at(self, consumer: str) -> None:
-        member = self._view.members.get(consumer)
+        member, held = self._view.members.get(consumer), self._view.held_by(consumer)
         after = None
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
@@ -248,7 +248,7 @@ class Planning:
                 after = self._describe(member)
             else:
                 self._outside.add(consumer)
-            if not all(map(self._view.is_known, self._view.held_by(consumer))):
+            if not all(map(self._view.is_known, held)) or (self._view.hidden_topics and self._standing(held)):
                 self._odd_holders.add(consumer)
         if not self._drain.note(consumer, None if member is None else member.registration, after):
             self._replace(consumer, after)
@@ -354,6 +354,12 @@ class Planning:
         present = sorted(names & view.members.keys())
         return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
+    def _standing(self, held: Share) -> Share:
+        """Return what a consumer holds of topics that could never be read, or whose marks are hidden: it keeps that."""
+        topics, hidden = self._view.topics, self._view.hidden_topics
+        standing = {tp: thread for tp, thread in held.items() if topics.get(tp[0]) is UNREAD or tp[0] in hidden}
+        return {tp: thread for tp, thread in standing.items() if self._view.exists(tp)}
+
     @property
     def _is_eager(self) -> bool:
         """Whether, by the present settings, everything stops before anything starts; not if held partitions stay."""
@@ -384,12 +390,12 @@ class Planning:
         """Return a consumer's share, without partitions that it cannot get.
 
         These are partitions that do not exist, and if held partitions stay, what others hold. The strategy knows
-        nothing of a topic that could never be read, so the consumer keeps what it holds of it.
+        nothing of a topic that stands still (`_standing`), so the consumer keeps what it holds of it.
         """
         view, held = self._view, self._view.held_by(consumer)
         wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
         if consumer in self._odd_holders and consumer not in self._fenced:
-            wanted.update({tp: thread for tp, thread in held.items() if view.topics.get(tp[0]) is UNREAD})
+            wanted.update(self._standing(held))
         if self._reserved:
             wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}
             back = (tp for tp in self._reserved.get(consumer, {}) if view.exists(tp) and not view.is_stale(tp[0]))

@@ -21,9 +21,10 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.grounds import Grounds, is_doubtful
 from zkrebalancer.rebalance.problems import Problems
 from zkrebalancer.rebalance.reads import Reads
-from zkrebalancer.rebalance.view import NONE, GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import ANY_VERSION, NONE, GroupView, Member, PendingCommand
 
 OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
+OF_ONE_FOR_LEADERS = (*OF_ONE, "offsets", "incarnations", "static", "given")  # or to one topic, or static member
 PLACE = 4  # the position in a path of the name below the group's node
 ANY_REFUSAL = frozenset(Refusal)
 ONLY_MISSING = frozenset({Refusal.NO_NODE})
@@ -71,6 +72,7 @@ class GroupReader:
         self._ends_if_as_given: dict[str, bytes | None] = {}  # of the records of what they own
         self.grounds = Grounds()
         self._refused: dict[str, set[str]] = {}  # consumer -> paths of its nodes that may not be read
+        self._hidden_given: set[str] = set()  # consumers whose records of what they were given may not be read
         self._bounds: list[Bound] = []  # of the nodes that a tool has read
         self._without_record: list[str] = []  # members whose `owners` was missing after `ids` was read
 
@@ -239,6 +241,7 @@ class GroupReader:
                 self.problems.add("given", f"{consumer}: {error}; what it claims is believed")
         elif self._is_unreadable(reply, paths.given(self._group, consumer)):
             self._given[consumer] = None
+            self._hidden_given.add(consumer)
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Refused):
@@ -251,6 +254,8 @@ class GroupReader:
                 self.view.incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
                 self.problems.add("offsets", f"topic {topic}: {error}; the record in `incarnations` counts")
+        elif self._is_hidden(reply, paths.offsets(self._group, topic)):
+            self.view.hidden_topics.add(topic)
 
     def _recorded_incarnation_read(self, topic: str, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -258,19 +263,21 @@ class GroupReader:
                 self.view.recorded_incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
                 self.problems.add("incarnations", f"topic {topic}: record: {error}; the mark of the offsets counts")
+        elif self._is_hidden(reply, paths.incarnations(self._group, topic)):
+            self.view.hidden_topics.add(topic)
         else:
             self.view.recorded_incarnations.pop(topic, None)
 
     def _static_read(self, instance: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self.view.statics[instance] = (
-                    ownership.decode_static(reply.content, self._bound()),
-                    reply.stat.version,
-                )
+                found = ownership.decode_static(reply.content, self._bound())
+                self.view.statics[instance] = found, reply.stat.version
             except NodeContentError as error:
                 self.view.unreadable_statics[instance] = reply.stat.version
                 self.problems.add("static", f"static member {instance}: {error}; replaced when it is started again")
+        elif self._is_hidden(reply, paths.static(self._group, instance)):
+            self.view.unreadable_statics[instance] = ANY_VERSION
 
     def _command_read(self, consumer: str, name: str, reply: Reply) -> None:
         node = f"{paths.channel(self._group, consumer)}/{name}"
@@ -347,6 +354,9 @@ class GroupReader:
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
         member.refused = frozenset(self._refused.get(member.consumer, ())) or NONE
+        if self._watch and member.consumer in self._hidden_given and self._is_recorded():
+            member.is_given_hidden = True
+            self.view.hidden.add(paths.given(self._group, member.consumer))
         self.view.refresh(member.consumer)
 
     def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:
@@ -378,11 +388,18 @@ class GroupReader:
             self._refused.setdefault(consumer, set()).add(path)
         return is_refused
 
+    def _is_hidden(self, reply: Reply, path: str) -> bool:
+        """Note, and return, whether what a node says of a topic or a static member may not be read."""
+        if self._is_unreadable(reply, path):
+            self.view.hidden.add(path)
+        return path in self.view.hidden
+
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
-        """Whether ZooKeeper refuses to read a node, which may exist; notes the problem."""
+        """Whether ZooKeeper refuses to read a node, which may exist; a leader logs that once, elsewhere."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
-        self.problems.add(path.split("/")[PLACE], f"{path} may not be read: {reply.refusal.value}")
+        if not self._watch:
+            self.problems.add(path.split("/")[PLACE], f"{path} may not be read: {reply.refusal.value}")
         return True
 
     def _bound(self) -> Bound:
@@ -403,14 +420,15 @@ class GroupReader:
 
 
 def expected_refusals(path: str, *, of_tool: bool = False) -> frozenset[Refusal]:
-    """Return the refusals of a read that the reader handles: any for a node of one consumer, else only NO_NODE.
+    """Return the refusals of a read that the reader handles: only NO_NODE for a node that concerns the whole group.
 
-    A tool that may not read what members were given believes them.
+    A tool that may not read what members were given believes them; what else it may not read, it does not guess.
     """
     names = path.split("/")
     if of_tool and names[PLACE : PLACE + 1] == ["given"]:
         return ANY_REFUSAL
-    return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in OF_ONE else ONLY_MISSING
+    places = OF_ONE if of_tool else OF_ONE_FOR_LEADERS
+    return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in places else ONLY_MISSING
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

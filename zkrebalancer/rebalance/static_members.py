@@ -18,13 +18,14 @@ from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refu
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
-from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS, Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
-from zkrebalancer.rebalance.view import GroupView, Member
+from zkrebalancer.rebalance.view import ANY_VERSION, GroupView, Member, Unclaimed
 
+LONGEST_GRACE_US = 1_000 * MAX_STATIC_GRACE_MS
 WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`
 
 # Decisions ------------------------------------------------------------------------------------------------------------
@@ -171,13 +172,19 @@ def _is_held_with(view: GroupView, instance: str, partition: TopicPartition) -> 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
     """Return the operation that stores the record of a static member, unless it was written meanwhile."""
     path, content = paths.static(view.group, instance), ownership.encode_static(member)
-    is_there = instance in view.statics or instance in view.unreadable_statics
+    is_there = _is_there(view, instance)
     return SetContent(path, content, _version(view, instance)) if is_there else Create(path, content)
 
 
 def note_stored(view: GroupView, instance: str, member: StaticMember) -> None:
     """Note a record as it will be, with its version: a write that is repeated after a later one changes nothing."""
-    view.statics[instance] = member, _version(view, instance) + 1
+    version = _version(view, instance)
+    is_hidden = version == ANY_VERSION and _is_there(view, instance)
+    view.statics[instance] = member, version if is_hidden else version + 1
+
+
+def _is_there(view: GroupView, instance: str) -> bool:
+    return instance in view.statics or instance in view.unreadable_statics
 
 
 def _version(view: GroupView, instance: str) -> int:
@@ -203,6 +210,7 @@ class StaticMembers:
         waiting = view.waiting_for.items()
         view.waiting_for = {tp: name for tp, name in waiting if name in view.statics and not view.holders(tp)}
         for member in gone:
+            self._remember(member)
             if member.instance in view.statics:
                 self._wait_for(member.instance, _had(member))
 
@@ -212,6 +220,7 @@ class StaticMembers:
         Yields the work for each record, because there may be thousands.
         """
         view = self._view
+        self._note_hidden()
         present = _instances_present(view)
         for instance, (record, _version) in sorted(view.statics.items()):
             if instance not in view.statics:
@@ -225,6 +234,32 @@ class StaticMembers:
             yield WORK_OF_A_RECORD
         self._has_read = True
 
+    def _note_hidden(self) -> None:
+        """If a record may not be read, let what had no holder at first wait for its member, as long as it may wait."""
+        view, now_us = self._view, self._scheduler.now.mono_us
+        folder = f"{paths.static(view.group)}/"
+        if not any(path.startswith(folder) for path in view.hidden):
+            view.awaited = None
+        elif not self._has_read:
+            held = frozenset(tp for consumer in (*view.members, *view.evicted) for tp in view.held_by(consumer))
+            counts = {topic: known.count for topic, known in view.topics.items()}
+            view.awaited = Unclaimed(held, counts, now_us + LONGEST_GRACE_US)
+        if view.awaited is not None:
+            self._scheduler.wake("hidden statics", view.awaited.until_us, self._awaited_enough)
+
+    def _awaited_enough(self) -> None:
+        self._view.awaited = None
+        self._report(facts.Changed("static-grace-over"))
+
+    def _remember(self, member: Member) -> None:
+        """Note what a member with a grace of its own had, if its record may not be read, in place of that record."""
+        known = member.registration
+        if known is None or known.instance_id is None or known.static_grace_ms is None:
+            return
+        if self._view.is_hidden(known):
+            record = StaticMember(member.consumer, frozenset(member.held()), None, known.static_grace_ms, None)
+            self._view.statics[known.instance_id] = record, ANY_VERSION
+
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
@@ -233,6 +268,7 @@ class StaticMembers:
         is none if no coordinator led when the former registration ended. If a former registration with its own grace
         ends after its successor has replaced the record, its partitions still wait for the instance.
         """
+        self._remember(member)
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
         if instance is None or known is None:

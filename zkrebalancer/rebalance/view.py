@@ -12,9 +12,9 @@ from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from zkrebalancer.protocol import ownership, registration
+from zkrebalancer.protocol import ownership, paths, registration
 from zkrebalancer.protocol.calls import Content
-from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic, is_same_topic, merged_names, names_creation
+from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied, decode
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
@@ -22,11 +22,13 @@ from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.marks import OffsetMarks
 from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 SESSIONLESS = "its registration or its record belongs to no session"
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
+ANY_VERSION = -1  # of a node that may not be read: it is written whatever it says
 
 NONE: frozenset[Any] = frozenset()  # one for all members: every other empty set takes 216 bytes
 
@@ -63,6 +65,7 @@ class Member:
     refused_tries: int = 0  # in a row
     is_eviction_refused: bool = False  # by ZooKeeper, at the last try
     is_registration_refused: bool = False  # it exists, but may not be read
+    is_given_hidden: bool = False  # what it was given may not be read: what it claims is believed, it gets nothing more
     read_again_us: int = 0  # before that, a changed registration waits
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
@@ -151,7 +154,7 @@ class Member:
             return MemberState.UNREGISTERED
         if self.false_claims or self.is_record_gone or self.is_sessionless:
             return MemberState.BROKEN
-        if not self.is_readable:
+        if not self.is_readable or self.is_given_hidden:
             return MemberState.UNREADABLE
         return MemberState.ANSWERING if self.pending else MemberState.READY
 
@@ -224,8 +227,20 @@ class Released(NamedTuple):
     unblocked: bool  # whether a block on whole topics ended, so that any partition may be free now
 
 
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """The partitions that had no holder when a leader read the group first: any static member may have had them."""
+
+    held: frozenset[TopicPartition]  # the others
+    counts: Mapping[str, int]  # of the partitions of each topic at that time
+    until_us: int  # by then, every grace is over
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition[1] < self.counts.get(partition[0], 0) and partition not in self.held
+
+
 @dataclass(slots=True)
-class GroupView:
+class GroupView(OffsetMarks):
     """Everything that is known of a group, as the basis of decisions."""
 
     group: str
@@ -240,9 +255,8 @@ class GroupView:
     members: dict[str, Member] = field(default_factory=dict)
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
-    unreadable_statics: dict[str, int] = field(default_factory=dict)  # instance -> version
-    # Topic -> incarnation of the stored offsets: by their mark, and by the record that only coordinators write.
-    incarnations: dict[str, str] = field(default_factory=dict)
+    unreadable_statics: dict[str, int] = field(default_factory=dict)  # instance -> version, or ANY_VERSION
+    incarnations: dict[str, str] = field(default_factory=dict)  # see `OffsetMarks`
     recorded_incarnations: dict[str, str] = field(default_factory=dict)
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     waiting_for: dict[TopicPartition, str] = field(default_factory=dict)  # goes to this instance only: it may return
@@ -250,6 +264,9 @@ class GroupView:
     is_recorded: bool = True  # whether the records of what was given to its members are reliable
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
+    awaited: Unclaimed | None = None  # partitions that may wait for static members of whom nothing may be read
+    hidden: set[str] = field(default_factory=set)  # paths of marks, static members and what was given, if unreadable
+    hidden_topics: set[str] = field(default_factory=set)
     barred: dict[str, None] = field(default_factory=dict)  # topics that get no start: ZooKeeper refuses their marks
     full: dict[str, int] = field(default_factory=dict)  # consumer -> bytes of its record, into which no more fits
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
@@ -269,11 +286,16 @@ class GroupView:
     def become(self, other: GroupView) -> None:
         """Replace everything by what was read again, except what ZooKeeper does not have, or does not show now."""
         other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
+        other.awaited = self.awaited
         other.full = {consumer: size for consumer, size in self.full.items() if consumer in other.members}
         for consumer in other.members.keys() & self.members.keys():
             member, before = other.members[consumer], self.members[consumer]
             member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
             member.registration = member.registration or before.registration
+        for instance in other.unreadable_statics.keys() & self.statics.keys():
+            if other.unreadable_statics[instance] == ANY_VERSION:
+                del other.unreadable_statics[instance]
+                other.statics[instance] = self.statics[instance][0], ANY_VERSION
         for known in fields(self):
             setattr(self, known.name, getattr(other, known.name))
 
@@ -290,7 +312,7 @@ class GroupView:
         record = self.evicted.get(consumer)
         held = member.held() if member else {}
         blocks = member.blocked_topics() if member else ()
-        if member is not None and not blocks:
+        if member is not None and not blocks and not member.is_given_hidden:
             if member.given is not held and (member.given is None or held.keys() != member.given.keys()):
                 self.unrecorded[consumer] = None
             member.given = held
@@ -329,6 +351,7 @@ class GroupView:
 
     def remove(self, consumer: str) -> Released:
         """Forget a consumer whose session is over; return what is free now."""
+        self.hidden.discard(paths.given(self.group, consumer))
         member = self.members.pop(consumer, None)
         if member is not None:
             member.go(MemberState.GONE)
@@ -372,68 +395,13 @@ class GroupView:
         topic = self.topics.get(partition[0])
         return topic is not None and partition[1] in topic.partitions
 
-    def is_stale(self, topic: str) -> bool:
-        """Whether the stored offsets belong to a former incarnation of the topic: by their mark and by the record.
-
-        Anybody may have written the mark, so it is not enough. Alone, before there is a record, it has to look like one
-        that a coordinator has written.
-        """
-        if topic not in self.incarnations:
-            return False
-        recorded, mark = self.recorded_incarnations.get(topic), self.incarnations[topic]
-        known, stored = self.topics.get(topic), f"{mark} {recorded or ''}"
-        if known is not None and known.incarnation in {mark, recorded}:
-            return False
-        if not recorded and not names_creation(mark):
-            return False
-        return known is not None and known is not UNREAD and not is_same_topic(known.incarnation, stored)
-
-    def stale_topics(self) -> set[str]:
-        """Return the topics whose stored offsets belong to a former incarnation."""
-        return {topic for topic in self._topics_named_otherwise() if self.is_stale(topic)}
-
-    def _topics_named_otherwise(self) -> list[str]:
-        """Return the topics whose mark or record is not their present name: few, but there may be ten thousand."""
-        topics, recorded = self.topics, self.recorded_incarnations
-        return [
-            topic
-            for topic, mark in self.incarnations.items()
-            if topic not in topics or not mark == recorded.get(topic) == topics[topic].incarnation
-        ]
-
-    def is_marked(self, topic: str) -> bool:
-        """Whether the mark of the stored offsets names the topic."""
-        known = self.topics.get(topic)
-        return known is not None and is_same_topic(self.incarnations.get(topic, ""), known.incarnation)
-
-    def names_to_store(self, topic: str) -> str | None:
-        """Return what the mark and the record of a topic should say; None: they do, or nothing is known of it."""
-        known = self.topics.get(topic)
-        if known is None or not known.incarnation:
-            return None
-        names, stored = known.incarnation, [self.incarnations.get(topic), self.recorded_incarnations.get(topic)]
-        for before in () if stored == [names, names] else stored:
-            if before is not None and is_same_topic(before, known.incarnation):
-                names = merged_names(names, before)
-        return names if stored != [names, names] else None
-
-    def renamed_topics(self) -> dict[str, str]:
-        """Return topic -> names to store, for topics with offsets of which not every name is stored in both places."""
-        marked = filter(self.stored_incarnation, self._topics_named_otherwise())
-        names = {topic: self.names_to_store(topic) for topic in marked if not self.is_stale(topic)}
-        return {topic: wanted for topic, wanted in names.items() if wanted is not None}
-
-    def stored_incarnation(self, topic: str) -> str:
-        """Return which incarnation the stored offsets belong to, as far as that is known."""
-        return self.recorded_incarnations.get(topic) or self.incarnations.get(topic, "")
-
-    def absent_topics(self) -> set[str]:
-        """Return the topics that have stored offsets and do not exist."""
-        return self.incarnations.keys() - self.topics.keys()
-
     def may_start(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
-        if self.settings.starts_paused or self.is_stale(partition[0]) or partition[0] in self.barred:
+        if self.settings.starts_paused or self.is_stale(partition[0]):
+            return False
+        if partition[0] in self.barred or partition[0] in self.hidden_topics:
+            return False
+        if (self.awaited is not None or self.unreadable_statics) and self._may_wait(consumer, partition):
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out
@@ -441,6 +409,18 @@ class GroupView:
         if awaited is not None and awaited != self.members[consumer].instance:
             return False
         return self.is_free_for(consumer, partition)
+
+    def _may_wait(self, consumer: str, partition: TopicPartition) -> bool:
+        """Whether a start could not be recorded, or the partition may wait for a static member that is not known."""
+        registration = self.members[consumer].registration
+        if registration is not None and registration.static_grace_ms is not None and self.is_hidden(registration):
+            return True
+        return self.awaited is not None and partition in self.awaited
+
+    def is_hidden(self, registration: Registration) -> bool:
+        """Whether the record of a static member may not be read, and was not before: then it is not written either."""
+        instance = registration.instance_id
+        return instance not in self.statics and self.unreadable_statics.get(instance or "") == ANY_VERSION
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether no other consumer holds the partition, and none blocks its topic."""

@@ -55,7 +55,7 @@ def test_offsets_that_are_stored_after_an_interrupted_deletion_are_marked() -> N
 @pytest.mark.parametrize("junk", [b"null", b"\xff", b"", b"id-9", b"id-9 czxid-99"])
 @pytest.mark.parametrize("path", [MARK, RECORD])
 def test_what_somebody_writes_over_one_of_the_two_is_put_right(path: str, junk: bytes) -> None:
-    """In `GroupView.is_stale`, believe either alone; in `GroupView.names_to_store`, look at one of them."""
+    """In `OffsetMarks.is_stale`, believe either alone; in `OffsetMarks.names_to_store`, look at one of them."""
     world = world_with_an_offset()
     before, generation, said = world.owned(), world.generation(), stored(world)
     write_while_nobody_leads(world, SetContent(path, junk))
@@ -66,7 +66,7 @@ def test_what_somebody_writes_over_one_of_the_two_is_put_right(path: str, junk: 
 @pytest.mark.parametrize("junk", [b"null", b"\xff", b""])
 @pytest.mark.parametrize("path", [MARK, RECORD])
 def test_offsets_of_a_former_topic_are_deleted_whatever_one_of_the_two_says(path: str, junk: bytes) -> None:
-    """In `GroupView.is_stale`, look at one of the two only."""
+    """In `OffsetMarks.is_stale`, look at one of the two only."""
     world = world_with_an_offset()
     world.kill_coordinator(world.leader())
     world.delete_topic("t")
@@ -86,7 +86,7 @@ def test_offsets_of_a_former_topic_are_deleted_whatever_one_of_the_two_says(path
 def test_before_there_is_a_record_a_mark_counts_if_a_coordinator_can_have_written_it(
     mark: bytes | None, is_kept: bool
 ) -> None:
-    """An older version wrote no records. In `GroupView.is_stale`, believe any mark."""
+    """An older version wrote no records. In `OffsetMarks.is_stale`, believe any mark."""
     world = world_with_an_offset()
     writes: list[Operation] = [Delete(RECORD)]
     writes += [SetContent(MARK, mark)] if mark is not None else []
@@ -99,7 +99,7 @@ def test_before_there_is_a_record_a_mark_counts_if_a_coordinator_can_have_writte
 
 
 def test_what_an_older_version_has_reset_is_not_reset_again() -> None:
-    """It writes the mark alone. In `GroupView.is_stale`, believe the record alone."""
+    """It writes the mark alone. In `OffsetMarks.is_stale`, believe the record alone."""
     world = world_with_an_offset()
     world.kill_coordinator(world.leader())
     world.delete_topic("t")

@@ -111,7 +111,7 @@ def test_the_key_of_a_long_subscription_is_made_once(monkeypatch: pytest.MonkeyP
 def test_topics_whose_offsets_have_their_present_name_are_not_looked_at_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In `GroupView.stale_topics`, look at all of them."""
+    """In `OffsetMarks.stale_topics`, look at all of them."""
     view = GroupView("g", {f"t-{number}": Topic(frozenset({0}), "id") for number in range(MANY)})
     view.incarnations = dict.fromkeys([*view.topics, "gone"], "id")
     view.recorded_incarnations = {**view.incarnations, "t-7": "former"}
