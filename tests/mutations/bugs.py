@@ -156,7 +156,7 @@ MUTATIONS = (
         (
             Edit(
                 "Moving._answer_is_late",
-                "self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late)",
+                "self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late, expected=ANY)",
                 "self.drop_cancelled(consumer, late)",
             ),
         ),

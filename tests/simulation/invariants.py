@@ -139,7 +139,7 @@ class TreeInvariants:
             has_record = paths.owners(group, name) in self.ensemble.zk.nodes and not self._is_undeletable(group, name)
             if change.after is None and isinstance(host, CoordinatorHost) and is_written and has_record:
                 raise BrokenPromiseError("sweep", f"the channel of {name}, a living member, was removed")
-        elif kind == "channel" and name:
+        elif kind == "channel" and name and rest[1] != paths.PROBE:
             touched.add((group, name))
             self._command_changed(change, (group, name), host, by_path)
         elif kind == "history" and isinstance(host, CoordinatorHost):

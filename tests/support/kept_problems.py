@@ -35,12 +35,13 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     names |= {topic for member in members.values() for topic, _partition in member.owned}
     assert task.problem.topics.keys() == names & group.view.topics.keys()
     assert group.planning._outside == anew._outside
+    assert task.keeping == anew._keeping
     assert group.planning._odd_holders == anew._odd_holders
 
 
 def assert_placed_as_anew(strategy: Strategy, task: Compute, transition: Transition) -> None:
     """Assert that placing with kept columns gives the same transition as placing from scratch."""
-    anew = place(strategy, task.problem, everything=task.everything)
+    anew = place(strategy, task.problem, everything=task.everything, keeping=task.keeping)
     assert anew.columns.consumers == transition.columns.consumers
     for name in ("member", "thread"):
         assert np.array_equal(getattr(anew, name), getattr(transition, name)), name

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from zkrebalancer.assignment.alike import narrow
+from zkrebalancer.assignment.around import place_around
 from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, Strategy, offsets, to_columns
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.updating import updated
@@ -84,17 +85,21 @@ def place(
     before: Columns | None = None,
     changed: Collection[str] = (),
     everything: bool = False,
+    keeping: Collection[str] = (),
 ) -> Transition:
     """Run a strategy and return the transition to its result.
 
     `before`: earlier columns of the same group, in which only the consumers `changed` differ; None reads everything.
-    `everything`: start every partition, also those that stay (eager mode).
+    `everything`: start every partition, also those that stay (eager mode). `keeping`: consumers that keep what they
+    hold, and get nothing more.
 
     Raises:
         OptionError: one of the problem's options is invalid.
 
     """
     columns = to_columns(problem) if before is None else updated(before, problem, changed)
+    if keeping:
+        return to_transition(columns, *place_around(strategy, columns, problem.options, keeping), everything)
     return to_transition(columns, *strategy(columns, problem.options), everything)
 
 

@@ -31,6 +31,7 @@ OWN = frozenset(
 )  # names below `/consumers` that are no groups of Kafka's old consumers
 
 COMMAND_PREFIX = "command-"
+PROBE = "~probe"  # in a channel, for any command: created and deleted in one transaction, so that nobody sees it
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
 REGION_CHILDREN = ("members", "requests", "contributions", "merged", "initial")
 MAX_NAME_LENGTH = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Call,
     Check,
@@ -59,6 +60,6 @@ def require_expected(call: Call | RightsCall, reply: Reply, expected: Collection
 
 def known_by(call: Operation | Call | RightsCall) -> tuple[str, str]:
     """Return the path of a call, and the right that it needs there; `*` for a name that ZooKeeper completes."""
-    is_completed = isinstance(call, Create) and call.sequence
+    is_completed = isinstance(call, Create) and (call.sequence or call.path.endswith(f"/{paths.PROBE}"))
     path = "" if isinstance(call, Multi) else call.path
     return (path.rpartition("/")[0] + "/*" if is_completed else path), right_of(call)

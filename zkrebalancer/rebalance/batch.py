@@ -81,6 +81,16 @@ class Batch:
         _operation, consumer, topic = self._beside[index - len(self._first)]
         return (consumer, None) if topic is None else (None, topic)
 
+    def refused_with(self, refused: Refused) -> dict[str, Operation]:
+        """Return consumer -> its write that ZooKeeper refuses for this reason; a quota refuses all commands."""
+        concerned, _topic = self.concerned(refused.index)
+        found: dict[str, Operation] = {}
+        if refused.refusal is Refusal.QUOTA_EXCEEDED:
+            found.update(zip((consumer for consumer, _sent in self.commands), self._creates, strict=True))
+        if concerned is not None and refused.index is not None:
+            found[concerned] = self.operations()[refused.index]
+        return found
+
     def topics_like(self, index: int | None) -> list[str]:
         """Return the topics whose operations need the same right as the one at `index`, which is a topic's."""
         refused = self.operations()[index or 0]
@@ -95,10 +105,6 @@ class Batch:
     def is_command(self, index: int | None) -> bool:
         """Whether one operation creates a command."""
         return index is not None and index >= self.first_index
-
-    def path(self, index: int | None) -> str:
-        """Return the path of one operation."""
-        return "" if index is None else self.operations()[index].path
 
     def add(self, consumer: str, wanted: Command) -> bool:
         """Add a command, or the part of it that fits; return False if it has to wait, or if its record is `full`."""

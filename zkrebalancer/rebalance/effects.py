@@ -115,7 +115,7 @@ class RequestEach(NamedTuple):
 class Compute:
     """Run a strategy outside the event loop (`planning.answer`); its answer returns as `Computed`.
 
-    `before`, `changed`, `everything`: see `assignment.transition.place`.
+    `before`, `changed`, `everything`, `keeping`: see `assignment.transition.place`.
     """
 
     group: str
@@ -125,6 +125,7 @@ class Compute:
     before: Columns | None
     changed: frozenset[str]
     everything: bool
+    keeping: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ What was refused is tried again by itself where that is possible: a new plan for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Done, Refused, Reply
-from zkrebalancer.rebalance import facts, topic_reset
+from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Reply, SetContent
+from zkrebalancer.rebalance import facts, static_members, topic_reset
 from zkrebalancer.rebalance.batch import given_record
-from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
-from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, RACES, PartScheduler, pause_us
+from zkrebalancer.rebalance.view import GroupView, Member
 
-MAX_TOPICS_TRIED = 64  # at once
+MAX_TRIED = 64  # consumers, or topics, at once
 
 
 class LeftOut:
@@ -33,53 +33,106 @@ class LeftOut:
         self._view = view
         self._report = report
         self._serve_again = serve_again
+        # Consumer -> path and size of a write for it that was refused; the last one was tried last.
+        self._writes: dict[str, tuple[str, int]] = {}
         self._topic_tries = 0  # in a row that stored no topic's incarnation
 
     def reset(self) -> None:
-        """Forget everything, because the group is read again."""
+        """Forget the tries of topics, because the group is read again."""
         self._topic_tries = 0
+
+    def adopt(self) -> None:
+        """After the group was read again, go on leaving out the same consumers, without a plan to try them."""
+        self._writes = {name: write for name, write in self._writes.items() if name in self._view.members}
+        for consumer in self._writes:
+            self._view.members[consumer].is_refused = True
+        self._try_later()
 
     # Consumers ------------------------------------------------------------------------------------------------------
 
-    def leave_out(self, consumer: str, path: str) -> None:
-        """Leave out a consumer: ZooKeeper refuses a write at `path`, which is its alone."""
-        member = self._view.members.get(consumer)
-        if member is not None:
-            self._wait(consumer, member.refused_tries, path)
-            member.refused_tries += 1
+    def leave_out(self, refused: Mapping[str, Operation]) -> Iterable[str]:
+        """Leave out consumers, and return them: for each, ZooKeeper refuses a write that concerns it alone."""
+        for consumer, write in refused.items():
+            member = self._view.members.get(consumer)
+            if member is not None:
+                member.refused_tries += 1
+                size = len(write.content) if isinstance(write, Create | SetContent) else 0
+                self._writes[consumer] = write.path, size
+                self.close(member)
+        self._try_later()
+        return refused.keys()
+
+    def close(self, member: Member) -> None:
+        """Let a consumer keep what it holds, and give it nothing more, until its writes are tried with success."""
+        if not member.is_refused:
             member.is_refused = True
-            self._view.touch(consumer)
-            self._report(facts.Changed("member-refused", consumer))
+            self._view.touch(member.consumer)
+            self._report(facts.Changed("member-refused", member.consumer))
 
-    def _wait(self, consumer: str, tries: int, path: str) -> None:
-        at_us = self._scheduler.now.mono_us + pause_us(tries)
-        self._scheduler.wake(("refused", consumer), at_us, self._try_again, consumer, path)
+    def _try_later(self) -> None:
+        members = self._view.members
+        tries = [members[consumer].refused_tries for consumer in self._writes if consumer in members]
+        if tries:
+            at_us = self._scheduler.now.mono_us + pause_us(min(tries) - 1)
+            self._scheduler.wake("refused", at_us, self._try_some)
 
-    def _try_again(self, consumer: str, path: str) -> None:
-        """Try the write alone, if that is the record of what was given, and the consumer needs no command before."""
-        view = self._view
-        member = view.members.get(consumer)
-        if member is None:
-            return
-        if path != paths.given(view.group, consumer) or member.given is None or view.held_by(consumer):
-            self._take_in(consumer)
-            return
-        record = given_record(view, consumer, member.given.keys(), self._scheduler.room() // 2)
-        self._scheduler.write([record], self._tried, consumer, path, expected=ANY)
-
-    def _tried(self, reply: Reply, consumer: str, path: str) -> None:
-        member = self._view.members.get(consumer)
-        if isinstance(reply, Done):
-            self._view.recorded.add(consumer)
-        if member is not None and isinstance(reply, Refused) and reply.refusal not in RACES:
-            self._wait(consumer, member.refused_tries, path)
+    def _try_some(self) -> None:
+        """Try some of the writes alone, each time others."""
+        for consumer in list(islice(self._writes, MAX_TRIED)):
+            write = self._writes.pop(consumer)
+            member = self._view.members.get(consumer)
+            probe = None if member is None else self._probe(member, *write)
+            if member is None or probe is None:
+                self.take_in(consumer)
+                continue
+            self._writes[consumer] = write
             member.refused_tries += 1
-        else:
-            self._take_in(consumer)
+            self._scheduler.write(probe, self._tried, consumer, expected=ANY)
+        self._try_later()
 
-    def _take_in(self, consumer: str) -> None:
+    def _probe(self, member: Member, path: str, size: int) -> list[Operation] | None:
+        """Return a write that needs the same right and room, and changes nothing; None: only a plan can try it."""
+        view, consumer = self._view, member.consumer
+        if path == paths.given(view.group, consumer):
+            if member.given is None:
+                return None
+            return [given_record(view, consumer, member.given.keys(), self._scheduler.room() // 2)]
+        channel = paths.channel(view.group, consumer)
+        if path.startswith(f"{channel}/"):
+            path = f"{channel}/{paths.PROBE}"
+        elif member.instance is None or member.instance in view.unreadable_statics:
+            return None
+        elif member.instance in view.statics:
+            return [static_members.stores(view, member.instance, view.statics[member.instance][0])]
+        return [Create(path, bytes(size)), Delete(path)]
+
+    def _tried(self, reply: Reply, consumer: str) -> None:
+        if isinstance(reply, Refused) and reply.refusal not in RACES and not reply.index:
+            return  # the first operation is what was refused before
+        path, _size = self._writes.pop(consumer, ("", 0))
+        self._note_written(consumer, path, reply)
+        self.take_in(consumer)
+        if self._writes:  # mostly, one right was missing for all
+            self._scheduler.wake("refused", self._scheduler.now.mono_us + FIRST_PAUSE_US, self._try_some)
+
+    def _note_written(self, consumer: str, path: str, reply: Reply) -> None:
+        view, instance = self._view, path.rpartition("/")[2]
+        if isinstance(reply, Refused):
+            return
+        if path == paths.given(view.group, consumer):
+            view.recorded.add(consumer)
+        elif instance in view.statics and path == paths.static(view.group, instance):
+            static_members.note_stored(view, instance, view.statics[instance][0])
+
+    def answered(self, consumer: str) -> None:
+        """Take in a consumer that was left out for a late command only: that is answered, or gone."""
+        if consumer not in self._writes:
+            self.take_in(consumer)
+
+    def take_in(self, consumer: str) -> None:
+        """Let the next plan give a consumer its share."""
         member = self._view.members.get(consumer)
-        if member is not None:
+        if member is not None and member.is_refused:
             member.is_refused = False
             self._view.touch(consumer)
             self._report(facts.Changed("retry"))
@@ -97,7 +150,7 @@ class LeftOut:
     def _try_topics(self) -> None:
         """Try some of the writes alone, each time others."""
         barred = self._view.barred
-        for topic in list(islice(barred, MAX_TOPICS_TRIED)):
+        for topic in list(islice(barred, MAX_TRIED)):
             del barred[topic]
             names = None if self._view.is_stale(topic) else self._view.names_to_store(topic)
             if names is not None:  # otherwise it is gone, or stored, or its offsets have to be deleted before

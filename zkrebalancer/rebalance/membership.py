@@ -207,13 +207,15 @@ class Membership:
         if member is None:
             return
         if isinstance(reply, Content):
-            before = member.owners
+            before, was_hidden = member.owners, member.state is MemberState.UNREADABLE
             member.refused -= {paths.owners(self._view.group, consumer)}
             self._note(paths.owners(self._view.group, consumer), member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before))
             self._report_broken(member)
             if missing is not None:
                 self._report(facts.CommandGone(consumer, missing))
+            if was_hidden and member.state is not MemberState.UNREADABLE:
+                self._report(facts.Changed("retry", consumer))  # so far, it was to keep what it had
             self._read_refused(member)
         elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             self._note_refused(member, missing, tries)

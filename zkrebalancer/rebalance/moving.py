@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 
-from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete, Done, Get, Refusal, Refused, Reply
-from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
+from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
@@ -22,7 +22,7 @@ from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords, versi
 from zkrebalancer.rebalance.effects import Warn
 from zkrebalancer.rebalance.full import Full
 from zkrebalancer.rebalance.left_out import LeftOut
-from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
+from zkrebalancer.rebalance.plan import Plan, Vacancies, keeps_its_share
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
@@ -79,6 +79,7 @@ class Moving:
         self._late = {consumer: late for consumer, late in self._late.items() if consumer in self._view.members}
         for member in self._view.members.values():
             self.adopt_member(member)
+        self._left_out.adopt()
         self._given.look()
         self._full.adopt()
 
@@ -117,7 +118,7 @@ class Moving:
                     self._candidates[consumer] = None
                 else:
                     self._full.note(consumer)
-                    self.leave_out(consumer)
+                    self._drop(consumer)
                 break
             if (
                 len(batch.commands) >= MAX_COMMANDS_PER_TRANSACTION
@@ -148,17 +149,7 @@ class Moving:
         if step is None:
             plan.look_at(member)
             return None, looked
-        return self._command(plan, consumer, step), looked
-
-    def _command(self, plan: Plan, consumer: str, step: Stop | Start) -> Command:
-        """Return as much of the step as fits into one command."""
-        identity = self._scheduler.new_id(), self._epoch, plan.generation
-        if isinstance(step, Start):
-            return command.fitting_start(*identity, plan.cause, step.partitions)
-        if step.partitions is None:
-            cause = Cause(plan.cause.id, command.INSTANCE_FENCED) if consumer in plan.fenced else plan.cause
-            return StopFetcher(*identity, cause, None)
-        return command.fitting_stop(*identity, plan.cause, step.partitions)
+        return plans.to_command(plan, consumer, step, self._scheduler.new_id(), self._epoch), looked
 
     def _send(self, batch: Batch) -> None:
         view = self._view
@@ -213,8 +204,8 @@ class Moving:
             self.limit(member)
             batch.plan.timing.sent(sent, self._scheduler.now.mono_us)
             count = len(view.held_by(consumer) if sent.partitions is None else sent.partitions)
-            numbers = {"partition_count": count, "asked_us": batch.asked_us}
             own = {"command_id": sent.command_id, "option": sent.option, "member": consumer}
+            numbers = {"partition_count": count, "asked_us": batch.asked_us}
             self._scheduler.emit("command_sent", sent.generation, sent.cause.id, **own, **numbers)
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
@@ -228,8 +219,8 @@ class Moving:
         concerned, topic = batch.concerned(reply.index)
         is_race = reply.refusal in RACES
         if concerned is not None and not is_race:
-            self.leave_out(concerned)
-            self._left_out.leave_out(concerned, batch.path(reply.index))
+            for consumer in self._left_out.leave_out(batch.refused_with(reply)):
+                self._drop(consumer)
         elif topic is not None and not is_race:
             self._left_out.bar(batch.topics_like(reply.index))
         elif concerned is not None and batch.is_command(reply.index):
@@ -266,7 +257,7 @@ class Moving:
         self._report(facts.LetGo(released))
         self._candidates[member.consumer] = None
 
-    def leave_out(self, consumer: str) -> None:
+    def _drop(self, consumer: str) -> None:
         """Leave a consumer out of the rest of this plan: send it nothing, and do not wait for it."""
         if self.plan is not None and self.plan.drop(consumer):
             self._serve_all(self.plan)
@@ -277,15 +268,18 @@ class Moving:
         self._scheduler.cancel_wake(("command", consumer))
         if self.plan is not None and self.plan.pass_over(consumer):
             self._serve_all(self.plan)
+        if self.plan and self.plan.waits_for(consumer) and keeps_its_share(self._view.members[consumer]):
+            self._drop(consumer)
+            self._report(facts.Changed("member-refused", consumer))  # others get what it cannot be given
         self.go_on()
 
     def gone(self, consumer: str) -> None:
         """Forget a consumer that is no longer a member."""
         self.outstanding.discard(consumer)
         self._late.pop(consumer, None)
-        for name in ("command", "unreadable", "refused"):
+        for name in ("command", "unreadable"):
             self._scheduler.cancel_wake((name, consumer))
-        self.leave_out(consumer)
+        self._drop(consumer)
 
     def _serve_all(self, plan: Plan) -> None:
         self._candidates.update(dict.fromkeys(sorted(plan.unserved)))
@@ -330,9 +324,8 @@ class Moving:
     def _acknowledged(self, member: Member, done: Command) -> None:
         plan = self.plan
         member.failed_tries = 0
-        self._scheduler.emit(
-            "command_acked", done.generation, done.cause.id, command_id=done.command_id, member=member.consumer
-        )
+        own = {"command_id": done.command_id, "member": member.consumer}
+        self._scheduler.emit("command_acked", done.generation, done.cause.id, **own)
         if plan is not None and plan.acknowledged(member.consumer, done, self._scheduler.now.mono_us):
             self._serve_all(plan)
         if isinstance(done, StartFetcher):
@@ -346,6 +339,8 @@ class Moving:
             return
         self.outstanding.discard(member.consumer)
         self._scheduler.cancel_wake(("command", member.consumer))
+        if member.is_refused:
+            self._left_out.answered(member.consumer)
         if self.plan is not None:
             self.plan.look_at(member)
 
@@ -400,7 +395,7 @@ class Moving:
         if pending is None or pending.node is None:
             return
         if self._scheduler.now.mono_us < late_us:
-            self._scheduler.ask(Get(pending.node), self._looked, consumer, pending, late_us)
+            self._scheduler.ask(Get(pending.node), self._looked, consumer, pending, late_us, expected=ANY)
         else:
             self._answer_is_late(consumer, pending)
 
@@ -417,15 +412,19 @@ class Moving:
         if isinstance(late.command, StopFetcher):
             self._report(facts.Unanswered(consumer, "stop-fetcher was not acknowledged in time", late))
         elif late.node is not None:
-            self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late)
+            self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late, expected=ANY)
 
     def _cancelled(self, reply: Reply, consumer: str, late: PendingCommand) -> None:
         if isinstance(reply, Done):
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
-        elif isinstance(reply, Refused):  # it has a foreign node below it, so it cannot be acknowledged either
+        elif isinstance(reply, Refused) and reply.refusal in RACES:  # a foreign node is below it: no ack will come
             self._report(facts.Unanswered(consumer, f"{late.node} cannot be removed: {reply.refusal.value}", late))
+        elif (member := self._view.members.get(consumer)) is not None and late in member.pending:
+            self._left_out.close(member)  # a right is missing, which is no reason to evict it
+            self._report(facts.OutOfReach(consumer))
+            self._await_answer(consumer, self._limit_us())
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
         """Retry a command that is gone and was never applied, unless that was the last try."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from zkrebalancer.assignment.transition import Transition
-from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause, Command, StopFetcher
+from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause, Command, StopFetcher, fitting_start, fitting_stop
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
 from zkrebalancer.rebalance.effects import EventField
@@ -143,6 +143,10 @@ class Plan:
             "pause_us_max": self.pause_us_max,
         }
 
+    def waits_for(self, consumer: str) -> bool:
+        """Whether a consumer lacks something of its share; one that has to leave gets none."""
+        return consumer in self.unserved and consumer not in self.fenced
+
     def pass_over(self, consumer: str) -> bool:
         """Do not wait for a consumer's stop of everything; return whether that lifts the barrier."""
         was_up = self.barrier_is_up
@@ -176,6 +180,17 @@ def next_step(
         return None, len(difference)
     ready = dict(islice((item for item in difference.coming.items() if may_start(item[0])), MAX_STARTS))
     return (Start(ready) if ready else None), len(difference)
+
+
+def to_command(plan: Plan, consumer: str, step: Stop | Start, command_id: str, epoch: int) -> Command:
+    """Return as much of the step as fits into one command."""
+    identity = command_id, epoch, plan.generation
+    if isinstance(step, Start):
+        return fitting_start(*identity, plan.cause, step.partitions)
+    if step.partitions is None:
+        cause = Cause(plan.cause.id, INSTANCE_FENCED) if consumer in plan.fenced else plan.cause
+        return StopFetcher(*identity, cause, None)
+    return fitting_stop(*identity, plan.cause, step.partitions)
 
 
 # Making a plan --------------------------------------------------------------------------------------------------------
@@ -265,17 +280,23 @@ def make_plan(
         is_needed = is_needed or is_different
     if mode == EAGER:
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
-        plan.stopping -= {name for name, member in view.members.items() if _is_out_of_reach(member)}
+        plan.stopping -= {name for name, member in view.members.items() if is_out_of_reach(member)}
     plan.unserved |= plan.stopping
+    plan.unserved -= {name for name in plan.unserved - plan.fenced if keeps_its_share(view.members[name])}
     plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
     if not deviations.keeps_held:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
 
 
-def _is_out_of_reach(member: Member) -> bool:
-    """Whether ZooKeeper hides something of a member, or refuses its eviction: nobody knows for how long."""
-    return bool(member.refused) or member.is_given_hidden or member.is_eviction_refused
+def is_out_of_reach(member: Member) -> bool:
+    """Whether ZooKeeper hides something of a member, or refuses its commands or eviction: nobody knows for how long."""
+    return bool(member.refused) or member.is_given_hidden or member.is_refused or member.is_eviction_refused
+
+
+def keeps_its_share(member: Member) -> bool:
+    """Whether a member is out of reach and stays: it keeps what it holds, others get the rest, nothing waits for it."""
+    return member.takes_part and is_out_of_reach(member)
 
 
 def _is_leaving(member: Member) -> bool:

@@ -28,7 +28,7 @@ from zkrebalancer.rebalance.as_read import topics_of_kept_group
 from zkrebalancer.rebalance.drain import Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.full import fitting
-from zkrebalancer.rebalance.plan import Deviations, Share
+from zkrebalancer.rebalance.plan import Deviations, Share, keeps_its_share
 from zkrebalancer.rebalance.scheduler import Waiting
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -50,6 +50,7 @@ class Planning:
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
         self._odd_holders: set[str] = set()  # members that hold partitions of no known topic, or of a hidden one
+        self._keeping: set[str] = set()  # members that keep what they hold, and get nothing more
         self._unread: set[str] = set()  # members without a readable registration: topics that change do not touch them
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()
@@ -201,6 +202,7 @@ class Planning:
             before=self._columns,
             changed=frozenset(self._changed),
             everything=self._is_eager,
+            keeping=frozenset(self._keeping),
         )
 
     def is_kept(self, problem: Problem, outstanding: AbstractSet[str]) -> bool:
@@ -239,6 +241,7 @@ class Planning:
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
         self._unread.discard(consumer)
+        self._keeping.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
             if member.registration is None:
@@ -246,6 +249,8 @@ class Planning:
             if member.takes_part:
                 self._note_instance(consumer, member.instance)
                 after = self._describe(member)
+                if keeps_its_share(member):
+                    self._keeping.add(consumer)
             else:
                 self._outside.add(consumer)
             if not all(map(self._view.is_known, held)) or (self._view.hidden_topics and self._standing(held)):
@@ -302,7 +307,9 @@ class Planning:
         )
 
     def _claims_of(self, member: Member) -> Mapping[TopicPartition, int]:
-        return static_members.claims_of(self._view, member, self._fenced) if member.instance is not None else {}
+        if member.instance is None or keeps_its_share(member):
+            return {}
+        return static_members.claims_of(self._view, member, self._fenced)
 
     def _threads(self, member: Member, registration: Registration) -> Mapping[str, int]:
         """Return the topics that a consumer wants, with its number of threads for each."""
@@ -351,7 +358,7 @@ class Planning:
             if self._keeps_held or transition.everything or self._reserved:
                 names |= transition.changing | self._reserved.keys()
         names |= view.full.keys()
-        present = sorted(names & view.members.keys())
+        present = [name for name in sorted(names & view.members.keys()) if not self._stays(name)]
         return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
     def _standing(self, held: Share) -> Share:
@@ -359,6 +366,10 @@ class Planning:
         topics, hidden = self._view.topics, self._view.hidden_topics
         standing = {tp: thread for tp, thread in held.items() if topics.get(tp[0]) is UNREAD or tp[0] in hidden}
         return {tp: thread for tp, thread in standing.items() if self._view.exists(tp)}
+
+    def _stays(self, consumer: str) -> bool:
+        """Whether a member has nothing to stop or start; one that has to leave is told so as soon as it can be."""
+        return consumer not in self._fenced and keeps_its_share(self._view.members[consumer])
 
     @property
     def _is_eager(self) -> bool:
@@ -417,7 +428,7 @@ def answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition:
     """
     if task.strategy not in strategies:
         raise UnknownStrategyError(f"strategy {task.strategy!r:.80} is unknown; known are {', '.join(strategies)}")
-    return place(strategies[task.strategy], task.problem, task.before, task.changed, task.everything)
+    return place(strategies[task.strategy], task.problem, task.before, task.changed, task.everything, task.keeping)
 
 
 def _topics_of(member: ProblemMember | None) -> set[str]:

@@ -61,7 +61,7 @@ class Member:
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
     leaving_with: Mapping[TopicPartition, int] | None = None  # what an eviction record names that is being written
-    is_refused: bool = False  # ZooKeeper has just refused a command to it
+    is_refused: bool = False  # ZooKeeper refuses what it needs: a command, its record, or the removal of a late command
     refused_tries: int = 0  # in a row
     is_eviction_refused: bool = False  # by ZooKeeper, at the last try
     is_registration_refused: bool = False  # it exists, but may not be read
@@ -163,7 +163,7 @@ class Member:
         """Whether it may be assigned anything."""
         leaving = {MemberState.UNREGISTERED, MemberState.BROKEN, MemberState.EVICTING, MemberState.GONE}
         is_known = self.registration is not None or self.is_registration_refused
-        return is_known and self.state not in leaving and not self.is_refused
+        return is_known and self.state not in leaving
 
     @property
     def instance(self) -> str | None:

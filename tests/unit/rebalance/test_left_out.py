@@ -10,7 +10,7 @@ from tests.support.zk_model import Right, Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Multi
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
-from zkrebalancer.rebalance.left_out import MAX_TOPICS_TRIED
+from zkrebalancer.rebalance.left_out import MAX_TRIED
 from zkrebalancer.rebalance.states import REST
 
 MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
@@ -103,7 +103,7 @@ def test_many_topics_that_lack_one_right_are_not_tried_one_by_one() -> None:
     world, _agent = a_group(INCREMENTAL)
     denied = "", paths.offsets(GROUP), Right.CREATE
     world.zk.denied.add(denied)
-    names = [f"u{number}" for number in range(3 * MAX_TOPICS_TRIED)]
+    names = [f"u{number}" for number in range(3 * MAX_TRIED)]
     for name in names:
         world.set_topic(name, 1)
     tried: list[bool] = []
@@ -118,7 +118,7 @@ def test_many_topics_that_lack_one_right_are_not_tried_one_by_one() -> None:
     world.pass_time(50)
     assert sum(tried) <= 5
     world.pass_time(LATER_MS)
-    assert sum(tried) <= 5 + 10 * MAX_TOPICS_TRIED
+    assert sum(tried) <= 5 + 10 * MAX_TRIED
 
     world.zk.denied.remove(denied)
     world.pass_time(LATER_MS)
