@@ -5,7 +5,7 @@ from __future__ import annotations
 from consumer_agent.membership.effects import EffectQueue, EmitUntil
 
 NEVER_MS = 0
-RECONNECT_MS = 100  # a server that ended the session by force closed the connection, and says so by then
+RECONNECT_MS = 500  # a server that ended the session by force closed the connection, and says so by then
 
 
 class Emission:

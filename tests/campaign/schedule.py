@@ -6,7 +6,7 @@ between 0 and 1, which selects among the targets that exist when the fault begin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -144,10 +144,16 @@ def rounds(seed: int, kinds: Collection[str], session_s: float) -> Iterator[tupl
                 offset,
                 random.uniform(*KINDS[kind].lasts) * session_s,
                 random.random(),
-                random.choice(KINDS[kind].details),
+                random.choice(_details(kind, drawn)),
             )
             for kind, offset in zip(drawn, offsets, strict=True)
         )
+
+
+def _details(kind: str, drawn: Collection[str]) -> Sequence[str]:
+    """Return the details of a kind, without the one that ends a session by force if that could stay unnoticed."""
+    is_intact = not any(KINDS[other].needs & {ZOOKEEPER, CONNECTIONS} for other in drawn)
+    return [detail for detail in KINDS[kind].details if is_intact or detail != REGISTRATIONS]
 
 
 def _deal(deck: list[str], wanted: int) -> list[str]:
