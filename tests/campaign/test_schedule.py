@@ -11,7 +11,7 @@ SESSION_S = 3.0
 
 
 def test_one_seed_gives_one_schedule() -> None:
-    first, again, other = (list(itertools.itertools.islice(rounds(seed, KINDS, SESSION_S), 200)) for seed in (1, 1, 2))
+    first, again, other = (list(itertools.islice(rounds(seed, KINDS, SESSION_S), 200)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
@@ -26,7 +26,7 @@ def test_each_deck_has_every_kind_as_often_as_it_has_cards() -> None:
 
 
 def test_a_round_is_bounded() -> None:
-    for faults in itertools.itertools.islice(rounds(3, KINDS, SESSION_S), 500):
+    for faults in itertools.islice(rounds(3, KINDS, SESSION_S), 500):
         assert 1 <= len(faults) <= MAX_AT_ONCE
         assert faults[0].at_s == 0
         for fault in faults:
@@ -40,13 +40,13 @@ def test_a_round_is_bounded() -> None:
 
 
 def test_faults_overlap() -> None:
-    sizes = Counter(len(faults) for faults in itertools.itertools.islice(rounds(5, KINDS, SESSION_S), 500))
+    sizes = Counter(len(faults) for faults in itertools.islice(rounds(5, KINDS, SESSION_S), 500))
     assert set(sizes) == {1, 2, 3}
 
 
 def test_kinds_that_cannot_be_caused_here_are_left_out() -> None:
     kinds = set(KINDS) - {"fill-disk", "jump-clock"}
-    drawn = {fault.kind for faults in itertools.itertools.islice(rounds(1, kinds, SESSION_S), 300) for fault in faults}
+    drawn = {fault.kind for faults in itertools.islice(rounds(1, kinds, SESSION_S), 300) for fault in faults}
     assert drawn == kinds
 
 
