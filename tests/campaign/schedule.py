@@ -116,6 +116,11 @@ KINDS: Mapping[str, Kind] = {
     "delete-topic": Kind("topic deleted", (0.0, 0.1), EVERYTHING, is_alone=True),
 }
 
+# Kinds after which a client may need longer to learn that its session was ended.
+SERVERS_AWAY = frozenset(
+    ("kill-zookeeper-leader", "kill-zookeeper-follower", "suspend-zookeeper", "lose-quorum", "fill-disk", "cut-all")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -152,7 +157,7 @@ def rounds(seed: int, kinds: Collection[str], session_s: float) -> Iterator[tupl
 
 def _details(kind: str, drawn: Collection[str]) -> Sequence[str]:
     """Return the details of a kind, without the one that ends a session by force if that could stay unnoticed."""
-    is_intact = not any(KINDS[other].needs & {ZOOKEEPER, CONNECTIONS} for other in drawn)
+    is_intact = SERVERS_AWAY.isdisjoint(drawn)
     return [detail for detail in KINDS[kind].details if is_intact or detail != REGISTRATIONS]
 
 
