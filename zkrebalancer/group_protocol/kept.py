@@ -2,7 +2,8 @@
 
 Each request has its limit, and each group. But anybody may form groups, so that many small ones could use up a
 gateway's memory. Beyond the limit newcomers are refused, and so is a member that would keep more than before, unless
-that is little. Members of groups that work go on.
+that is little. Members of groups that work go on, up to twice the limit: a member reports what it was given, so that
+metadata and assignments could grow by each other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zkrebalancer.group_protocol.requests import (
 )
 
 MAX_KEPT_BYTES = 256 << 20  # of all members: metadata, subscriptions and assignments
-LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep in any case
+LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep beyond the limit
 ENTRY_BYTES = 64  # that a name in a list uses, or a protocol, besides its text
 MEASURE_INTERVAL_MS = 1_000  # measuring looks at every member
 AnyGroup = ClassicGroup | ConsumerGroup
@@ -51,9 +52,13 @@ class Kept:
         if not wanted:
             return
         known = _known(request, group)
+        added = wanted - sum(_replaced(request, member) for member in known)
+        if added <= 0:
+            return
         is_no_more = wanted <= max(LITTLE_BYTES * len(known), sum(map(_of_member, known)))
-        if not is_no_more and not self._has_room(wanted, now_ms):
-            text = f"a request is refused: no room for its {wanted} bytes, as members keep {MAX_KEPT_BYTES}, the most"
+        limit = 2 * MAX_KEPT_BYTES if is_no_more else MAX_KEPT_BYTES
+        if not self._has_room(added, limit, now_ms):
+            text = f"a request is refused: no room for its {wanted} bytes, as members keep {limit}, the most"
             is_sync = isinstance(request, SyncGroupRequest)  # there may be room soon, and all wait for its leader
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_sync else ErrorCode.GROUP_MAX_SIZE_REACHED
             raise RefusedError(code, text, text)
@@ -62,14 +67,14 @@ class Kept:
         """Count a group that was read, which stays, however much it is."""
         self._at_most += _of_group(group)
 
-    def _has_room(self, wanted: int, now_ms: int) -> bool:
-        is_full = self._at_most + wanted > MAX_KEPT_BYTES
+    def _has_room(self, added: int, limit: int, now_ms: int) -> bool:
+        is_full = self._at_most + added > limit
         if is_full and now_ms >= self._measured_ms + MEASURE_INTERVAL_MS:
             self._measured_ms = now_ms
             self._at_most = sum(map(_of_group, self._groups()))
-            is_full = self._at_most + wanted > MAX_KEPT_BYTES
+            is_full = self._at_most + added > limit
         if not is_full:
-            self._at_most += wanted
+            self._at_most += added
         return not is_full
 
 
@@ -97,6 +102,19 @@ def _known(request: OneGroup, group: AnyGroup | None) -> list[AnyMember]:
         case ConsumerGroupHeartbeatRequest():
             member = _member(group, request.member_id, request.instance_id)
     return [] if member is None else [member]
+
+
+def _replaced(request: OneGroup, member: AnyMember) -> int:
+    """Return how much of what a member has would be replaced."""
+    match request, member:
+        case SyncGroupRequest(), _:
+            return len(member.assignment) if isinstance(member, ClassicMember) else 0
+        case ConsumerGroupHeartbeatRequest(), ConsumerMember():
+            names = () if request.subscribed_topic_names is None else member.topic_names
+            return _of_texts(names) + (0 if request.subscribed_topic_regex is None else len(member.topic_regex))
+    if isinstance(member, ClassicMember):
+        return _of_protocols(member.protocols)
+    return 0 if member.classic is None else _of_protocols(member.classic.protocols)
 
 
 def _member(group: AnyGroup, member_id: str, instance_id: str | None) -> AnyMember | None:

@@ -7,10 +7,15 @@ import pytest
 from tests.support.group_coordinator import DELAY_MS, GROUP, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, settle
 from zkrebalancer.group_protocol import kept
-from zkrebalancer.group_protocol.answers import LeaveGroupAnswer
+from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer, LeaveGroupAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.kept import MEASURE_INTERVAL_MS
-from zkrebalancer.group_protocol.requests import JoinGroupProtocol, LeaveGroupRequest, MemberIdentity
+from zkrebalancer.group_protocol.requests import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
 
 ROOM, LITTLE = 20_000, 1_000
 
@@ -85,6 +90,43 @@ def test_an_assignment_waits_for_room() -> None:
     for size, error in ((ROOM, E.COORDINATOR_NOT_AVAILABLE), (LITTLE, E.NONE)):
         given = {leader.member_id: bytes(size), "nobody": bytes(ROOM)}
         assert coordinator.synced(coordinator.sync(leader.member_id, 1, given)).error_code is error
+
+
+@pytest.mark.parametrize("of_metadata", [0, 500])
+def test_metadata_and_assignments_do_not_grow_by_each_other(of_metadata: int) -> None:
+    """In `Kept.check`, let members that keep no more in all have no limit: each generation may be given more."""
+    coordinator = Coordinator()
+    member_id, sizes = "", list[int]()
+    for number in range(1, 60):
+        joined = coordinator.join(member_id=member_id, protocols=protocols(900 + of_metadata * number))
+        coordinator.pass_time(DELAY_MS)
+        if joined in coordinator.answers and coordinator.join_error(joined):
+            break
+        answer = coordinator.joined(joined)
+        member_id = answer.member_id
+        given = {member_id: bytes(900 * number)}
+        if coordinator.synced(coordinator.sync(member_id, answer.generation_id, given)).error_code:
+            break
+        (member,) = coordinator.machine._groups[GROUP].roster.members.values()
+        sizes.append(kept._of_member(member))
+    assert ROOM / 2 < sizes[-1] <= 2 * ROOM
+    assert len(sizes) < 50
+
+
+def test_names_beside_an_expression_do_not_grow_uncounted() -> None:
+    """In `_replaced`, count all that a KIP-848 member has."""
+    coordinator = coordinator_with({"t": 4})
+    client = Client(coordinator, "a", topic_names=["t"], regex="x" * 700)
+    settle(coordinator, client)
+    sizes, error = list[int](), E.NONE
+    while not error and len(sizes) < 100:
+        names = ("y" * 500 * len(sizes),)
+        beat = ConsumerGroupHeartbeatRequest(GROUP, "a", client.epoch, subscribed_topic_names=names)
+        answer = coordinator.ask(beat, ConsumerGroupHeartbeatAnswer, 1)
+        error, client.epoch = answer.error_code, answer.member_epoch or client.epoch
+        sizes.append(kept._of_member(coordinator.machine._groups[GROUP].roster.members["a"]))
+    assert error is E.GROUP_MAX_SIZE_REACHED
+    assert ROOM < sizes[-1] <= 2 * ROOM
 
 
 def test_subscriptions_of_kip_848_clients_count_too() -> None:
