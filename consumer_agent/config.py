@@ -134,7 +134,7 @@ class ConsumerConfig:
     ignore_kafka_offsets: bool = False
     """Do not compare with Kafka: start even if the group has offsets, newer offsets or members there."""
     suspended_policy: str = "pause"
-    """While ZooKeeper is unreachable: `pause` reads until the lease ends, `continue` until the session has expired."""
+    """Without ZooKeeper, `pause` reads until the lease ends, `continue` until told that the session has expired."""
     events_directory: str | Path | None = None
     """Folder to write telemetry events to."""
     key_deserializer: Deserializer | None = None

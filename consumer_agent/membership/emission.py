@@ -14,14 +14,26 @@ class Emission:
     A session that runs out ends after its lease, whether or not there is a connection. One that is ended by force, as
     by a forked process, ends at once: the server closes its connection, and says why to who connects again. So nothing
     is returned for a moment after the connection broke.
+
+    The rest of a lease counts only after a regular renewal. Servers tell the leader with its pings whom they heard of:
+    if a process was suspended before its last renewal, and that renewal's server died with the connection, the leader
+    may have heard of it so long ago that the session ends before the lease.
     """
 
     def __init__(self, effects: EffectQueue) -> None:
         """Start without a lease."""
         self._effects = effects
         self._until_ms = NEVER_MS
+        self._heard_ms: int | None = None
+        self._has_rest = False  # whether the leader of ZooKeeper's servers heard of the session shortly before
         self._is_over = False
         self.again_ms: int | None = None  # set for a moment after the connection broke
+
+    def renew(self, sent_ms: int, lease_ms: int) -> None:
+        """Return records for a lease from the moment when the renewal was sent."""
+        self._has_rest = self._heard_ms is not None and sent_ms - self._heard_ms <= lease_ms // 2
+        self._heard_ms = sent_ms
+        self.extend(sent_ms + lease_ms)
 
     def extend(self, until_ms: int) -> None:
         """Return records until then, by the clock of `now_ms`."""
@@ -32,7 +44,11 @@ class Emission:
     def handle_suspended(self, now_ms: int) -> None:
         """Return nothing for a moment after the connection broke."""
         self._effects.add(EmitUntil(NEVER_MS))
-        self.again_ms = now_ms + RECONNECT_MS
+        self.again_ms = now_ms + RECONNECT_MS if self._has_rest else None
+
+    def handle_connected(self, now_ms: int) -> None:
+        """Note that the leader has heard of the session."""
+        self._heard_ms = now_ms
 
     def handle_tick(self, now_ms: int) -> None:
         """Return records for the rest of the lease when that moment is over."""

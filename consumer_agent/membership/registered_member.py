@@ -167,6 +167,7 @@ class Member:
         This server may grant the session less time than the former one.
         """
         self.connected = True
+        self.emission.handle_connected(now_ms)
         former_ms, self.lease_ms = self.lease_ms, min(self._longest_lease_ms, lease_ms(session_timeout_ms))
         self.lane.lease_ms = self.lease_ms
         if self.lease_ms < former_ms and self._settings.pause_when_suspended:
@@ -282,7 +283,10 @@ class Member:
             self.unclear = refused_text(self._renewal, reply)
 
     def _extend_lease(self, from_ms: int) -> None:
-        self.emission.extend(from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS)
+        if self._settings.pause_when_suspended:
+            self.emission.renew(from_ms, self.lease_ms)
+        else:
+            self.emission.extend(FOREVER_MS)
 
     # ---- commands
 

@@ -89,9 +89,16 @@ def test_one_renewal_is_under_way_at_a_time() -> None:
     assert requests(driver.step(Tick())) == [RENEWAL]  # the listing is still under way and will be made again
 
 
+def renew(driver: Driver, after_ms: int = LEASE_MS // 3) -> int:
+    driver.now_ms += after_ms
+    driver.step(Tick())
+    driver.answer(RENEWAL, Done())
+    return driver.now_ms
+
+
 def test_rule_11_a_broken_connection_pauses_for_a_moment_and_the_rest_of_the_lease_counts() -> None:
     driver = registered()
-    renewed_ms = driver.now_ms
+    renewed_ms = renew(driver)
     driver.now_ms += 200
     assert driver.break_connection()[0] == EmitUntil(NEVER_MS)
     assert driver.machine.wake_at_ms == driver.now_ms + RECONNECT_MS
@@ -105,8 +112,38 @@ def test_rule_11_a_broken_connection_pauses_for_a_moment_and_the_rest_of_the_lea
     assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + LEASE_MS)]
 
 
+@pytest.mark.parametrize(("after_ms", "counts"), [(LEASE_MS // 2, True), (LEASE_MS // 2 + 1, False)])
+def test_rule_11_the_rest_of_a_lease_counts_only_after_a_regular_renewal(after_ms: int, counts: bool) -> None:
+    driver = registered()
+    renew(driver)
+    renewed_ms = renew(driver, after_ms)
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == [EmitUntil(renewed_ms + LEASE_MS)] * counts
+
+
+def test_rule_11_the_rest_of_the_first_lease_does_not_count() -> None:
+    driver = registered()
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == []
+
+
+def test_rule_11_a_new_connection_counts_as_heard() -> None:
+    driver = registered()
+    driver.break_connection()
+    driver.now_ms += LEASE_MS // 2
+    driver.connect()
+    renewed_ms = driver.now_ms
+    driver.answer(RENEWAL, Done())
+    driver.break_connection()
+    driver.now_ms += RECONNECT_MS
+    assert of_type(driver.step(Tick()), EmitUntil) == [EmitUntil(renewed_ms + LEASE_MS)]
+
+
 def test_rule_11_a_connection_that_returns_soon_is_not_used_before_it_renewed() -> None:
     driver = registered()
+    renew(driver)
     driver.break_connection()
     driver.now_ms += RECONNECT_MS // 2
     effects = driver.connect()
@@ -120,6 +157,7 @@ def test_rule_11_a_connection_that_returns_soon_is_not_used_before_it_renewed() 
 def test_a_session_that_was_ended_by_force_emits_nothing_more() -> None:
     driver = registered()
     driver.own({T0: 3})
+    renew(driver)
     driver.break_connection()
     driver.now_ms += RECONNECT_MS // 2
     driver.step(Lost())
@@ -130,6 +168,7 @@ def test_a_session_that_was_ended_by_force_emits_nothing_more() -> None:
 def test_who_has_given_up_emits_nothing_after_a_broken_connection() -> None:
     driver = registered()
     driver.own({T0: 3})
+    renew(driver)
     assert driver.machine.member is not None
     driver.machine.member.handle_give_up()
     driver.break_connection()
@@ -286,6 +325,7 @@ def test_a_lease_is_no_longer_than_a_leader_waits_for_one_that_it_does_not_know(
 def test_a_lease_is_as_short_as_the_server_demands_to_which_the_session_has_moved() -> None:
     """In `Member.handle_connected`, keep the lease: the session would end before it. A longer one is not registered."""
     driver = registered()
+    renew(driver)
     granted = {SESSION_TIMEOUT_MS // 2: [EmitUntil(NEVER_MS)], 9 * SESSION_TIMEOUT_MS: []}
     for granted_ms, at_once in granted.items():
         lease_ms = min(granted_ms * 2 // 3, LEASE_MS)
