@@ -278,7 +278,7 @@ class Mirror:
         known = {"ZooKeeper": {**refused, **nodes.refused}, "Kafka": metadata.refused}
         self._complain(known)
         faults = [f"{server} refuses {len(found)} nodes or topics" for server, found in known.items() if found]
-        self._ended("refused" if faults else "done", faults)
+        self._ended("refused" if known["ZooKeeper"] else "done", faults)
 
     def _complain(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Log what ZooKeeper and Kafka refuse, but not in each round."""

@@ -46,7 +46,7 @@ class _Numbers(Collector):
         yield CounterMetricFamily(f"{PREFIX}_changes", "Topics and brokers that were written.", value=seen.changes)
         rounds = CounterMetricFamily(
             f"{PREFIX}_rounds",
-            "Rounds: done, without an answer of kafka or zookeeper, or refused: changes, or descriptions of topics.",
+            "Rounds: done, or without an answer of kafka or zookeeper, or with changes that ZooKeeper refused.",
             labels=["outcome"],
         )
         for outcome in OUTCOMES:
