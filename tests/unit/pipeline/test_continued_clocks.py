@@ -34,6 +34,7 @@ RUNS_OF_SPARK = range(6)
 PIECES = 6
 RESTART = 4  # before this piece
 WAIT_US = 10_000_000
+DAY_US = 86_400_000_000
 _TEXTS = ("host", "boot", "group", "cause_id", "command_id", "topic")
 _NUMBERS = ("ts_us", "mono_us", "generation", "asked_us", "first_offset", "last_offset", "sent_us")
 COLUMNS = pa.schema([(name, pa.string()) for name in _TEXTS] + [(name, pa.int64()) for name in _NUMBERS]).append(
@@ -196,6 +197,26 @@ def test_pieces_of_several_hosts_make_the_tables_of_a_whole(
     assert any("its clocks are known better" in line for line in caplog.messages)
     assert any(went_back)
     assert {path.parent.name for path in (out / RUNS).glob("run_id=*/*")} >= {tables.part_of("run-0")}
+
+
+def test_a_host_that_comes_later_is_not_late(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `ContinuedRun.take_new`, note no clocks first: its events seem as late as the others have been up longer."""
+    keeper, up_us, later_us = Keeper(), {"a": 30 * DAY_US, "b": DAY_US}, 0
+    for number, host in enumerate("aab"):
+        lines = []
+        for row in range(20):
+            later_us += 1_000_000
+            event = {"kind": "produced", "host": host, "boot": host, "topic": "t", "partition": 0}
+            event |= {"mono_us": up_us[host] + later_us, "ts_us": 400 * DAY_US + later_us}
+            event |= {"first_offset": later_us, "last_offset": later_us}
+            lines.append(("r", f"r/events/{host}.jsonl", 0, 20 * number + row, json.dumps(event)))
+        watch.update(spark, parsed(spark, lines), tmp_path, number, keeper)
+    found = keeper._runs["r"]
+    assert isinstance(found, AlignedRun)
+    assert found.patience_us == run.LATE_US
+    assert caplog.messages == []
 
 
 def test_marks_to_go_back_to_become_rarer_with_their_age() -> None:

@@ -90,6 +90,20 @@ class Places:
             names = ("file", "block", "row", "flaw", "text")
             self._rejected += zip(*(lines[name].to_pylist() for name in names), strict=True)
 
+    def note_clocks(self, lines: pa.Table) -> None:
+        """Look only at the clocks of lines, with COLUMNS."""
+        timed = lines.filter(pc.is_valid(lines["mono_us"]))
+        chosen = timed.select(["host", "boot"]).append_column("nearby", nearby_of(timed))
+        chosen = chosen.append_column("wall_us", pc.subtract(timed["ts_us"], timed["mono_us"]))
+        for alike in chosen.group_by([*CLOCK]).aggregate([("wall_us", "min")]).to_pylist():
+            self._note_clock(alike)
+
+    def _note_clock(self, alike: dict[str, Any]) -> Clock:
+        clock = (alike["host"], alike["boot"], alike["nearby"])
+        known = [each for each in (self._walls.get(clock), alike["wall_us_min"]) if each is not None]
+        self._walls[clock] = min(known, default=None)
+        return clock
+
     def _add(self, kind: str, alike: dict[str, Any]) -> None:
         name = (alike["file"], alike["block"])
         block = self._blocks.get(name)
@@ -107,10 +121,7 @@ class Places:
         ends = [*block.times, alike["mono_us_min"], alike["mono_us_max"]]
         block.times = [min(ends), max(ends)]
         self.began_us = block.times[0] if self.began_us is None else min(self.began_us, block.times[0])
-        clock = (alike["host"], alike["boot"], alike["nearby"])
-        block.clocks.add(clock)
-        known = [each for each in (self._walls.get(clock), alike["wall_us_min"]) if each is not None]
-        self._walls[clock] = min(known, default=None)
+        block.clocks.add(self._note_clock(alike))
 
     def blocks(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows of `blocks`."""

@@ -228,12 +228,16 @@ class ContinuedRun:
             self.see(kind, lines)
 
     def take_new(self, events: Events, stored: StoredEvents) -> None:  # noqa: ARG002  # subclasses need it
-        """Add the events of `stored`, which are new; they wait.
+        """Add the events of `stored`, which are new; they wait. If they have other clocks, only note these.
 
         Raises:
             LateEventError: an event is older than what is settled.
 
         """
+        for lines in events.values():
+            self._places.note_clocks(lines)
+        if self.has_several_clocks:
+            return  # a time of one clock says nothing about another one
         for kind, lines in events.items():
             self.see(kind, lines)
         self.take(events)
