@@ -192,11 +192,7 @@ MUTATIONS = (
     Mutation(
         "the lease is as long as the session",
         11,
-        (
-            Edit(
-                "registered_member.Member._extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"
-            ),
-        ),
+        (Edit("Emission.renew", "sent_ms + lease_ms", "sent_ms + lease_ms * 3 // 2"),),
     ),
     Mutation(
         "a late stop is waited for endlessly",
@@ -343,6 +339,7 @@ MUTATIONS = (
         "an offset that Kafka does not say counts as missing",
         None,
         (Edit("Start._note_found", "if one is None", "if False"),),
+        seeds=10,
     ),
     Mutation(
         "starts ignore a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
