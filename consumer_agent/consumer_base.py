@@ -47,6 +47,7 @@ class ConsumerBase:
         if self._hooks or self._frontend.machine_thread is not None:
             raise ConsumerStateError("a region needs a consumer that has not polled, and is in no region")
         self._frontend.config, self._hooks, self._frontend.in_region = config, hooks, True
+        self._frontend.keeps_copies = not config.enable_auto_commit  # else offsets need no copies
         if self._subscribed is not None:
             self._subscribe(*self._subscribed)
 

@@ -72,12 +72,8 @@ class MemberSettings:
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
     in_region: bool = False  # its region needs the identities of topics
+    keeps_copies: bool = False  # its region stores an offset only once there is a copy of the partition's state for it
     has_own_session: bool = True  # a lasting watch would stay in a session that others share
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Whether its region stores the states of its partitions, and an offset only once there is a copy for it."""
-        return self.in_region and self.auto_commit_interval_ms is None
 
 
 class Ending(Enum):

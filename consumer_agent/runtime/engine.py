@@ -52,6 +52,7 @@ class Engine:
         *,
         asks_to_revoke: bool,
         in_region: bool,
+        keeps_copies: bool,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -89,6 +90,7 @@ class Engine:
             max_poll_interval_ms=config.max_poll_interval_ms,
             request_limit=request_limit(config.zookeeper, config.zookeeper_security),
             in_region=in_region,
+            keeps_copies=keeps_copies,
         )
         machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store, look)

@@ -75,7 +75,7 @@ class Frontend(Usage):
 
         self._engine_type = Engine  # now and not in the first poll, which joins
         self._begins_paused = begins_paused
-        self.in_region = False
+        self.in_region = self.keeps_copies = False
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
         self._early_queries: OffsetQueries | None = None
         self._telemetry = Telemetry(None, self.config.group)
@@ -138,8 +138,8 @@ class Frontend(Usage):
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
-        about = config, wanted, shared, self._telemetry
-        engine = self._engine_type(*about, asks_to_revoke=asks, in_region=self.in_region)
+        args = config, wanted, shared, self._telemetry
+        engine = self._engine_type(*args, asks_to_revoke=asks, in_region=self.in_region, keeps_copies=self.keeps_copies)
         try:
             engine.start()
             with shared.changed.lock:

@@ -76,9 +76,10 @@ class Driver:
         storage: Storage = Storage.ZOOKEEPER,
         begins_anywhere: bool = True,
         in_region: bool = False,
+        keeps_copies: bool = False,
     ) -> None:
         member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause, storage, begins_anywhere)
-        member = replace(member, in_region=in_region)
+        member = replace(member, in_region=in_region, keeps_copies=keeps_copies)
         self.machine = StateMachine(MachineSettings(member, REGISTRATION._replace(instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}

@@ -334,16 +334,13 @@ def test_unreadable_lives_are_ignored_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval_ms", "in_region", "copyless"), [(None, True, {T1}), (None, False, set()), (5_000, True, set())]
+    ("in_region", "keeps_copies", "copyless"), [(True, True, {T1}), (True, False, set()), (False, False, set())]
 )
 def test_where_a_partition_begins_is_not_stored_if_that_would_name_a_copy_of_its_state(
-    interval_ms: int | None, in_region: bool, copyless: set[tuple[str, int]]
+    in_region: bool, keeps_copies: bool, copyless: set[tuple[str, int]]
 ) -> None:
-    """Only a region that recovers by partition commits nothing by itself.
-
-    In `Start._resolve`, leave it out: after an unclean end, the next owner looks for a copy that was never stored.
-    """
-    driver = Driver(auto_commit_interval_ms=interval_ms, in_region=in_region)
+    """In `Start._resolve`, leave it out: the next owner looks for a copy that was never stored."""
+    driver = Driver(auto_commit_interval_ms=None, in_region=in_region, keeps_copies=keeps_copies)
     driver.register()
     driver.send(command.encode(START))
     driver.answer(Get(offset_path(T0)), content(b"7"))
@@ -359,7 +356,7 @@ def test_where_a_partition_begins_is_not_stored_if_that_would_name_a_copy_of_its
 
 def test_what_has_no_copy_is_known_too_if_kafka_says_in_parts_where_partitions_begin() -> None:
     """In `Start._resolve`, forget those that Kafka has answered about."""
-    driver = Driver(auto_commit_interval_ms=None, in_region=True)
+    driver = Driver(auto_commit_interval_ms=None, in_region=True, keeps_copies=True)
     driver.register()
     driver.send(command.encode(START))
     for partition in (T0, T1):

@@ -12,8 +12,10 @@ from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint
 from consumer_agent.region.partition_states import PartitionStates
+from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import Finished
+from consumer_agent.spark import PlanningConsumer
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 
 
@@ -45,6 +47,25 @@ def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         region(consumer, **arguments)
+
+
+@pytest.mark.parametrize(("recovery", "keeps"), [("partition", True), ("group", False), ("sink", False), (None, False)])
+def test_only_a_region_by_partition_stores_no_offset_without_a_copy(recovery: str | None, keeps: bool) -> None:
+    """As it was: a Spark query, which may be in a region and commits by itself, stored nothing before its first batch.
+
+    With `latest`, what came before its next start was skipped.
+    """
+    settings: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
+    consumer = Consumer(**settings) if recovery else PlanningConsumer(enable_auto_commit=False, **settings)
+    if recovery:
+        ConsistentRegion(consumer, name="r", recovery=recovery, **({} if recovery == "sink" else HANDLERS))
+    consumer.subscribe(["orders"])
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"), mock.patch.object(Engine, "start"):
+        consumer.poll(0.0)
+    thread = consumer._frontend.machine_thread
+    assert thread is not None
+    member = thread._machine._settings.member
+    assert (member.in_region, member.keeps_copies) == (True, keeps)
 
 
 def test_a_members_name_has_to_be_legal() -> None:
