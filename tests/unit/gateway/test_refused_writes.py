@@ -1,4 +1,4 @@
-"""A group whose writes ZooKeeper refuses goes on as it is: its clients do not end, and it tries again now and then."""
+"""A group whose writes ZooKeeper refuses keeps its clients: they go on, or a classic group's wait in a rebalance."""
 
 from __future__ import annotations
 
