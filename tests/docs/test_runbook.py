@@ -22,6 +22,7 @@ ALERTS = ROOT / "deploy/monitoring/alerts.yaml"
 LEVELS = {"warning", "error", "exception", "critical"}
 SECTIONS = [text for text in (ROOT / "docs/runbook.md").read_text().split("\n## ") if text.startswith("Lines of ")]
 TABLES = "\n".join(SECTIONS)
+ROWS = "\n".join(line.split(" | ")[0] for line in TABLES.splitlines() if line.startswith("| `"))  # without what to do
 MIN_PIECE = 6  # shorter constants are punctuation between values
 
 
@@ -60,7 +61,7 @@ def test_every_line_has_a_row(paths: tuple[Path, ...]) -> None:
     """Remove a row of the runbook: its line is missing."""
     found = list(lines(paths))
     assert len(found) > 20
-    assert [(name, texts) for name, texts in found if not any(text[:25] in TABLES for text in texts)] == []
+    assert [(name, texts) for name, texts in found if not any(text[:25] in ROWS for text in texts)] == []
 
 
 def test_every_row_is_a_line_of_the_code() -> None:

@@ -57,7 +57,7 @@ MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an an
 MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
 MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
 MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
-PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # enough for client id and transactional id, after which `acks` comes
+PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # client and transactional ids of some kilobytes fit; `acks` comes after them
 # How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
 # limit nobody would notice that the client is gone while the broker hangs.
 MAX_SILENCE_S = 600.0

@@ -24,7 +24,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Pieces:
-    """The memory for pieces on their way: what a slow side does not take stays here."""
+    """The memory for pieces on their way: what a slow side does not take, or has yet to send, has its room here."""
 
     def __init__(self) -> None:
         """Start with nothing on its way."""

@@ -56,7 +56,7 @@ class Keeper:
         """Know no run."""
         self._runs: OrderedDict[str, ContinuedRun] = OrderedDict()  # the one that was touched last is the last one
         self._whole: set[str] = set()  # runs that have to be looked at as a whole
-        self._dropped: set[str] = set()  # runs that got events last time, and for which there was no room
+        self._dropped: set[str] = set()  # runs for which there was no room when they last got events
         self._pauses: OrderedDict[str, _Pause] = OrderedDict()  # of runs whose clocks moved settled events
 
     def refresh(
@@ -222,8 +222,12 @@ def _patience(name: str, run: ContinuedRun, late: LateEventError) -> int:
         return run.patience_us
     late_us = (run.latest_us or 0) - late.at_us
     patience_us = max(run.patience_us, min(2 * late_us, MAX_PATIENCE_US))
-    text = "run %s: an event came %.1f s late, so its tables are made again; from now on, it waits %.1f s"
-    _log.warning(text, name, late_us / 1e6, patience_us / 1e6)
+    _log.warning(
+        "run %s: an event came %.1f s late, so its tables are made again; from now on, it waits %.1f s",
+        name,
+        late_us / 1e6,
+        patience_us / 1e6,
+    )
     return patience_us
 
 
@@ -232,8 +236,11 @@ def _patience_with_clocks(name: str, run: ContinuedRun, moved: ClocksMovedError)
     patience_us = run.patience_us
     if moved.since_us is not None and 2 * ((run.latest_us or 0) - moved.since_us) <= MAX_CLOCK_PATIENCE_US:
         patience_us = max(patience_us, 2 * ((run.latest_us or 0) - moved.since_us))
-    text = "run %s: its clocks are known better, which moves settled events: these are handled again; it waits %.1f s"
-    _log.warning(text, name, patience_us / 1e6)
+    _log.warning(
+        "run %s: its clocks are known better, which moves settled events: these are handled again; it waits %.1f s",
+        name,
+        patience_us / 1e6,
+    )
     return patience_us
 
 
