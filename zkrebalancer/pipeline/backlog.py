@@ -13,11 +13,12 @@ from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from pathlib import Path
+from typing import BinaryIO
 
 _LEAST_STEP, _MOST_STEP = 4 * 1024, 64 * 1024  # bytes of a file that are considered at once
 _STEPS = 4  # at least; for each file, if there are many
 _LOOKED_AT = 100  # lines, for one that has a time
-_MAX_LINE_BYTES = 1024 * 1024
+_READ_BYTES = 1024 * 1024  # of a line, at once
 _EARLY = -(1 << 63)  # the time of lines of which none is known
 _NEVER = 1 << 63  # that of the end
 _TIME = re.compile(rb'"(ts_us|mono_us)"\s*:\s*(-?\d{1,18})\b')
@@ -95,7 +96,7 @@ class _File:
         limit = self._marks[number][0] if number < len(self._marks) else min(self._end, at + step)
         with self._path.open("rb") as file:
             file.seek(at)
-            while at < limit and (line := file.readline(_MAX_LINE_BYTES)):
+            while at < limit and (line := file.readline(_READ_BYTES)):
                 if (time_us := _time_us(line)) is not None and time_us > until_us:
                     break
                 at += len(line)
@@ -106,12 +107,22 @@ class _File:
         last_us = self._marks[-1][1] if self._marks else _EARLY
         with self._path.open("rb") as file:
             file.seek(position)
-            at = position if is_begin else position + len(file.readline())
-            lines = (file.readline(_MAX_LINE_BYTES) for _ in range(_LOOKED_AT))
+            at = position if is_begin else position + _rest_of_line(file)
+            lines = (file.readline(_READ_BYTES) for _ in range(_LOOKED_AT))
             times = (_time_us(line) for line in lines)
             next_us = next((each for each in times if each is not None), last_us)
         is_over = at >= self._end
         self._marks.append((self._end, _NEVER) if is_over else (at, max(next_us, last_us)))
+
+
+def _rest_of_line(file: BinaryIO) -> int:
+    """Read the rest of a line, which may have any length; return how long it is."""
+    size = 0
+    while piece := file.readline(_READ_BYTES):
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return size
 
 
 def _time_us(line: bytes) -> int | None:

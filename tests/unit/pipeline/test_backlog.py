@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from zkrebalancer.pipeline import backlog, tail
 from zkrebalancer.pipeline.tail import EventFileReader
 
 BUDGET, STEP = 20_000, 512
+LONG = 32 << 20  # bytes
 
 
 def write(path: Path, times_us: range, **others: object) -> list[int]:
@@ -70,3 +72,16 @@ def test_a_file_that_is_being_written_or_was_moved_stops_no_other(tmp_path: Path
     unread = dict.fromkeys(("r/a.jsonl", "r/b.jsonl", "r/gone.jsonl"), (0, 100_000))
     assert set(backlog.parts_until_one_time(tmp_path, unread, BUDGET)) <= {"r/a.jsonl", "r/b.jsonl"}
     assert sorted(at for batch in batches(tmp_path) for at in batch) == written
+
+
+def test_a_line_of_any_length_needs_little_memory(tmp_path: Path) -> None:
+    """In `_rest_of_line`, read all at once: zeros that a power failure left may be as long as the file."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"ts_us": 5}\n' + bytes(LONG) + b'\n{"ts_us": 7}\n')
+    tracemalloc.start()
+    try:
+        found = backlog.parts_until_one_time(tmp_path, {"a.jsonl": (0, LONG + 27)}, BUDGET)
+        _now, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == {"a.jsonl": LONG + 27}
+    assert most < LONG / 4
