@@ -16,6 +16,7 @@ from typing import TypeVar
 from gevent.lock import Semaphore
 
 from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
+from zkrebalancer.gateway.group_requests import LONGEST_HOLD_S
 from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
@@ -51,6 +52,7 @@ MAX_TRIES = 20  # each failed try means that somebody created or deleted a node 
 # For all groups together: renewals of the lease and writes wait behind them.
 READ_AT_ONCE = 200  # nodes; of one request to the gateway, by one to ZooKeeper
 ASK_AT_ONCE = 100  # single nodes that requests look at
+_CROWDED = "very many are asked for at once"
 _Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
 
@@ -251,7 +253,7 @@ class ZooKeeperOffsets:
             since_us = clock.steady_us()
             with self._places.take(len(names)):
                 if clock.steady_us() - since_us > LONGEST_WAIT_S * 1e6:
-                    raise CrowdedError("very many are asked for at once")
+                    raise CrowdedError(_CROWDED)
                 replies = self._session.read_each(ReadEach(kind, paths.GROUPS, names))
             let_others_run()  # a place goes to the next one that waits only when this greenlet pauses
             yield from zip(some, replies, strict=True)
@@ -279,11 +281,19 @@ class ZooKeeperOffsets:
         ]
 
     def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:
-        """Return partition -> its offset, or why it cannot be read; without partitions that have none."""
+        """Return partition -> its offset, or why it cannot be read; without partitions that have none.
+
+        Raises:
+            CrowdedError: also if it takes LONGEST_HOLD_S: who asked has given up.
+
+        """
+        until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
         found: dict[TopicPartition, int | ErrorCode] = {}
         book = self._nodes.of(group)
         legal = [one for one in in_turns(partitions) if paths.is_legal_topic(one[0]) and one[1] >= 0]
         for partition, reply in self._get_offsets(group, legal):
+            if clock.steady_us() > until_us:
+                raise CrowdedError(_CROWDED)
             if isinstance(reply, Content):
                 book.nodes.add(partition)
                 try:

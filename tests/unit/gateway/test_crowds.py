@@ -11,6 +11,7 @@ from gevent.event import AsyncResult, Event
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_zookeeper_offsets import Store
+from zkrebalancer.gateway.group_requests import LONGEST_HOLD_S
 from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes
 from zkrebalancer.gateway.turns import Places
 from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE
@@ -81,6 +82,16 @@ def test_what_has_waited_for_too_long_is_not_read(passed_us: list[int]) -> None:
     assert outcome(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert [outcome(large), outcome(later)] == [ErrorCode.NONE] * 2
     assert session.reading == [READ_AT_ONCE, 5]
+
+
+def test_a_long_fetch_is_not_continued_for_nobody(passed_us: list[int]) -> None:
+    """In `_read`, never look at the clock: of a crowd that asks for much, all is read, and nobody gets it in time."""
+    session = Held()
+    fetched = fetch(Store(session), "long", 3 * READ_AT_ONCE)
+    passed_us[0] += int(LONGEST_HOLD_S * 1e6) + 1
+    session.may_answer.set()
+    assert outcome(fetched) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert session.reading == [READ_AT_ONCE]
 
 
 def test_what_has_waited_in_line_for_too_long_is_not_done(passed_us: list[int]) -> None:
