@@ -280,23 +280,24 @@ def make_plan(
         is_needed = is_needed or is_different
     if mode == EAGER:
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
-        plan.stopping -= {name for name, member in view.members.items() if is_out_of_reach(member)}
+        plan.stopping -= {name for name, member in view.members.items() if is_out_of_reach(view, member)}
     plan.unserved |= plan.stopping
-    plan.unserved -= {name for name in plan.unserved - plan.fenced if keeps_its_share(view.members[name])}
+    plan.unserved -= {name for name in plan.unserved - plan.fenced if keeps_its_share(view, view.members[name])}
     plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
     if not deviations.keeps_held:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
 
 
-def is_out_of_reach(member: Member) -> bool:
+def is_out_of_reach(view: GroupView, member: Member) -> bool:
     """Whether ZooKeeper hides something of a member, or refuses its commands or eviction: nobody knows for how long."""
-    return bool(member.refused) or member.is_given_hidden or member.is_refused or member.is_eviction_refused
+    is_refused = member.is_refused or member.is_eviction_refused
+    return bool(member.refused) or member.is_given_hidden or is_refused or view.cannot_be_recorded(member)
 
 
-def keeps_its_share(member: Member) -> bool:
+def keeps_its_share(view: GroupView, member: Member) -> bool:
     """Whether a member is out of reach and stays: it keeps what it holds, others get the rest, nothing waits for it."""
-    return member.takes_part and is_out_of_reach(member)
+    return member.takes_part and is_out_of_reach(view, member)
 
 
 def _is_leaving(member: Member) -> bool:

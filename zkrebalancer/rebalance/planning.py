@@ -249,7 +249,7 @@ class Planning:
             if member.takes_part:
                 self._note_instance(consumer, member.instance)
                 after = self._describe(member)
-                if keeps_its_share(member):
+                if keeps_its_share(self._view, member):
                     self._keeping.add(consumer)
             else:
                 self._outside.add(consumer)
@@ -307,7 +307,7 @@ class Planning:
         )
 
     def _claims_of(self, member: Member) -> Mapping[TopicPartition, int]:
-        if member.instance is None or keeps_its_share(member):
+        if member.instance is None or keeps_its_share(self._view, member):
             return {}
         return static_members.claims_of(self._view, member, self._fenced)
 
@@ -369,7 +369,7 @@ class Planning:
 
     def _stays(self, consumer: str) -> bool:
         """Whether a member has nothing to stop or start; one that has to leave is told so as soon as it can be."""
-        return consumer not in self._fenced and keeps_its_share(self._view.members[consumer])
+        return consumer not in self._fenced and keeps_its_share(self._view, self._view.members[consumer])
 
     @property
     def _is_eager(self) -> bool:

@@ -412,10 +412,14 @@ class GroupView(OffsetMarks):
 
     def _may_wait(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether a start could not be recorded, or the partition may wait for a static member that is not known."""
-        registration = self.members[consumer].registration
-        if registration is not None and registration.static_grace_ms is not None and self.is_hidden(registration):
+        if self.cannot_be_recorded(self.members[consumer]):
             return True
         return self.awaited is not None and partition in self.awaited
+
+    def cannot_be_recorded(self, member: Member) -> bool:
+        """Whether no start of a member can be recorded: it has a grace of its own, and its record may not be read."""
+        known = member.registration
+        return known is not None and known.static_grace_ms is not None and self.is_hidden(known)
 
     def is_hidden(self, registration: Registration) -> bool:
         """Whether the record of a static member may not be read, and was not before: then it is not written either."""

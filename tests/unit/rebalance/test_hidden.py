@@ -193,9 +193,13 @@ def test_a_static_member_with_a_hidden_record_is_served_without_one() -> None:
     show_again(world)
 
 
-def test_rule_17_holds_for_a_member_whose_record_is_hidden() -> None:
-    """In `StaticMembers._remember`, note nothing; in `GroupView._may_wait`, look at `awaited` only."""
-    world = world_with(GroupSettings(), "b")
+@MODES
+def test_rule_17_holds_for_a_member_whose_record_is_hidden(mode: str) -> None:
+    """In `StaticMembers._remember`, note nothing; in `GroupView._may_wait`, look at `awaited` only.
+
+    In `is_out_of_reach`, do not look at what can be recorded: new partitions have no owner, and an eager group stops it.
+    """
+    world = world_with(GroupSettings(mode=mode), "b")
     agent = world.add_agent("s", instance_id="i", static_grace_ms=20_000)
     world.pass_time(2_000)
     had = world.owned()["s-1"]
@@ -204,6 +208,8 @@ def test_rule_17_holds_for_a_member_whose_record_is_hidden() -> None:
     world.set_topic("t", 6)
     world.pass_time(5_000)
     assert world.owned()["s-1"] == had
+    assert len(world.owned()["b-1"]) == 4
+    assert state_of(world) in REST
     world.kill_agent(agent)
     world.zk.expire(agent.session)
     read_again(world, "same")
