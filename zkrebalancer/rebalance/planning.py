@@ -373,8 +373,8 @@ class Planning:
 
     @property
     def _is_eager(self) -> bool:
-        """Whether, by the present settings, everything stops before anything starts; not if held partitions stay."""
-        return self._view.settings.mode == EAGER and not self._keeps_held
+        """Whether all stop before anything starts; not if held partitions stay, or some could not be started again."""
+        return self._view.settings.mode == EAGER and not self._keeps_held and not self._view.hidden_topics
 
     @property
     def _keeps_held(self) -> bool:
