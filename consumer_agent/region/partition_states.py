@@ -250,11 +250,13 @@ class PartitionStates:
         self._continue_at(positions, [tp for tp in positions if offsets[tp] is None])
         self._is_torn = False
 
-    def _continue_at(self, positions: Mapping[TopicPartition, int], anew: Iterable[TopicPartition]) -> None:
+    def _continue_at(self, positions: Mapping[TopicPartition, int], anew: list[TopicPartition]) -> None:
         """Continue at these offsets. States that begin `anew` are stored first, as an unclean end commits there."""
         self._processed.update(positions)
         if positions:
             self._consumer.seek(positions)
+        for tp in anew:
+            self._stored.pop(tp, None)  # a copy at the same offset is of another state
         self._store(anew)
         shared = self._frontend.shared
         with shared.lock:

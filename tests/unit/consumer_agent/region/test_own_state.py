@@ -220,6 +220,17 @@ def test_after_a_reset_to_the_beginning_no_offset_further_on_is_committed() -> N
     played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 0, ("lost", 0): 0}))
 
 
+def test_a_reset_where_the_valid_copy_is_stores_the_new_state_in_its_place() -> None:
+    """Retention has deleted what was processed. As it was: the next owner restored the state from before the reset."""
+    played = PlayedStates(committed=0)
+    played.consumer.beginning_offsets.return_value = {ORDERS: 0}
+    played.states.reset(None, 1.0)
+    assert played.handlers.mock_calls[-2:] == [
+        mock.call.reset(Checkpoint(offsets={ORDERS: None})),
+        mock.call.checkpoint(Checkpoint(offsets={ORDERS: 0})),
+    ]
+
+
 def raise_it(error: Exception) -> None:
     raise error
 
