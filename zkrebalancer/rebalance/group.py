@@ -138,8 +138,8 @@ class Group:
                 self.read_settings()
             case facts.Outdated():
                 self._load_anew()
-            case facts.Readable():
-                self.load("outdated")
+            case facts.Readable():  # in its turn: a right is often given for all groups
+                self._leadership.groups_to_load.add_or_change(self.name, "outdated")
             case _:
                 raise TypeError(f"not a fact: {fact!r}")
 

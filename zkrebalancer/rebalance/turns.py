@@ -34,6 +34,11 @@ class Turns:
             self._in_order.add(group)
             self._order.append(group)
 
+    def add_or_change(self, group: str, reason: str) -> None:
+        """Add a group, or change the reason for which it waits."""
+        self.remove(group)
+        self.add(group, reason)
+
     def extend(self, groups: Sequence[str], reason: str) -> None:
         """Add many groups: as `add`, without a step of Python for each."""
         self._reasons = dict.fromkeys(groups, reason) | self._reasons

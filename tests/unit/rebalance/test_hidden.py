@@ -12,6 +12,7 @@ from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.rebalance import coordinator
 from zkrebalancer.rebalance.states import REST, GroupState, MemberState
 from zkrebalancer.rebalance.view import GroupView
 
@@ -129,6 +130,24 @@ def test_offsets_are_not_deleted_while_their_marks_are_hidden_and_are_afterwards
     assert (world.zk.children(MARK), world.zk.nodes[MARK].content) == (["0"], mark)
     show_again(world)
     assert world.zk.children(MARK) == []
+
+
+def test_groups_wait_for_their_turn_when_a_right_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Group`, load at once if something is `Readable`: all groups would be read at the same time."""
+    world = world_with_two_topics(INCREMENTAL, MARK)
+    read_again(world)
+    turns = world.leader().machine.groups_to_load
+    monkeypatch.setattr(coordinator, "MAX_LOADING", 0)
+    turns.add(GROUP, "reconciliation")
+    world.zk.denied.clear()
+    world.pass_time(40_000)
+    assert "outdated" not in triggers(world)
+    assert turns.next() == (GROUP, "outdated"), "a reconciliation waits until the group is at rest"
+    turns.add(GROUP, "outdated")
+    monkeypatch.undo()
+    world.tick()
+    show_again(world)
+    assert not view_of(world).hidden_topics
 
 
 def test_offsets_of_an_absent_topic_are_not_deleted_while_their_record_is_hidden() -> None:
