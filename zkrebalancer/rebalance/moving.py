@@ -268,7 +268,8 @@ class Moving:
         self._scheduler.cancel_wake(("command", consumer))
         if self.plan is not None and self.plan.pass_over(consumer):
             self._serve_all(self.plan)
-        if self.plan and self.plan.waits_for(consumer) and keeps_its_share(self._view, self._view.members[consumer]):
+        may_get_some = self.is_held_back or (self.plan is not None and self.plan.waits_for(consumer))
+        if may_get_some and keeps_its_share(self._view, self._view.members[consumer]):
             self._drop(consumer)
             self._report(facts.Changed("member-refused", consumer))  # others get what it cannot be given
         self.go_on()

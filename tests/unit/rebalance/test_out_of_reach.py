@@ -11,7 +11,7 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Refused, Reply
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance import moving
-from zkrebalancer.rebalance.states import REST
+from zkrebalancer.rebalance.states import REST, GroupState
 
 MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
 TIMEOUT_MS = 2_000
@@ -67,6 +67,31 @@ def test_what_a_member_was_to_get_when_it_was_hidden_goes_to_others() -> None:
     world.zk.denied.add(("", paths.owners(GROUP, "c-1"), Right.READ))
     world.leader().machine.groups[GROUP].watched(("owners", "c-1"))
     world.agents["a"].silent = False
+    world.pass_time(SETTLED_MS)
+    assert counts(world) == {"a-1": 6, "c-1": 0}
+    assert is_at_rest(world)
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    world.assert_settled()
+
+
+def test_what_a_member_is_to_get_when_it_is_hidden_during_the_planning_goes_to_others() -> None:
+    """In `Moving.pass_over`, request a plan only if the present one waits for it: here the next one takes from `a`."""
+    world = a_group(INCREMENTAL, clients="a")
+    leader = world.leader()
+    group = leader.machine.groups[GROUP]
+    world.act(world.add_agent("c"))
+    while not leader.computing:
+        if not world.move(leader):
+            world.now_us = max(world.now_us, world.next_deadline_us() or 0)
+            world.tick()
+    assert group.state is GroupState.PLANNING
+    world.zk.denied.add(("", paths.owners(GROUP, "c-1"), Right.READ))
+    group.watched(("owners", "c-1"))
+    world.tick()
+    while not group.view.members["c-1"].refused:
+        world.move(leader)
+    assert leader.computing
     world.pass_time(SETTLED_MS)
     assert counts(world) == {"a-1": 6, "c-1": 0}
     assert is_at_rest(world)
