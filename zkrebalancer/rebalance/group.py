@@ -427,7 +427,7 @@ class Group:
             if reply.stat.created_zxid != self.view.created_zxid:
                 self.load("group-created")  # deleted and created again: nothing that was known is valid
                 return
-            self.view.settings_version = reply.stat.version
+            known, self.view.settings_version = self.view.settings_version, reply.stat.version
             try:
                 new = settings.decode(reply.content)
             except NodeContentError as error:
@@ -443,7 +443,7 @@ class Group:
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject, author)
-            if before.paused_by and not new.starts_paused:
-                self.load("outdated")  # the operation may have deleted what is known, such as marks of offsets
+            if (before.paused_by or reply.stat.version > known + 1) and not new.starts_paused:
+                self.load("outdated")  # an operation, maybe unseen, may have deleted what is known, such as marks
         else:
             self._leadership.gone.add(self.name)
