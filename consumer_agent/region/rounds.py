@@ -151,6 +151,7 @@ class Rounds:
         if self._run(self.member.begin_records(first)) and self._session.is_fresh and not self._source.has_given_up:
             return True
         self._source.seek(first)
+        self._session.wait(BRAKE_S)  # without a connection, each try fails at once
         return False
 
     def _may_flow(self) -> bool:

@@ -140,6 +140,19 @@ def test_records_whose_first_offsets_cannot_be_stored_are_not_fetched_again_at_o
     assert "/initial/orders" in told
 
 
+def test_without_a_connection_first_records_are_fetched_again_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: as fast as Kafka answers, for the rest of the lease."""
+    playing = Playing(monkeypatch, lambda _call: Refused(Refusal.CONNECTION_LOST))
+    playing.rounds._phase, playing.rounds._registered_in = Phase.FLOW, 0
+    playing.rounds.member.zxid, playing.rounds._seen = 5, playing.session.order
+    with mock.patch.object(playing.session, "wait") as wait:
+        for _ in range(3):
+            playing.rounds._next()
+    assert playing.source.seek.mock_calls == [mock.call({("orders", 0): 5})] * 3
+    assert wait.mock_calls == [mock.call(BRAKE_S)] * 3
+    assert playing.session.told == []
+
+
 @pytest.mark.parametrize("goes_wrong", ["", "partitions are lost", "the session is in doubt"])
 def test_records_are_returned_only_if_nothing_was_lost_while_their_offsets_were_stored(
     monkeypatch: pytest.MonkeyPatch, goes_wrong: str
