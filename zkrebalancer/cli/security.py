@@ -62,7 +62,7 @@ def init(
 
     Log in as a coordinator. Give all programs their logins first: a program without one can no longer write
     afterwards. Roles and groups that are named replace the former ones, all others stay; each option can be repeated.
-    Run it again whenever `security check` finds something.
+    Run it again whenever `security check` finds something, unless that tells you to restart a consumer.
 
     \b
     Example:

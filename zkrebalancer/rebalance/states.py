@@ -48,7 +48,7 @@ class MemberState(Enum):
 
     READY = "ready"  # has nothing to answer; answering when a command is sent to it
     ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
-    UNREADABLE = "unreadable"  # its record or commands cannot be read; evicting unless they can be in time
+    UNREADABLE = "unreadable"  # some of it cannot be read; evicting unless it can be in time, or a right is missing
     UNREGISTERED = "unregistered"  # its registration was removed, its session lives; evicting
     BROKEN = "broken"  # its record is gone, claims what was never given, or has no session behind it; evicting
     EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
