@@ -144,7 +144,7 @@ def _follow_reset(order: Order, opened: Round, seen: Seen) -> Decision:
 def _follow_checkpoint(order: Order, opened: Round, seen: Seen) -> Decision:
     limit_us = seen.since_us + seen.settings.reset_ms * 1_000
     is_late = seen.now_us >= limit_us
-    if seen.has_moved or (not seen.is_at_rest and (is_late or not seen.is_read_anew)):
+    if seen.has_moved or not (seen.is_at_rest or seen.is_read_anew):
         return Decision(Next.WRITE, replace(order, open=None), "a rebalance overtook the checkpoint")
     missing = _missing(opened, seen)
     if missing and is_late:
@@ -153,7 +153,8 @@ def _follow_checkpoint(order: Order, opened: Round, seen: Seen) -> Decision:
     if missing:
         return Decision(Next.WAIT, order, f"waits for the checkpoint of {missing[0]}", limit_us)
     if not seen.is_at_rest:
-        return Decision(Next.WAIT, order, "waits until the group is at rest", limit_us)
+        void = Decision(Next.WRITE, replace(order, open=None), "the group was not at rest in time")
+        return void if is_late else Decision(Next.WAIT, order, "waits until the group is at rest", limit_us)
     obstacle = _uncovered(seen)
     if obstacle is not None:
         after = replace(order, open=None)

@@ -131,12 +131,18 @@ def test_a_checkpoint_is_void_if_a_plan_overtakes_it_or_a_partition_is_not_cover
 
 
 def test_a_checkpoint_goes_on_while_a_plan_is_made_that_may_change_nothing() -> None:
-    """In `_follow_checkpoint`, void it: the group is read again every few minutes, and planned then."""
+    """In `_follow_checkpoint`, void it: the group is read again every few minutes, and planned then.
+
+    Or name a rebalance if it is late: nothing has moved.
+    """
     order = opened(CHECKPOINT)
-    for answers in (answered(order, "a"), answered(order, "a", "b")):
+    for answers, why in (
+        (answered(order, "a"), "b stored no checkpoint in time"),
+        (answered(order, "a", "b"), "the group was not at rest in time"),
+    ):
         assert decide(order, seen(answers, is_at_rest=False, is_read_anew=True)).next is Next.WAIT
         late = decide(order, seen(answers, is_at_rest=False, is_read_anew=True, now_us=60_000_000))
-        assert (late.next, late.order.open) == (Next.WRITE, None)
+        assert (late.next, late.order.open, late.reason) == (Next.WRITE, None, why)
 
 
 def test_a_stranger_in_the_group_is_named() -> None:
