@@ -194,7 +194,7 @@ class Departures:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
             return
         group, operations = self._view.group, list[Operation]()
-        stay = self._left_behind(member)
+        stay = self._left_behind(member, has_channel=isinstance(reply, Children))
         if member.registered and paths.ids(group, consumer) not in stay:
             operations.append(Delete(paths.ids(group, consumer)))
         record: EvictionRecord | None = self._eviction_record(member)
@@ -254,13 +254,14 @@ class Departures:
             self._report(facts.OwnersInDoubt(consumer))
         return member.is_eviction_refused
 
-    def _left_behind(self, member: Member) -> set[str]:
+    def _left_behind(self, member: Member, *, has_channel: bool) -> set[str]:
         """Return the nodes of a member that an eviction leaves: nodes are below them, so no session will end them.
 
-        If it holds nothing, it disturbs nobody: then the eviction is tried again until they can be deleted.
+        If it has no channel and holds nothing, it disturbs nobody: then the eviction is tried again until they can be
+        deleted. With a channel, it may live: only the end of the channel tells it to register anew.
         """
         nodes = {paths.ids(self._view.group, member.consumer), paths.owners(self._view.group, member.consumer)}
-        return nodes & self._in_the_way if member.held() or member.blocked_topics() else set()
+        return nodes & self._in_the_way if has_channel or member.held() or member.blocked_topics() else set()
 
     def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
         """Delete as many commands as fit into one transaction; there are too many to delete with the consumer."""
@@ -380,7 +381,8 @@ class Departures:
                 self._view.recorded.discard(consumer)
             is_over = member.is_record_gone and not member.registered
             is_vain = path == owners or (path == ids and reply.refusal is Refusal.NOT_EMPTY)
-            if (is_vain and path not in self._left_behind(member)) or is_over or tries == 0:
+            stay = self._left_behind(member, has_channel=paths.channel(self._view.group, consumer) in written)
+            if (is_vain and path not in stay) or is_over or tries == 0:
                 self._give_way(consumer)
                 return
             self._view.touch(consumer)

@@ -118,6 +118,47 @@ def test_a_consumer_whose_nodes_were_replaced_by_some_that_stay_gives_its_partit
     assert len(world.owned()["b-1"]) == 4
 
 
+def keep_for_ever(world: World, name: str, kinds: tuple[str, ...]) -> None:
+    """Replace both nodes of a member by ones of no session; what is below those of these kinds keeps them."""
+    for kind in ("ids", "owners"):
+        path = f"{paths.group(GROUP)}/{kind}/{name}"
+        below = (Create(f"{path}/foreign"),) if kind in kinds else ()
+        world.zk.perform(Multi((Delete(path), Create(path, world.zk.nodes[path].content), *below)))
+
+
+def test_a_consumer_that_holds_nothing_registers_anew_although_its_registration_stays() -> None:
+    """In `Departures._left_behind`, do not ask for the channel: it gets nothing for as long as the node stays."""
+    world = world_with(GroupSettings(), "a", "b", partitions=1)
+    idle = next(name for name, owned in world.owned().items() if not owned)
+    keep_for_ever(world, idle, ("ids",))
+    limit_calls(world)
+    world.pass_time(2 * LEASE_MS)
+    assert paths.channel(GROUP, idle) not in world.zk.nodes
+    world.set_topic("t", 2)
+    world.pass_time(2_000)
+    assert sorted(len(owned) for owned in world.owned().values()) == [1, 1]
+    world.assert_settled()
+
+
+@pytest.mark.parametrize("kinds", [("owners",), ("ids",), ("ids", "owners")], ids=str)
+def test_the_channel_of_a_dead_consumer_that_holds_nothing_goes_although_other_nodes_stay(
+    kinds: tuple[str, ...],
+) -> None:
+    """In `Departures._left_behind`, do not ask for the channel: it stays as well."""
+    world = world_with(GroupSettings(), "a", "b", partitions=1)
+    idle = next(name for name, owned in world.owned().items() if not owned)
+    keep_for_ever(world, idle, kinds)
+    world.kill_agent(world.agents[idle.partition("-")[0]])
+    limit_calls(world)
+    world.pass_time(2 * LEASE_MS)
+    assert paths.channel(GROUP, idle) not in world.zk.nodes
+    for kind in kinds:
+        world.zk.perform(Multi((Delete(f"{paths.group(GROUP)}/{kind}/{idle}/foreign"),)))
+    world.pass_time(400_000)
+    assert not [path for path in world.zk.nodes if path.endswith(f"/{idle}")]
+    world.assert_settled()
+
+
 def test_a_record_that_stays_beside_a_command_that_stays_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Departures._channel_listed`, evict it all the same: its consumer may live, and would not learn of it."""
     world = world_with(GroupSettings(), "a", "b")
