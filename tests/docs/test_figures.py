@@ -19,6 +19,7 @@ from tests.style.sources import ROOT
 JOINS = "experiments-2026-11-28.jsonl"  # the first page's
 RUNS, LATER = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-java.jsonl"
 OTHERS = "experiments-2026-11-27-others.jsonl"
+ANY_PHASE, ZOOKEEPERS = "experiments-2026-11-28-others.jsonl", "experiments-2026-11-28-zookeeper.jsonl"
 ROUNDED = 0.551  # half a unit of a page, and half of the last digit of a result
 JOIN, KILL, RETURN = "add-member", "kill-member", "restart-member"
 SCENARIOS = {JOIN: "scale-out", KILL: "crash", RETURN: "crash"}
@@ -49,6 +50,7 @@ OF_OTHERS = {  # the beginning of a table's title -> a measure, and how many of 
     "Time to settled": ("settled_ms", 1),
     "Partitions without a consumer": ("unowned_partition_ms", 1_000),
     "Delay of 99 % of the records": ("delay_p99_ms", 1),
+    "Longest delay": ("delay_max_ms", 1),
     "Most records that the group had not read": ("lag_max", 1),
     "Processor time of everything": ("cpu_ms", 1),
     "Requests to ZooKeeper and broker": ("requests", 1),
@@ -289,13 +291,90 @@ def test_the_tables_of_other_scenarios() -> None:
     begin, end = page.index("### The other scenarios"), page.index("### With many records, and many groups")
     lines = page[begin:end].splitlines()
     titles = [number for number, line in enumerate(lines) if line.startswith("**")]
-    assert len(titles) == len(OF_OTHERS)
+    assert len(titles) == len(OF_OTHERS) - 1
     for number in titles:
         measure, unit = next(of for words, of in OF_OTHERS.items() if lines[number].startswith(f"**{words}"))
         columns, rows = read_table(lines, number + 2)
-        assert len(rows) >= 7
+        assert len(rows) >= 6
         for row, cells in rows:
             scenario, _, kind = row.replace("`", "").partition(", ")
             for protocol, cell in zip(columns, cells, strict=True):
                 found = of_run(runs[protocol, scenario], kind, measure) / unit
                 assert cell == pytest.approx(found, abs=0.06 if unit > 1 else ROUNDED), (measure, row, protocol)
+
+
+CHANGE_OF = {  # a scenario with one kind of change -> its name
+    "coordinator-failover": "fail-coordinator",
+    "broker-failover": "fail-broker",
+    "churn": "churn",
+    "partition-growth": "grow-topic",
+    "new-topic": "create-topic",
+    "scale-out": JOIN,
+}
+
+
+def of_changes(protocol: str, scenario: str, change: str, measure: str, members: int = 10) -> list[float]:
+    """Return a measure of each change in runs in any phase; ZooKeeper's failures are of the later commit."""
+    file = ZOOKEEPERS if scenario == "zookeeper-failover" else ANY_PHASE
+    runs = [run for run in results(file) if (run["protocol"], run["scenario"]) == (protocol, scenario)]
+    runs = [run for run in runs if run["members"] == members and run["trusted"]]
+    return [float(step[measure]) for run in runs for step in run["steps"] if step["name"] == change]
+
+
+def test_the_tables_of_failures_pauses_and_growth() -> None:
+    for file in (ANY_PHASE, ZOOKEEPERS):
+        assert all(run["complete"] and run["settled"] for run in results(file))
+        assert {run["details"]["broker"]["kind"] for run in results(file)} == {"kafka-4"}
+        assert len({json.dumps(run["versions"]["zkrebalancer"]) for run in results(file)}) == 1
+    runs = [*results(ANY_PHASE), *results(ZOOKEEPERS)]
+    assert {run["measures"][what] for run in runs for what in ("lost", "out_of_order", "overlaps")} == {0}
+    page = (ROOT / "docs/experiments.md").read_text()
+    assert (
+        f"{len(runs)} runs with those of the next two sections, {sum(run['trusted'] for run in runs)} of them" in page
+    )
+    begin, end = page.index("### Failures, pauses, growth and 100 members"), page.index("### In one phase")
+    lines = page[begin:end].splitlines()
+    compared = 0
+    for number in (number for number, line in enumerate(lines) if re.match(r"\*\*[^*]+\*\*:$", line)):
+        measure, unit = next(of for words, of in OF_OTHERS.items() if lines[number].startswith(f"**{words}"))
+        columns, rows = read_table(lines, number + 2)
+        for row, cells in rows:
+            scenario, _, kind = row.replace("`", "").partition(", ")
+            members = 100 if kind == "100 members" else 10
+            change = CHANGE_OF.get(scenario, kind)
+            for protocol, cell in zip(columns, cells, strict=True):
+                found = statistics.median(of_changes(protocol, scenario, change, measure, members)) / unit
+                assert cell == pytest.approx(found, abs=0.06 if unit > 1 else ROUNDED), (measure, row, protocol)
+                compared += 1
+    assert compared >= 160
+
+
+OF_GROUPS = {  # a row -> its scenario, the change (None: the whole run), the measure, and units in one of the page's
+    "a member joins: settled, ms": ("backlog", JOIN, "settled_ms", 1),
+    "joins: most records not read": ("backlog", JOIN, "lag_max", 1),
+    "a member is killed: settled, ms": ("backlog", KILL, "settled_ms", 1),
+    "killed: most records not read": ("backlog", KILL, "lag_max", 1),
+    "killed: caught up after, s": ("backlog", KILL, "lag_back_ms", 1_000),
+    "it returns: settled, ms": ("backlog", RETURN, "settled_ms", 1),
+    "returns: most records not read": ("backlog", RETURN, "lag_max", 1),
+    "each group gets a member: the last one settled, ms": ("many-groups", "add-members", "settled_ms", 1),
+    "of the groups, median, ms": ("many-groups", "add-members", "group_settled_p50_ms", 1),
+    "one group gets another member: settled, ms": ("many-groups", JOIN, "settled_ms", 1),
+    "a replacement: settled, ms": ("upgrade", "replace-member", "settled_ms", 1),
+}
+
+
+def test_the_tables_of_many_records_groups_and_upgrades() -> None:
+    page = (ROOT / "docs/experiments.md").read_text()
+    lines = page[page.index("### With many records, and many groups") : page.index("### Default settings")].splitlines()
+    compared = 0
+    for number in (number for number, line in enumerate(lines) if line.startswith("| | central-incremental")):
+        columns, rows = read_table(lines, number)
+        for row, cells in rows:
+            for scenario, change, measure, unit in [OF_GROUPS[row]] if row in OF_GROUPS else []:
+                members = 60 if scenario == "many-groups" else 10
+                for protocol, cell in zip(columns, cells, strict=True):
+                    found = statistics.median(of_changes(protocol, scenario, change, measure, members)) / unit
+                    assert cell == pytest.approx(found, abs=0.06 if unit > 1 else ROUNDED), (row, protocol)
+                    compared += 1
+    assert compared == 4 * len(OF_GROUPS)

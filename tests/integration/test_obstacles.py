@@ -80,6 +80,8 @@ def test_members_that_are_waited_for_pauses_and_a_missing_coordinator_are_named(
     (blocked,) = [name for name in names if name.startswith(f"{application.name}-")]
     scenario.join(group)
     scenario.wait_event("command_sent", group=group, member=blocked, option="stop-fetcher")
+    # The other one has acknowledged its stop; what the leader publishes says so a moment later.
+    scenario.lab.wait_for("a single obstacle", lambda: len(described(scenario, group)) == 1)
     (waiting,) = described(scenario, group)
     assert (waiting["kind"], waiting["member"]) == ("waiting", blocked)
     sent_ms = scenario.events("command_sent", member=blocked, option="stop-fetcher")[-1]["ts_us"] / 1_000
