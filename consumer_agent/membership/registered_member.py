@@ -11,7 +11,7 @@ from enum import Enum, auto
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
 from consumer_agent.membership.effects import EffectQueue
-from consumer_agent.membership.emission import NEVER_MS, Emission
+from consumer_agent.membership.emission import Emission
 from consumer_agent.membership.events import (
     ApplicationSeen,
     CommitRequested,
@@ -55,7 +55,6 @@ from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.registration import MAX_LEASE_MS, Registration, lease_ms
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
-FOREVER_MS = 2**63 - 1
 RENEWALS_PER_LEASE = 3  # each is two calls: about one call a second with the default session
 
 
@@ -121,19 +120,23 @@ class Member:
         self.departure: Leave | None = None
         limit_ms = settings.max_poll_interval_ms
         self.poll_watch = PollWatch(effects, name, limit_ms, now_ms + limit_ms * 2 // 3)
-        self.has_given_up = False  # whether it leaves without asking the application
         self.ending: Ending | None = None
         self.unclear = "its owners record was changed"  # why, if it ends as UNCLEAR
         self.connected = True
         self.next_renewal_ms = now_ms
         self.renewal_sent_ms: int | None = None  # set while a renewal is in flight
-        self.emission = Emission(effects)
+        self.emission = Emission(effects, ends_with_lease=settings.pause_when_suspended)
         self.listing = False
         self.list_again = False
         self.may_watch_below = settings.has_own_session  # False: the server refused it
         self.is_watching_below = False  # its channel: then events name the commands
         self.refused_lists = RefusedReads(effects, name)  # of its channel
         self.commits = Commits(effects, self.lane, settings.auto_commit_interval_ms, now_ms)
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it leaves without asking the application."""
+        return self.emission.is_over
 
     @property
     def is_fenced(self) -> bool:
@@ -147,15 +150,14 @@ class Member:
         if lease_from_ms is None:
             self._renew(now_ms)
         else:
-            self._extend_lease(lease_from_ms)
+            self.emission.renew(lease_from_ms, self.lease_ms)
             self.next_renewal_ms = lease_from_ms + self.lease_ms // RENEWALS_PER_LEASE
         self._watch_channel()
 
     def handle_suspended(self, now_ms: int) -> None:
         """Wait for a new connection."""
         self.connected = self.lane.connected = False
-        if self._settings.pause_when_suspended:
-            self.emission.handle_suspended(now_ms)
+        self.emission.handle_suspended(now_ms)
 
     def handle_connected(self, now_ms: int, session_timeout_ms: int) -> None:
         """Continue with the same session: renew, watch the channel again, resolve unknown outcomes.
@@ -163,11 +165,9 @@ class Member:
         This server may grant the session less time than the former one.
         """
         self.connected = True
-        self.emission.handle_connected(now_ms)
         former_ms, self.lease_ms = self.lease_ms, min(self._longest_lease_ms, lease_ms(session_timeout_ms))
         self.lane.lease_ms = self.lease_ms
-        if self.lease_ms < former_ms and self._settings.pause_when_suspended:
-            self.emission.extend(NEVER_MS)  # the session may end before the rest of the former lease
+        self.emission.handle_connected(now_ms, is_shorter=self.lease_ms < former_ms)
         self._renew(now_ms)
         self._watch_channel()
         self.lane.handle_connected()
@@ -273,16 +273,10 @@ class Member:
         if self.renewal_sent_ms == sent_ms:
             self.renewal_sent_ms = None
         if isinstance(reply, Done) and self.connected:
-            self._extend_lease(sent_ms)
+            self.emission.renew(sent_ms, self.lease_ms)
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
             self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
             self.unclear = refused_text(self._renewal, reply)
-
-    def _extend_lease(self, from_ms: int) -> None:
-        if self._settings.pause_when_suspended:
-            self.emission.renew(from_ms, self.lease_ms)
-        else:
-            self.emission.extend(FOREVER_MS)
 
     # ---- commands
 
@@ -418,7 +412,6 @@ class Member:
 
     def handle_give_up(self) -> None:
         """Leave at once, without `on_revoke`, and without waiting for one in progress."""
-        self.has_given_up = True
         self.emission.end()
         if self.departure is None:
             self._depart("lost", ask=False)

@@ -172,8 +172,8 @@ MUTATIONS = (
         (
             Edit(
                 "registered_member.Member._renewed",
-                "self._extend_lease(sent_ms)",
-                "self._extend_lease(self._effects.now_ms)",
+                "renew(sent_ms",
+                "renew(self._effects.now_ms",
             ),
         ),
     ),

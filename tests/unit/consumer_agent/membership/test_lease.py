@@ -17,9 +17,8 @@ from consumer_agent.membership.effects import (
     TellLost,
     Warn,
 )
-from consumer_agent.membership.emission import NEVER_MS, RECONNECT_MS
+from consumer_agent.membership.emission import FOREVER_MS, NEVER_MS, RECONNECT_MS
 from consumer_agent.membership.events import CommitRequested, Polled, Tick
-from consumer_agent.membership.registered_member import FOREVER_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CHANNEL,
