@@ -138,17 +138,18 @@ class Keeper:
 
     def _forget_marks(self) -> None:
         """Forget the marks of runs that were touched least recently, until the others are not too large."""
-        marked = [run for run in self._runs.values() if isinstance(run, AlignedRun)]
-        size = sum(run.marked_bytes for run in marked)
-        for run in marked:
+        size = sum(run.marked_bytes for run in self._aligned())
+        for run in self._aligned():
             if size > MAX_MARKED_BYTES:
                 size -= run.marked_bytes
                 run.forget_marks()
 
     def marked_folders(self) -> set[str]:
         """Return the folders to which runs may go back, besides those of the commit."""
-        marked = [run for run in self._runs.values() if isinstance(run, AlignedRun)]
-        return {folder for run in marked for folder in run.marked_folders()}
+        return {folder for run in self._aligned() for folder in run.marked_folders()}
+
+    def _aligned(self) -> Iterator[AlignedRun]:
+        return (run for run in self._runs.values() if isinstance(run, AlignedRun))
 
     def _continued(
         self, name: str, new: Events, read: tuple[StoredEvents, StoredEvents], tables: RunTables
