@@ -24,6 +24,20 @@ def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int =
     return world
 
 
+def world_of_two_topics(group: GroupSettings | None = None, *clients: str) -> World:
+    """Return a world with topics `t` and `u` of two partitions each, which all clients read; None: without settings."""
+    world = World()
+    for topic in "tu":
+        world.set_topic(topic, 2)
+    world.create_group(*([] if group is None else [settings.encode(group)]))
+    world.add_coordinator()
+    for client in clients:
+        world.add_agent(client, {"t": 1, "u": 1})
+    if clients:
+        world.pass_time(2_000)
+    return world
+
+
 def commands(world: World, agent: Agent) -> list[command.Command]:
     channel = paths.channel(GROUP, agent.name or "")
     return [command.decode(world.zk.nodes[f"{channel}/{node}"].content) for node in sorted(world.zk.children(channel))]

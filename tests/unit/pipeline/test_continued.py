@@ -78,22 +78,29 @@ def content(table: Path) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in rows)
 
 
+def require_same(spark: SparkSession, arriving: list[list[list[Line]]], folder: Path, restart: int) -> Path:
+    """Return the tables of runs that arrive in pieces, which have to be those of a whole look.
+
+    A new keeper goes on at the piece `restart`.
+    """
+    expected = whole(spark, [line for of_run in arriving for piece in of_run for line in piece], folder / "whole")
+    keeper, out = Keeper(), folder / "out"
+    for number, of_runs in enumerate(zip(*arriving, strict=True)):
+        if number == restart:
+            keeper = Keeper()
+        watch.update(spark, parsed(spark, [line for piece in of_runs for line in piece]), out, number, keeper)
+    found = {name: content(out / name) for name in expected}
+    assert {name for name in expected if found[name] != expected[name]} == set()
+    return out
+
+
 def test_pieces_make_the_tables_of_a_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In `ContinuedRun.see`, raise nothing; in `Records._deliver`, forget `repeat`."""
     for module, name, value in ((run, "LATE_US", 1_000_000), (keeping, "SLICE_EVENTS", 5), (tables, "MERGED", 2)):
         monkeypatch.setattr(module, name, value)
-    arriving = [pieces(seed) for seed in (-1, *SEEDS)]
-    expected = whole(spark, [line for of_run in arriving for piece in of_run for line in piece], tmp_path / "whole")
-    keeper, out = Keeper(), tmp_path / "out"
-    for number in range(PIECES):
-        if number == RESTART:
-            keeper = Keeper()
-        lines = [line for of_run in arriving for line in of_run[number]]
-        watch.update(spark, parsed(spark, lines), out, number, keeper)
-    found = {name: content(out / name) for name in expected}
-    assert {name for name in expected if found[name] != expected[name]} == set()
+    out = require_same(spark, [pieces(seed) for seed in (-1, *SEEDS)], tmp_path, RESTART)
     late = sum("so its tables are made again" in line for line in caplog.messages)
     assert 2 < late < len(SEEDS)  # otherwise the comparison would prove nothing
     settled = {part for part in _parts(out, "stretches") if "/" in part and not part.endswith("/rest")}

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.unit.observe.test_several_hosts import COORDINATOR, FIRST, SECOND, Clock, Fleet
-from tests.unit.pipeline.test_continued import content, parsed, whole
+from tests.unit.pipeline.test_continued import parsed, require_same
 from zkrebalancer.observe.clocks import align
 from zkrebalancer.observe.hosts import ClockNames, Witness
 from zkrebalancer.pipeline import watch
@@ -177,9 +177,7 @@ def test_pieces_of_several_hosts_make_the_tables_of_a_whole(
     """In `AlignedRun.take_new`, do not place again what waits."""
     for module, name, value in ((run, "LATE_US", 1_000_000), (keeping, "SLICE_EVENTS", 50), (tables, "MERGED", 3)):
         monkeypatch.setattr(module, name, value)
-    arriving = [pieces(seed) for seed in RUNS_OF_SPARK]
-    expected = whole(spark, [line for of_run in arriving for piece in of_run for line in piece], tmp_path / "whole")
-    keeper, out, went_back, go_back = Keeper(), tmp_path / "out", list[bool](), AlignedRun.go_back
+    went_back, go_back = list[bool](), AlignedRun.go_back
 
     def counted(each: AlignedRun, *read: StoredEvents) -> Parts | None:
         parts = go_back(each, *read)
@@ -187,13 +185,7 @@ def test_pieces_of_several_hosts_make_the_tables_of_a_whole(
         return parts
 
     monkeypatch.setattr(AlignedRun, "go_back", counted)
-    for number in range(PIECES):
-        if number == RESTART:
-            keeper = Keeper()
-        lines = [line for of_run in arriving for line in of_run[number]]
-        watch.update(spark, parsed(spark, lines), out, number, keeper)
-    found = {name: content(out / name) for name in expected}
-    assert {name for name in expected if found[name] != expected[name]} == set()
+    out = require_same(spark, [pieces(seed) for seed in RUNS_OF_SPARK], tmp_path, RESTART)
     assert any("its clocks are known better" in line for line in caplog.messages)
     assert any(went_back)
     assert {path.parent.name for path in (out / RUNS).glob("run_id=*/*")} >= {tables.part_of("run-0")}

@@ -36,6 +36,12 @@ def is_at_rest(world: World) -> bool:
     return world.leader().machine.groups[GROUP].state in REST
 
 
+def allow_again(world: World) -> None:
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    world.assert_settled()
+
+
 @MODES
 @pytest.mark.parametrize("path", [paths.owners(GROUP, "c-1"), paths.channel(GROUP, "c-1")])
 def test_what_is_free_goes_to_members_that_can_be_read(mode: str, path: str) -> None:
@@ -53,9 +59,7 @@ def test_what_is_free_goes_to_members_that_can_be_read(mode: str, path: str) -> 
     assert counts(world) == {"a-1": 7, "c-1": 2}
     assert is_at_rest(world)
 
-    world.zk.denied.clear()
-    world.pass_time(LATER_MS)
-    world.assert_settled()
+    allow_again(world)
 
 
 def test_what_a_member_was_to_get_when_it_was_hidden_goes_to_others() -> None:
@@ -70,9 +74,7 @@ def test_what_a_member_was_to_get_when_it_was_hidden_goes_to_others() -> None:
     world.pass_time(SETTLED_MS)
     assert counts(world) == {"a-1": 6, "c-1": 0}
     assert is_at_rest(world)
-    world.zk.denied.clear()
-    world.pass_time(LATER_MS)
-    world.assert_settled()
+    allow_again(world)
 
 
 def test_what_a_member_is_to_get_when_it_is_hidden_during_the_planning_goes_to_others() -> None:
@@ -95,9 +97,7 @@ def test_what_a_member_is_to_get_when_it_is_hidden_during_the_planning_goes_to_o
     world.pass_time(SETTLED_MS)
     assert counts(world) == {"a-1": 6, "c-1": 0}
     assert is_at_rest(world)
-    world.zk.denied.clear()
-    world.pass_time(LATER_MS)
-    world.assert_settled()
+    allow_again(world)
 
 
 @MODES
@@ -120,9 +120,7 @@ def test_others_go_on_without_a_member_that_may_get_no_command(mode: str) -> Non
     world.pass_time(LATER_MS)
     assert sent(world) == before
 
-    world.zk.denied.clear()
-    world.pass_time(LATER_MS)
-    world.assert_settled()
+    allow_again(world)
     assert not any(path.endswith(paths.PROBE) for path in world.zk.nodes)
 
 
@@ -135,9 +133,7 @@ def test_an_eager_group_does_not_stop_for_each_try_of_a_static_members_record() 
     before = sent(world)
     world.pass_time(LATER_MS)
     assert sent(world) == before
-    world.zk.denied.clear()
-    world.pass_time(LATER_MS)
-    world.assert_settled()
+    allow_again(world)
     assert world.zk.children(paths.static(GROUP)) == ["i"]
 
 

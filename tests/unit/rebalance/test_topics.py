@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.groups import world_of_two_topics
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
@@ -11,15 +12,6 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance import coordinator, election, topics
-
-
-def world_of_two_topics() -> World:
-    world = World()
-    for topic in "tu":
-        world.set_topic(topic, 2)
-    world.create_group()
-    world.add_coordinator()
-    return world
 
 
 def test_a_topic_that_is_deleted_before_its_start_is_sent_is_not_started() -> None:
@@ -137,14 +129,7 @@ def test_offsets_that_may_not_be_deleted_for_a_while_are_deleted_afterwards() ->
 @pytest.mark.parametrize("is_denied", [True, False])
 def test_a_new_leader_stops_nothing_of_a_topic_that_it_cannot_read(mode: str, is_denied: bool) -> None:
     """Others share the rest. In `TopicListener._topic_read`, take None instead of `UNREAD`."""
-    world = World()
-    for topic in "tu":
-        world.set_topic(topic, 2)
-    world.create_group(settings.encode(GroupSettings(mode=mode)))
-    world.add_coordinator()
-    for name in "ab":
-        world.add_agent(name, {"t": 1, "u": 1})
-    world.pass_time(2_000)
+    world = world_of_two_topics(GroupSettings(mode=mode), "a", "b")
     before = world.owned()
     whole = world.zk.nodes[paths.topic("t")].content
 
