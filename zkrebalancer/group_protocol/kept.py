@@ -1,4 +1,4 @@
-"""The memory that members of all groups together may use with what they send.
+"""The memory that metadata, subscriptions and assignments of all members may use together.
 
 Each request has its limit, and each group. But anybody may form groups, so that many small ones could use up a
 gateway's memory. Beyond the limit newcomers are refused, and so is a member that would keep more than before, unless

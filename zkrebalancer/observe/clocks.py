@@ -171,7 +171,7 @@ class Alignment:
 
 
 class Bounds:
-    """What the causes and effects so far say of each two clocks."""
+    """The bounds on the offsets of each two clocks, from the causes and effects so far."""
 
     def __init__(self) -> None:
         """Know nothing yet."""

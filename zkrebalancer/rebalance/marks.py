@@ -1,4 +1,4 @@
-"""Which topic the stored offsets of a group belong to: what the marks in `offsets`, and their records, say of each."""
+"""Tells which topic the stored offsets of a group belong to, by the marks in `offsets` and their records."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_small_reads_of_many_groups_do_not_wait_for_each_other() -> None:
 
 
 def test_what_has_waited_for_too_long_is_not_read(passed_us: list[int]) -> None:
-    """In `_read_each`, read it all the same: those who come later wait for answers that nobody wants any more."""
+    """In `_read_each`, read it all the same: later requests wait for answers whose clients have given up."""
     session = Held()
     store = Store(session)
     large, late = fetch(store, "large", READ_AT_ONCE), fetch(store, "late", 3)

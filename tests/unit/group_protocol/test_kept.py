@@ -1,4 +1,4 @@
-"""What members of all groups keep together is limited: newcomers are refused, and the groups that work go on."""
+"""Members of all groups share a limit: beyond it newcomers are refused, and working groups go on."""
 
 from __future__ import annotations
 

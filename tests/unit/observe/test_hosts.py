@@ -1,4 +1,4 @@
-"""What ties clocks together is found in any order of events, and piece by piece."""
+"""Causes and effects are found in any order of events, and piece by piece."""
 
 from __future__ import annotations
 

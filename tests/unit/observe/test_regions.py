@@ -1,4 +1,4 @@
-"""What operators see of a group's consistent region."""
+"""The description of a group's consistent region for operators."""
 
 from __future__ import annotations
 

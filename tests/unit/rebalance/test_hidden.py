@@ -1,13 +1,13 @@
-"""What says something of one topic, static member or consumer, and may not be read: only that stands still."""
+"""A node of one topic, static member or consumer may not be read: nothing else stands still."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import events, owner_of, world_with
+from tests.support.groups import events, owner_of, world_of_two_topics, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import ownership, paths, settings
+from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS
@@ -62,16 +62,9 @@ def triggers(world: World) -> list[object]:
 # ---- a topic's mark, or its record
 
 
-def world_with_two_topics(mode: str, path: str) -> World:
+def world_with_a_hidden_topic(mode: str, path: str) -> World:
     """`t` and `u` are read by two members; the next leader may not read what the offsets of `t` say."""
-    world = World()
-    for topic in "tu":
-        world.set_topic(topic, 2)
-    world.create_group(settings.encode(GroupSettings(mode=mode)))
-    world.add_coordinator()
-    for client in "ab":
-        world.add_agent(client, {"t": 1, "u": 1})
-    world.pass_time(2_000)
+    world = world_of_two_topics(GroupSettings(mode=mode), "a", "b")
     world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"4711"),)))
     hide(world, path)
     return world
@@ -84,7 +77,7 @@ def test_other_topics_are_served_while_the_marks_of_one_are_hidden(mode: str, pa
 
     In `Planning._is_eager`, do not look at hidden topics: an eager group would stop what it may not start again.
     """
-    world = world_with_two_topics(mode, path)
+    world = world_with_a_hidden_topic(mode, path)
     before = world.owned()
     read_again(world)
     assert world.owned() == before
@@ -103,7 +96,7 @@ def test_other_topics_are_served_while_the_marks_of_one_are_hidden(mode: str, pa
 
 def test_a_newcomer_takes_nothing_of_a_topic_whose_marks_are_hidden() -> None:
     """It could not be started there. In `Planning.begin`, look at topics that wait for a reset only."""
-    world = world_with_two_topics(INCREMENTAL, MARK)
+    world = world_with_a_hidden_topic(INCREMENTAL, MARK)
     before = {tp: owner_of(world, tp) for tp in (("t", 0), ("t", 1))}
     read_again(world)
     for client in "cde":
@@ -117,7 +110,7 @@ def test_a_newcomer_takes_nothing_of_a_topic_whose_marks_are_hidden() -> None:
 @pytest.mark.parametrize("path", [MARK, RECORD])
 def test_offsets_are_not_deleted_while_their_marks_are_hidden_and_are_afterwards(path: str) -> None:
     """In `OffsetMarks.is_stale`, judge by one of the two; in `names_to_store`, overwrite what nobody has read."""
-    world = world_with_two_topics(INCREMENTAL, path)
+    world = world_with_a_hidden_topic(INCREMENTAL, path)
     world.kill_coordinator(world.leader())
     world.delete_topic("t")
     for agent in world.agents.values():  # what is held is not reset in any case
@@ -134,7 +127,7 @@ def test_offsets_are_not_deleted_while_their_marks_are_hidden_and_are_afterwards
 
 def test_groups_wait_for_their_turn_when_a_right_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Group`, load at once if something is `Readable`: all groups would be read at the same time."""
-    world = world_with_two_topics(INCREMENTAL, MARK)
+    world = world_with_a_hidden_topic(INCREMENTAL, MARK)
     read_again(world)
     turns = world.leader().machine.groups_to_load
     monkeypatch.setattr(coordinator, "MAX_LOADING", 0)
@@ -152,7 +145,7 @@ def test_groups_wait_for_their_turn_when_a_right_is_back(monkeypatch: pytest.Mon
 
 def test_offsets_of_an_absent_topic_are_not_deleted_while_their_record_is_hidden() -> None:
     """In `OffsetMarks.absent_topics`, count it."""
-    world = world_with_two_topics(INCREMENTAL, RECORD)
+    world = world_with_a_hidden_topic(INCREMENTAL, RECORD)
     read_again(world)
     world.delete_topic("t")
     world.pass_time(7_200_000)
@@ -258,7 +251,7 @@ def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -
     show_again(world)
 
 
-# ---- what a consumer was given
+# ---- the `given` node of a consumer
 
 
 @MODES

@@ -55,7 +55,7 @@ class _Ends:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of the clocks at one moment."""
+    """The state of the clocks at one moment."""
 
     alignment: Alignment
     names: dict[Boot, str] = field(default_factory=dict)
