@@ -16,7 +16,13 @@ OPERATOR_MUTATIONS = (
     Mutation(
         "an import ends after its first transaction",
         None,
-        (Edit("move_offsets.import_offsets", "while writes: pause.write(zk, writes)", "pass"),),
+        (
+            Edit(
+                "topic_offsets.write_offsets",
+                "while writes: pause.write(zk, writes, guards)",
+                "pause.write(zk, writes, guards)",
+            ),
+        ),
         hostile="import_offsets",
         seeds=30,
     ),

@@ -19,6 +19,8 @@ from zkrebalancer.protocol.calls import Operation
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 
+OWNERS_DEPTH, OFFSETS_DEPTH = 5, 6  # slashes in the path of a consumer's record, and of a partition's offset
+
 
 @dataclass(slots=True)
 class Interval:
@@ -77,18 +79,21 @@ class EmissionInvariants:
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         host = self.ensemble.hosts.get(session_id)
         agent = host if isinstance(host, AgentHost) else None
-        offsets = [change for change in changes if "/offsets/" in change.path and change.path.count("/") == 6]
+        below = [change for change in changes if "/offsets/" in change.path]
+        offsets = [change for change in below if change.path.count("/") == OFFSETS_DEPTH]
         for change in offsets:  # before the acks of the same transaction, which end the ownership
             if agent is not None:
                 self._check_commit(agent, self._consumers.get(session_id, ""), change)
             elif isinstance(host, OperatorHost) and host.may_skip and change.after is not None:
                 self._skip(change.path, _offset(change.after.content))
         for change in changes:
-            if "/owners/" in change.path and change.before is None:
+            if "/owners/" not in change.path or change.path.count("/") != OWNERS_DEPTH:
+                continue  # also foreign nodes below a record
+            if change.before is None:
                 self._consumers[session_id] = change.path.rpartition("/")[2]
-            elif "/owners/" in change.path and change.before is not None and change.after is not None:
+            elif change.after is not None:
                 self._owners_changed(agent, change)
-            elif "/owners/" in change.path and change.after is None and agent is not None and operations:
+            elif agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
                 self.intervals.pop((group, consumer), None)  # it left; if it died, it may emit until its lease ends
 

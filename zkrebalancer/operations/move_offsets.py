@@ -16,9 +16,9 @@ from zkrebalancer.operations.nodes import create_missing, names_below
 from zkrebalancer.operations.starts_pause import MAX_WRITES_PER_TRANSACTION, refuse_consumers, starts_paused
 from zkrebalancer.operations.topic_offsets import (
     UnknownTopicError,
-    offset_writes,
     refuse_former_topics,
     require_topics,
+    write_offsets,
 )
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Content, Create, Get, Multi, Operation, SetContent
@@ -130,7 +130,8 @@ def import_offsets(
 
     Raises:
         UnknownTopicError: there is no such topic, or it has no such partition.
-        OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic.
+        OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic; or a topic
+            was created anew meanwhile.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
@@ -149,9 +150,7 @@ def import_offsets(
         return _changes(before, offsets)
     with starts_paused(zk, group, "imported offsets") as pause:
         changes = _changes(_read(zk, group).offsets, offsets)
-        writes = offset_writes(zk, group, known, offsets)
-        while writes:
-            pause.write(zk, writes)
+        write_offsets(zk, group, known, offsets, pause)
         begin_lives(zk, group, pause, offsets)
     return changes
 

@@ -12,7 +12,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.nodes import names_below
 from zkrebalancer.operations.starts_pause import refuse_consumers, starts_paused
-from zkrebalancer.operations.topic_offsets import offset_writes, refuse_former_topics, require_topics
+from zkrebalancer.operations.topic_offsets import refuse_former_topics, require_topics, write_offsets
 from zkrebalancer.protocol import offset_copy, paths
 from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.cluster_nodes import Topic
@@ -48,7 +48,8 @@ def restore_offsets(
         UnknownGroupError: there is no such group.
         NothingToRestoreError: there is no such copy, or it cannot be read.
         UnknownTopicError: the topic of one does not exist.
-        OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic.
+        OffsetsRefusedError: the group has consumers, changed meanwhile, or has offsets of a former topic; or a topic
+            was created anew meanwhile.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
@@ -61,9 +62,7 @@ def restore_offsets(
         return _changes(zk, report, chosen, known)
     with starts_paused(zk, group, "restored offsets of deleted topics") as pause:
         changes = _changes(zk, report, chosen, known)
-        writes = offset_writes(zk, group, known, {tp: change.after for tp, change in changes.items()})
-        while writes:
-            pause.write(zk, writes)
+        write_offsets(zk, group, known, {tp: change.after for tp, change in changes.items()}, pause)
         begin_lives(zk, group, pause, changes)
     return changes
 

@@ -9,7 +9,7 @@ operation does not stop the group for long, and one that was too slow can write 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -22,6 +22,7 @@ from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
+    Check,
     Children,
     Content,
     Done,
@@ -65,8 +66,12 @@ class Pause:
         if time.monotonic() - self._written_s >= RENEW_AFTER_S:
             self.write(zk)
 
-    def write(self, zk: BlockingZk, waiting: list[Operation] | None = None) -> None:
+    def write(
+        self, zk: BlockingZk, waiting: list[Operation] | None = None, guards: Mapping[str, Check] | None = None
+    ) -> None:
         """Renew the pause, and perform with it as many of the operations as fit, taking them from the list.
+
+        `guards`: parent of a node -> what has to be true when the node is written.
 
         Raises:
             OffsetsRefusedError: the group or its offsets changed meanwhile.
@@ -77,13 +82,26 @@ class Pause:
         paused = settings.paused(self.node.content, f"{self.name}/{self.version}")
         content = last_change.noted(paused, self.change, self.version)
         renewal = SetContent(paths.group(self.group), content, self.version)
-        fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], (renewal,))
-        reply = zk.perform(Multi((renewal, *waiting[:fitting])), {*CHANGED, Refusal.NOT_EMPTY})
+        guarded = [*_guarded(waiting[:MAX_WRITES_PER_TRANSACTION], guards or {})]
+        fitting = zk.request_limit.fitting(guarded, (renewal,))
+        if fitting and isinstance(guarded[fitting - 1], Check):  # it would guard nothing
+            fitting = fitting - 1 or 2
+        reply = zk.perform(Multi((renewal, *guarded[:fitting])), {*CHANGED, Refusal.NOT_EMPTY})
         if not isinstance(reply, Done):
             raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")
-        del waiting[:fitting]
+        del waiting[: sum(not isinstance(done, Check) for done in guarded[:fitting])]
         self.version += 1
         self._written_s = time.monotonic()
+
+
+def _guarded(operations: Iterable[Operation], guards: Mapping[str, Check]) -> Iterator[Operation]:
+    """Yield the operations, each guard before the first one that needs it."""
+    left = dict(guards)
+    for operation in operations:
+        guard = left.pop(operation.path.rpartition("/")[0], None)
+        if guard is not None:
+            yield guard
+        yield operation
 
 
 @contextmanager

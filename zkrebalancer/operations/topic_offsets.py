@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from zkrebalancer.operations.starts_pause import OffsetsRefusedError
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError, Pause
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import ABSENT, Children, Content, Create, Get, ListChildren, Operation, SetContent
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    Check,
+    Children,
+    Content,
+    Create,
+    Get,
+    ListChildren,
+    Operation,
+    SetContent,
+)
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -41,17 +51,51 @@ def refuse_former_topics(group: str, former: Collection[str]) -> None:
         )
 
 
-def offset_writes(
-    zk: BlockingZk, group: str, known: Mapping[str, Topic], offsets: Mapping[TopicPartition, int]
-) -> list[Operation]:
-    """Return what to write, each topic's mark first: otherwise the coordinator would delete the offsets again."""
-    marks = {paths.offsets(group, topic): found.incarnation.encode() for topic, found in known.items()}
-    numbers = {paths.offsets(group, *tp): cluster_nodes.encode_counter(offset) for tp, offset in offsets.items()}
-    # All at once: starts are paused meanwhile, and a group may read thousands of topics.
-    lists = zk.perform_all([ListChildren(path) for path in marks], ABSENT)
-    present = {path: listed.names for path, listed in zip(marks, lists, strict=True) if isinstance(listed, Children)}
-    exists = present.keys() | {f"{path}/{name}" for path, names in present.items() for name in names}
-    return [
-        SetContent(path, content) if path in exists else Create(path, content)
-        for path, content in {**marks, **numbers}.items()
+def write_offsets(
+    zk: BlockingZk, group: str, known: Mapping[str, Topic], offsets: Mapping[TopicPartition, int], pause: Pause
+) -> None:
+    """Write offsets, and each topic's mark first: otherwise the coordinator would delete the offsets again.
+
+    `known`: the topics as they were when the offsets were judged. Each transaction requires that their marks stay: the
+    leader replaces them when a topic was created anew, and what is written after that would count for the new topic.
+
+    Raises:
+        UnknownTopicError: a topic was deleted meanwhile.
+        OffsetsRefusedError: the group or its offsets changed meanwhile, or a topic was created anew.
+        ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
+
+    """
+    marks = {topic: paths.offsets(group, topic) for topic in known}
+    found = zk.perform_all([Get(path) for path in marks.values()], ABSENT)
+    refuse_topics_created_anew(known, require_topics(zk, known))
+    versions = [node.stat.version if isinstance(node, Content) else None for node in found]
+    guards = {
+        path: Check(path, 0 if version is None else version + 1)
+        for path, version in zip(marks.values(), versions, strict=True)
+    }
+    writes: list[Operation] = [
+        Create(path, known[topic].incarnation.encode())
+        if version is None
+        else SetContent(path, known[topic].incarnation.encode(), version)
+        for (topic, path), version in zip(marks.items(), versions, strict=True)
     ]
+    # All at once: starts are paused meanwhile, and a group may read thousands of topics.
+    lists = zk.perform_all([ListChildren(path) for path in marks.values()], ABSENT)
+    present = {
+        f"{path}/{name}"
+        for path, listed in zip(marks.values(), lists, strict=True)
+        if isinstance(listed, Children)
+        for name in listed.names
+    }
+    for partition, offset in offsets.items():
+        path, content = paths.offsets(group, *partition), cluster_nodes.encode_counter(offset)
+        writes.append(SetContent(path, content) if path in present else Create(path, content))
+    while writes:
+        pause.write(zk, writes, guards)
+
+
+def refuse_topics_created_anew(known: Mapping[str, Topic], now: Mapping[str, Topic]) -> None:
+    """Raise OffsetsRefusedError if a topic is not the one that was known."""
+    for topic, before in known.items():
+        if not cluster_nodes.is_same_topic(now[topic].incarnation, before.incarnation):
+            raise OffsetsRefusedError(f"topic {topic} was created anew meanwhile; look at its offsets, and try again")

@@ -60,7 +60,7 @@ def stored(world: World, number: int) -> bytes | None:
 
 
 def test_a_group_is_created_and_its_first_member_continues_there() -> None:
-    """In `offset_writes`, leave the marks out: the coordinator deletes the offsets."""
+    """In `write_offsets`, leave the marks out: the coordinator deletes the offsets."""
     world = without_group()
     assert import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False) == {
         ("t", 0): Imported(None, 10),
@@ -74,7 +74,7 @@ def test_a_group_is_created_and_its_first_member_continues_there() -> None:
 
 
 def test_offsets_of_a_topic_that_is_recreated_before_the_first_member_begins_are_deleted() -> None:
-    """In `offset_writes`, write empty marks."""
+    """In `write_offsets`, write empty marks."""
     world = without_group()
     import_offsets(client_of(world), GROUP, OFFSETS, dry_run=False)
     world.delete_topic("t")
@@ -82,6 +82,47 @@ def test_offsets_of_a_topic_that_is_recreated_before_the_first_member_begins_are
     world.add_agent("a")
     world.pass_time(10_000)
     assert in_zookeeper(client_of(world), GROUP) == {}
+
+
+class Recreating(Client):
+    """The topic is created anew before the n-th call, and the leader has time to find that."""
+
+    is_anew = False
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if self.left == 1:
+            self.is_anew = True
+            self.world.delete_topic("t")
+            self.world.set_topic("t", 3, "id-2")
+            self.world.pass_time(2_000)
+            self.left = MAX_CALLS
+        return super().perform(call, expected)
+
+
+@pytest.mark.parametrize("group_exists", [False, True])
+def test_offsets_of_a_topic_that_is_recreated_during_the_import_do_not_count_for_the_new_one(
+    group_exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `write_offsets`, leave out the guards, the versions of the marks, or to look at the topics again."""
+    monkeypatch.setattr(starts_pause, "CLEANUP_TIMEOUT_S", 0.0)
+    refused = 0
+    for calls in range(1, MAX_CALLS):
+        world = without_group()
+        if group_exists:
+            import_offsets(client_of(world), GROUP, {("t", 1): 1}, dry_run=False)
+        client = Recreating(world, calls)
+        try:
+            import_offsets(cast("BlockingZk", client), GROUP, OFFSETS, dry_run=False)
+        except OffsetsRefusedError:
+            refused += 1
+        world.add_agent("a")
+        world.pass_time(100_000)
+        world.assert_settled()
+        if not client.is_anew:
+            assert in_zookeeper(client_of(world), GROUP) == {**OFFSETS, **({("t", 1): 1} if group_exists else {})}
+            break
+        assert in_zookeeper(client_of(world), GROUP) in ({}, OFFSETS if calls == 1 else {})
+    assert refused
 
 
 def test_a_dry_run_writes_nothing() -> None:
