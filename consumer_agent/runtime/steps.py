@@ -221,10 +221,15 @@ def _end_callback(frontend: Frontend, notice: Notice) -> None:
 
 def _leave(frontend: Frontend, deadline_s: float, *, finish: bool | None) -> Steps[None]:
     frontend.begin_leaving(finish=finish)
+    end = Block(lambda: frontend.end(deadline_s))
     try:
         yield from _run_last_notices(frontend, deadline_s)
-    finally:
-        yield Block(lambda: frontend.end(deadline_s))
+    except GeneratorExit:
+        raise  # an interrupt between two steps has dropped this generator, which may yield no more: close again
+    except BaseException:
+        yield end
+        raise
+    yield end
     yield from _run_notices(frontend)  # of commits that could not be stored
 
 

@@ -71,6 +71,18 @@ def test_a_poll_in_which_nothing_comes_does_not_look_again_at_its_end(
     assert frontend.draw.call_count == frontend.next.call_count == looks
 
 
+def test_a_close_that_is_dropped_between_two_steps_is_silent() -> None:
+    """In `_leave`, end the consumer in a `finally`: an interrupt would print "generator ignored GeneratorExit"."""
+    frontend = mock.Mock(in_callback=False)
+    frontend.shared = mock.Mock(is_closed=False, has_notice=False, lock=mock.MagicMock())
+    frontend.shared.next_notice.return_value = None
+    frontend.shared.changed = mock.Mock(lock=mock.MagicMock(), changes=0)
+    closing = steps.close(frontend, 1.0)
+    assert isinstance(next(closing), steps.Wait)
+    closing.close()
+    frontend.end_leaving.assert_called_once_with()
+
+
 def test_records_of_a_handler_that_has_not_run_are_not_finished() -> None:
     """A lambda hides that it calls a coroutine function."""
 
