@@ -103,7 +103,7 @@ class Recreating(Client):
 def test_offsets_of_a_topic_that_is_recreated_during_the_import_do_not_count_for_the_new_one(
     group_exists: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In `write_offsets`, leave out the guards, the versions of the marks, or to look at the topics again."""
+    """In `write_offsets`, leave out the guards, or to look at the topics again."""
     monkeypatch.setattr(starts_pause, "CLEANUP_TIMEOUT_S", 0.0)
     refused = 0
     for calls in range(1, MAX_CALLS):
