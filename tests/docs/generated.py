@@ -1,4 +1,4 @@
-"""The generated pages: the command line from click, settings from their classes, states from their tables."""
+"""The generated pages: the command line from click, settings from their classes, states from their tables, figures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from consumer_agent import config
 from consumer_agent.membership import state_machine
 from consumer_agent.sidecar import sidecar
 from consumer_agent.sidecar.cli import consumer_agent
+from tests.docs import tables
 from zkrebalancer.assignment.balanced import options as balanced
 from zkrebalancer.cli.main import zkrebalancer
 from zkrebalancer.group_protocol import classic_states, consumer_states
@@ -71,6 +72,7 @@ def pages() -> dict[str, str]:
         "docs/reference/cli.md": cli_page(),
         "docs/reference/settings.md": settings_page(),
         "docs/states.md": states_page(),
+        **tables.pages(),
     }
 
 
