@@ -168,11 +168,11 @@ class Coordinator:
 
     # ---- what clients send
 
-    def send(self, request: Request, version: int = 9, client_id: str = "c") -> int:
+    def send(self, request: Request, version: int = 9, client_id: str = "c", client_host: str = "/127.0.0.1") -> int:
         """Send a request and return its ticket."""
         ticket = next(self._numbers)
         self.asked[ticket] = request
-        self.step(Received(ticket, request, version, client_id, "/127.0.0.1", str(ticket)))
+        self.step(Received(ticket, request, version, client_id, client_host, str(ticket)))
         return ticket
 
     def is_waiting(self, ticket: int) -> bool:

@@ -86,7 +86,7 @@ class Room:
     def _take_back(self, member: ConsumerMember, stored: StoredConsumerMember) -> None:
         former = from_stored(stored)
         member.topic_names, member.topic_regex = former.topic_names, former.topic_regex
-        member.client_id, member.client_host = former.client_id, former.client_host
+        member.client_id = former.client_id
         member.rack_id, member.server_assignor = former.rack_id, former.server_assignor
         self._group.roster.set_classic(member, former.classic)
 
@@ -104,6 +104,9 @@ def _is_larger(member: ConsumerMember, former: StoredConsumerMember) -> bool:
 
 
 def _size(member: ConsumerMember | StoredConsumerMember) -> int:
-    """Return the length of what a client chooses; what a group gives to its members is not their fault."""
-    texts = (member.topic_regex, member.client_id, member.client_host, member.rack_id, member.server_assignor)
+    """Return the length of what a client chooses.
+
+    What a group gives to its members is not their fault, nor is the address from which they come.
+    """
+    texts = (member.topic_regex, member.client_id, member.rack_id, member.server_assignor)
     return sum(len(text or "") for text in (*texts, *member.topic_names)) + len(member.topic_names)

@@ -211,3 +211,14 @@ def test_a_classic_newcomer_of_a_central_group_is_refused_too() -> None:
     assert {beat(client) for client in members} == {E.NONE}
     assert coordinator.join_error(coordinator.send(join, 3)) is E.GROUP_MAX_SIZE_REACHED
     assert len(described(coordinator).members) == len(members)
+
+
+def test_a_member_of_a_group_at_its_limit_may_come_from_a_longer_address() -> None:
+    """In `_size`, count the address: a member would be refused for good because another host or NAT has its traffic."""
+    coordinator, (a, _b) = pair()
+    assert beat(Client(coordinator, "c")) is E.GROUP_MAX_SIZE_REACHED
+    a.ticket = coordinator.send(ConsumerGroupHeartbeatRequest(GROUP, "a", a.epoch), 1, client_host="/10.100.100.100")
+    finish(coordinator)
+    assert a.receive() is E.NONE
+    assert group(coordinator).roster.members["a"].client_host == "/10.100.100.100"
+    assert change(a, regex=LONG) is E.GROUP_MAX_SIZE_REACHED
