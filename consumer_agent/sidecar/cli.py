@@ -148,7 +148,7 @@ def run(*, config: tuple[str, ...], print_config: bool, as_json: bool, quiet: bo
         click.echo(json.dumps(document, default=str) if as_json else as_toml(shown))
         return
     level = settings.values.get("log_level", "warning").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=level, handlers=[logs.to_stderr()])
     # This program always polls, so that its last line says why it leaves.
     logging.getLogger().handlers[0].addFilter(lambda record: " leaves its group: " not in record.getMessage())
     for name in settings.ignored:

@@ -15,6 +15,7 @@ import click
 
 from zkrebalancer.protocol import addresses, zookeeper_security
 from zkrebalancer.protocol.addresses import KAFKA_VARIABLES
+from zkrebalancer.runtime import logs
 
 Command = TypeVar("Command", bound=Callable[..., object])
 _MASTER = r"local(-cluster)?(\[.+\])?|yarn|\w+://.+"
@@ -318,5 +319,5 @@ def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | No
 
 
 def _set_up_logging(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(handlers=[logs.to_stderr()])
     logging.getLogger().setLevel(value.upper())

@@ -42,6 +42,25 @@ class SafeLog(logging.Logger):
             self._given.log(level, msg, *args, **options)
 
 
+class LinesFormatter(logging.Formatter):
+    """Indents each line of a message but the first, so that no name in it looks like another entry."""
+
+    def __init__(self) -> None:
+        """Begin each entry with its time and level."""
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as `logging` calls it
+        """Return the entry without a traceback."""
+        return "\n  ".join(super().formatMessage(record).splitlines())
+
+
+def to_stderr() -> logging.Handler:
+    """Return the handler of a program."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LinesFormatter())
+    return handler
+
+
 @contextmanager
 def _shown() -> Iterator[None]:
     try:

@@ -38,10 +38,14 @@ class Notifier:
         return self._socket is not None
 
     def send(self, *states: str) -> None:
-        """Send states such as "READY=1"; a failure is logged and not repeated."""
+        """Send states such as "READY=1"; a failure is logged and not repeated.
+
+        A line break would begin another state: a status has names that clients choose.
+        """
         if self._socket is None:
             return
         try:
-            self._socket.sendto("\n".join(states).encode(), self._address)
+            text = "\n".join(" ".join(state.splitlines()) for state in states)
+            self._socket.sendto(text.encode(), self._address)
         except OSError as error:
             _log.info("systemd was not told %s: %s", states[0], error)

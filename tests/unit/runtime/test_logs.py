@@ -78,3 +78,12 @@ def test_the_applications_logger_may_be_passed_to_kafkas_client(capsys: pytest.C
     with raising(ValueError("the disk is gone")):
         logs.SafeLog(logging.getLogger(NAME)).log(logging.WARNING, "%s is down", "broker 1")
     assert "ValueError: the disk is gone" in capsys.readouterr().err
+
+
+def test_a_name_cannot_pass_for_an_entry_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """In `LinesFormatter`, write a message as it is: groups of other programs may have any name."""
+    handler = logs.to_stderr()
+    handler.handle(logging.LogRecord(NAME, logging.INFO, "", 0, "group %s", ("x\n2026-01-01 ERROR y\rz\n",), None))
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.endswith(" INFO group x")
+    assert more == ["  2026-01-01 ERROR y", "  z"]

@@ -87,6 +87,12 @@ def test_systemd_is_told_once_that_the_process_is_ready_and_fed_only_while_it_li
     ]
 
 
+def test_a_name_in_a_status_is_no_state_of_its_own(systemd: socket.socket) -> None:
+    """In `Notifier.send`, pass it on as it is: the name of a group could have the service killed."""
+    Notifier(environment(systemd)).send("STATUS=group x\nWATCHDOG=trigger\rSTOPPING=1 is not stored", "WATCHDOG=1")
+    assert systemd.recv(1_000) == b"STATUS=group x WATCHDOG=trigger STOPPING=1 is not stored\nWATCHDOG=1"
+
+
 def test_children_do_not_speak_in_the_name_of_the_process(systemd: socket.socket) -> None:
     variables = environment(systemd, WATCHDOG_USEC="1000000", WATCHDOG_PID=str(os.getpid()), OTHER="x")
     assert Notifier(variables).watchdog_s == 1.0
