@@ -49,6 +49,7 @@ class Agents:
         self.give = give
         self.now_ms = now_ms
         self._agents: dict[str, dict[tuple[str, str], MemberAgent]] = {}  # group -> identity -> its agent
+        self._groups_in: dict[int, dict[str, None]] = {}  # bucket -> the groups of these agents
         self._leaving: set[MemberAgent] = set()
         self._by_consumer: dict[str, MemberAgent] = {}
         self._litter: set[str] = set()  # paths to delete once the session is usable
@@ -62,6 +63,8 @@ class Agents:
     def reported(self, report: Reported) -> None:
         """Update the agents of a group to its members as they are stored."""
         known = self._agents.setdefault(report.group_id, {})
+        in_bucket = self._groups_in.setdefault(bucket_of(report.group_id), {})
+        in_bucket[report.group_id] = None
         standings = {_identity(standing): standing for standing in report.members}
         for identity in [identity for identity in known if identity not in standings]:
             self._end(known.pop(identity), MemberAgent.leave)
@@ -74,16 +77,18 @@ class Agents:
             agent.stand(standing)
         if not known:
             self._agents.pop(report.group_id, None)
+            in_bucket.pop(report.group_id, None)
 
     def keep(self, buckets: Collection[int]) -> None:
         """Hand over the members of groups in all other buckets to the gateways that serve those."""
-        for group in [group for group in self._agents if bucket_of(group) not in buckets]:
-            for agent in self._agents.pop(group).values():
-                self._end(agent, MemberAgent.hand_over)
+        for bucket in self._groups_in.keys() - set(buckets):
+            for group in self._groups_in.pop(bucket):
+                for agent in self._agents.pop(group).values():
+                    self._end(agent, MemberAgent.hand_over)
 
     def loaded(self, bucket: int, groups: Collection[str]) -> None:
         """After a bucket was read, make the members of groups that no longer exist leave."""
-        for group in [group for group in self._agents if bucket_of(group) == bucket and group not in groups]:
+        for group in [group for group in self._groups_in.get(bucket, ()) if group not in groups]:
             self.reported(Reported(group, ()))
 
     def _end(self, agent: MemberAgent, how: Callable[[MemberAgent], None]) -> None:
@@ -105,7 +110,8 @@ class Agents:
         for agent in self._all():
             agent.session_changed(event)
         if isinstance(event, Lost):
-            self._agents, self._leaving, self._by_consumer, self._litter = {}, set(), {}, set()
+            self._agents, self._groups_in, self._leaving = {}, {}, set()
+            self._by_consumer, self._litter = {}, set()
             self._queue, self._queued = [], {}
         elif isinstance(event, Connected):
             litter, self._litter = self._litter, set()

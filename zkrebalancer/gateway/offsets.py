@@ -129,7 +129,7 @@ class UpstreamOffsets:
         known = [groups for groups in answers if groups is not None]
         if brokers and not known:
             raise LinkError("no broker says which groups have offsets")
-        return {group for groups in known for group in groups if is_served(group)}
+        return {group for groups in known for group in in_turns(groups) if is_served(group)}
 
     def _ask_for_empty(self, broker: Address) -> frozenset[str] | None:
         try:

@@ -9,6 +9,7 @@ from zkrebalancer.group_protocol.answers import JoinGroupAnswer, JoinGroupMember
 from zkrebalancer.group_protocol.classic_roster import ClassicMember, ClassicRoster, from_stored, to_stored
 from zkrebalancer.group_protocol.classic_states import TRANSITIONS, ClassicState, InvalidTransitionError
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.requests import UNKNOWN_MEMBER_ID
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import FIRST_LIMIT_MS, LONGEST_LIMIT_MS, GroupProtocolSettings
@@ -26,6 +27,7 @@ class ClassicGroup:
     ) -> None:
         """Create an empty group; `when_gone` is called once nothing of it has to be kept."""
         self.group_id = group_id
+        self.bucket = bucket_of(group_id)
         self.settings = settings
         self.scheduler = scheduler
         self.roster = ClassicRoster()

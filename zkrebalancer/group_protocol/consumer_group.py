@@ -14,6 +14,7 @@ from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, Cons
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.intervals import Intervals
+from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position, next_position
 from zkrebalancer.group_protocol.room import LIMIT, Room
 from zkrebalancer.group_protocol.scheduler import Scheduler
@@ -65,6 +66,7 @@ class ConsumerGroup:
         protocol are left; it returns whether the group continues as a classic one.
         """
         self.group_id = group_id
+        self.bucket = bucket_of(group_id)
         self.world = world
         self.scheduler = world.scheduler
         self.roster = ConsumerRoster()

@@ -187,7 +187,7 @@ class Machine:
     def _lose(self, bucket: int) -> None:
         self._loaded.pop(bucket, None)
         self._refused.discard(bucket)
-        for group_id in [name for name in self._groups if bucket_of(name) == bucket]:
+        for group_id in [name for name, group in self._groups.items() if group.bucket == bucket]:
             group = self._groups.pop(group_id)
             self._contain(group_id, functools.partial(group.close, ErrorCode.NOT_COORDINATOR))
         self._failed = {name for name in self._failed if bucket_of(name) != bucket}

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
+import pytest
+
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.member_agent import MemberAgent
 from zkrebalancer.group_protocol.effects import Reported, Standing
+from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Call,
@@ -158,3 +161,30 @@ def test_the_end_of_a_restore_wakes_all_members_that_wait_for_it() -> None:
     with mock.patch.object(MemberAgent, "step") as step:
         assert agents.watched(paths.RESTORE)
     assert [call.args for call in step.call_args_list] == [(Watched(paths.RESTORE, children=False),)] * 2
+
+
+def test_a_bucket_costs_no_look_at_the_groups_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Agents.loaded` and `keep`, compute the bucket of each group: with many, a gateway stops for seconds."""
+    log: list[str] = []
+    agents = agents_of(SilentSession(log), log)
+    names = [str(number) for number in range(100)]
+    standing = Standing("m", None, "c", "/h", None, ("t",), "", 10_000, 10_000, 0, frozenset())
+    for name in names:
+        agents.reported(Reported(name, (standing,)))
+    asked: list[str] = []
+
+    def noted(name: str) -> int:
+        asked.append(name)
+        return bucket_of(name)
+
+    monkeypatch.setattr("zkrebalancer.gateway.agents.bucket_of", noted)
+    gone, kept = bucket_of("0"), bucket_of("1")
+    in_gone = [name for name in names if bucket_of(name) == gone]
+    agents.loaded(gone, in_gone[1:])
+    assert agents.count == len(names) - 1
+    assert asked == in_gone[:1]  # which is gone
+    with mock.patch.object(MemberAgent, "hand_over") as hand_over:
+        agents.keep({kept})
+    assert hand_over.call_count == len(names) - 1 - agents.count > 0
+    assert asked == in_gone[:1]
+    assert set(agents._agents) == {name for name in names if bucket_of(name) == kept}

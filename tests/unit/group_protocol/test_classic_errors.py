@@ -298,6 +298,22 @@ def test_a_group_of_another_gateway_is_refused_and_its_waiting_clients_are_told(
     assert deleted.error_code is E.NOT_COORDINATOR
 
 
+def test_a_lost_bucket_costs_no_look_at_the_names_of_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Machine._lose`, compute the bucket of each group: with many, a gateway stops for seconds."""
+    coordinator = Coordinator()
+    waiting = [coordinator.join(group=str(number)) for number in range(100)]
+    asked: list[str] = []
+
+    def noted(name: str) -> int:
+        asked.append(name)
+        return bucket_of(name)
+
+    monkeypatch.setattr("zkrebalancer.group_protocol.machine.bucket_of", noted)
+    coordinator.lose_buckets()
+    assert (asked, coordinator.machine.group_names()) == ([], frozenset())
+    assert {coordinator.join_error(ticket) for ticket in waiting} == {E.NOT_COORDINATOR}
+
+
 def test_while_groups_are_loaded_clients_wait_but_heartbeats_pass() -> None:
     there = place("none")
     coordinator = there.coordinator
