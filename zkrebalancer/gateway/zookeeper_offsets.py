@@ -117,7 +117,7 @@ class ZooKeeperOffsets:
 
     def without_members(self, is_served: Callable[[str], bool]) -> list[str]:
         """See `OffsetStore`. Agents' groups count, too: their offsets are in the same nodes."""
-        groups = [group for group in self._children(paths.GROUPS) if is_served(group)]
+        groups = [group for group in in_turns(self._children(paths.GROUPS)) if is_served(group)]
         found: list[str] = []
         for group, reply in self._read_each(groups, paths.offsets, ListChildren):
             if isinstance(reply, Children) and reply.names:
@@ -272,28 +272,46 @@ class ZooKeeperOffsets:
         reply = self._ask(ListChildren(path))
         return reply.names if isinstance(reply, Children) else ()
 
-    def _all_partitions(self, group: str) -> list[TopicPartition]:
-        return [
-            (topic, number)
-            for topic in sorted(self._children(paths.offsets(group)))
-            for name in in_turns(self._children(paths.offsets(group, topic)))
-            if (number := decimal(name, MAX_PARTITION)) is not None and str(number) == name
-        ]
-
-    def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:
-        """Return partition -> its offset, or why it cannot be read; without partitions that have none.
+    def _read_existing(
+        self,
+        keys: Sequence[_Key],
+        path_of: Callable[[_Key], str],
+        kind: type[Get | ListChildren] = Get,
+        until_us: int | None = None,
+    ) -> Iterator[tuple[_Key, Reply]]:
+        """Read nodes as `_read_each` does; leave out those that do not exist.
 
         Raises:
-            CrowdedError: also if it takes LONGEST_HOLD_S: who asked has given up.
+            CrowdedError: also if it takes until `until_us`: who asked has given up.
+            ZooKeeperUnavailableError: also if ZooKeeper refuses to show one.
 
         """
-        until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
+        for key, reply in self._read_each(keys, path_of, kind):
+            if until_us is not None and clock.steady_us() > until_us:
+                raise CrowdedError(_CROWDED)
+            if not isinstance(reply, Refused):
+                yield key, reply
+            elif not _is_missing(reply):
+                raise ZooKeeperUnavailableError(f"ZooKeeper does not show offsets: {reply.refusal.value}")
+
+    def _all_partitions(self, group: str, until_us: int | None = None) -> list[TopicPartition]:
+        """Return the partitions that have a node; see `_read_existing`."""
+        found: list[TopicPartition] = []
+        topics = sorted(self._children(paths.offsets(group)))
+        for topic, reply in self._read_existing(topics, partial(paths.offsets, group), ListChildren, until_us):
+            names = reply.names if isinstance(reply, Children) else ()
+            numbers = ((name, decimal(name, MAX_PARTITION)) for name in in_turns(names))
+            found += [(topic, number) for name, number in numbers if number is not None and str(number) == name]
+        return found
+
+    def _read(
+        self, group: str, partitions: list[TopicPartition], until_us: int
+    ) -> dict[TopicPartition, int | ErrorCode]:
+        """Return partition -> its offset, or why it cannot be read; without those that have none. See above."""
         found: dict[TopicPartition, int | ErrorCode] = {}
         book = self._nodes.of(group)
         legal = [one for one in in_turns(partitions) if paths.is_legal_topic(one[0]) and one[1] >= 0]
-        for partition, reply in self._get_offsets(group, legal):
-            if clock.steady_us() > until_us:
-                raise CrowdedError(_CROWDED)
+        for partition, reply in self._read_existing(legal, lambda one: paths.offsets(group, *one), Get, until_us):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
                 try:
@@ -301,19 +319,18 @@ class ZooKeeperOffsets:
                 except NodeContentError as error:  # not "none": the client would begin anew
                     _log.error("%s: %s", paths.offsets(group, *partition), error)
                     found[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-            elif not _is_missing(reply) and isinstance(reply, Refused):
-                raise ZooKeeperUnavailableError(f"ZooKeeper does not show offsets: {reply.refusal.value}")
         return found
 
     def _fetch(self, group: str, fields: Fields) -> Outcome:
+        until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
         if fields["topics"] is None:  # all topics
-            partitions = self._all_partitions(group)
-            found = self._read(group, partitions)
+            partitions = self._all_partitions(group, until_us)
+            found = self._read(group, partitions, until_us)
             partitions = [one for one in partitions if one in found]
         else:
             asked = ((topic["name"], number) for topic in fields["topics"] for number in topic["partition_indexes"])
             partitions = list(dict.fromkeys(in_turns(asked)))
-            found = self._read(group, partitions)
+            found = self._read(group, partitions, until_us)
         topics: dict[str, list[Fields]] = {}
         for topic, number in in_turns(partitions):
             offset = found.get((topic, number), NO_OFFSET)
@@ -360,8 +377,7 @@ class ZooKeeperOffsets:
     def _subscribed(self, group: str) -> set[str] | None:
         """Return the topics that registered consumers want; None if they may want any."""
         topics: set[str] = set()
-        for consumer in self._children(paths.ids(group)):
-            reply = self._ask(Get(paths.ids(group, consumer)))
+        for _consumer, reply in self._read_existing(self._children(paths.ids(group)), partial(paths.ids, group)):
             if isinstance(reply, Content):
                 try:
                     found = registration.decode(reply.content)

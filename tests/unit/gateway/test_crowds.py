@@ -10,13 +10,15 @@ from gevent.event import AsyncResult, Event
 
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
-from tests.unit.gateway.test_zookeeper_offsets import Store
+from tests.unit.gateway.test_zookeeper_offsets import GROUP, Store
 from zkrebalancer.gateway.group_requests import LONGEST_HOLD_S
 from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes
 from zkrebalancer.gateway.turns import Places
 from zkrebalancer.gateway.zookeeper_offsets import READ_AT_ONCE
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.protocol.calls import ReadEach, Reply
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, ReadEach, Reply
+from zkrebalancer.protocol.registration import STATIC, Registration, encode
 from zkrebalancer.runtime import clock
 
 
@@ -92,6 +94,44 @@ def test_a_long_fetch_is_not_continued_for_nobody(passed_us: list[int]) -> None:
     session.may_answer.set()
     assert outcome(fetched) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert session.reading == [READ_AT_ONCE]
+
+
+def test_the_topics_of_a_group_are_listed_together_and_not_for_nobody(passed_us: list[int]) -> None:
+    """In `_all_partitions`, ask for each topic alone, or never look at the clock: commits wait behind it."""
+    session = Held()
+    store = Store(session)
+    store.counts = lambda topics: dict.fromkeys(topics, 1)
+    partitions = {(f"t{number}", 0): 1 for number in range(READ_AT_ONCE + 1)}
+    session.may_answer.set()
+    assert store.commit(partitions) == {}
+    session.may_answer.clear()
+    session.reading.clear()
+    fetched: AsyncResult[Any] = AsyncResult()
+    store.offsets.send(GROUP, "OffsetFetch", {"topics": None}, fetched.set)
+    with gevent.Timeout(WITHIN_S):
+        while not session.reading:
+            gevent.sleep(0.001)
+    assert session.reading == [READ_AT_ONCE]
+    passed_us[0] += int(LONGEST_HOLD_S * 1e6) + 1
+    session.may_answer.set()
+    assert outcome(fetched) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert session.reading == [READ_AT_ONCE]
+    assert store.fetch() == partitions
+    assert session.reading == [READ_AT_ONCE, *[READ_AT_ONCE, 1] * 2]  # topics, then partitions
+    assert store.delete_group() == ErrorCode.NONE
+
+
+def test_the_subscriptions_of_a_group_are_read_together() -> None:
+    """In `_subscribed`, read each alone: commits of the group wait behind it."""
+    session = Held()
+    session.may_answer.set()
+    store = Store(session)
+    store.commit({("orders", 0): 1})
+    for name in ("a", "b", "c"):
+        session.do(Create(paths.ids(GROUP, name), encode(Registration(STATIC, {"logs": 1}, "", "c", "h", 10_000))))
+    session.reading.clear()
+    assert store.delete(("orders", 0), ("logs", 0)) == {("logs", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert session.reading == [3, 1]
 
 
 def test_what_has_waited_in_line_for_too_long_is_not_done(passed_us: list[int]) -> None:
