@@ -107,7 +107,7 @@ class Desk(Protocol):
     asks_for_rights: bool  # whether to check a client's rights at the broker where it has logged in
     room: Room
     metrics: Metrics
-    api_versions: dict[int, bytes]  # known version of ApiVersions -> the last answer, as clients get it
+    api_versions: dict[int, bytes]  # known version of ApiVersions -> the last answer for any client
 
     def addresses(self) -> Addresses:
         """Return the addresses of brokers and gateways, as clients see them."""
@@ -429,7 +429,8 @@ class Connection:
         content = answer[at:]
         if request.api_key == API_VERSIONS:
             content = rewriting.api_versions(request.version, content, self._desk.served)
-            self._desk.api_versions[request.version] = content
+            if (lasting := rewriting.lasting_api_versions(request.version, content)) is not None:
+                self._desk.api_versions[request.version] = lasting
         elif request.api_key == DESCRIBE_CLUSTER:
             content = rewriting.describe_cluster(request.version, content, self._desk.learn)
         else:

@@ -31,9 +31,7 @@ DECODED = frozenset({METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER}
 
 def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -> bytes:
     """Return an ApiVersions answer; `served`: the requests that the gateway answers itself, with their versions."""
-    error = int.from_bytes(content[:2], "big", signed=True)
-    # A broker that does not know the version answers with v0.
-    form = 0 if error == ErrorCode.UNSUPPORTED_VERSION else version
+    form = _form_of_api_versions(version, content)
     fields = codec.decode("ApiVersionsResponse", form, content)
     relayed = [_limited(api) for api in fields["api_keys"] if api["api_key"] not in {*served, *LEFT_OUT}]
     own = [
@@ -46,6 +44,21 @@ def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -
             feature["max_version_level"] = min(feature["max_version_level"], HIGHEST_TRANSACTION_VERSION)
             feature["min_version_level"] = min(feature["min_version_level"], HIGHEST_TRANSACTION_VERSION)
     return codec.encode("ApiVersionsResponse", form, fields)
+
+
+def lasting_api_versions(version: int, answer: bytes) -> bytes | None:
+    """Return what of an answer of `api_versions` is true for any client; None if only this one is refused."""
+    form = _form_of_api_versions(version, answer)
+    fields = codec.decode("ApiVersionsResponse", form, answer)
+    if fields["error_code"] not in {ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION}:
+        return None
+    return codec.encode("ApiVersionsResponse", form, {**fields, "throttle_time_ms": 0})
+
+
+def _form_of_api_versions(version: int, answer: bytes) -> int:
+    """Return the version of an answer: a broker that does not know the client's answers with v0."""
+    error = int.from_bytes(answer[:2], "big", signed=True)
+    return 0 if error == ErrorCode.UNSUPPORTED_VERSION else version
 
 
 def unsupported_api_versions() -> bytes:

@@ -144,6 +144,23 @@ def test_a_broker_that_hangs_keeps_no_connection_for_ever(
     assert wire.received() == b""
 
 
+def test_an_answer_about_versions_that_only_one_client_gets_is_not_given_to_others(connect: Open) -> None:
+    """In `Connection._rewritten`, keep each answer: one client with a strange name keeps all others from connecting."""
+    answers = iter([(42, 0), (0, 9_000)])
+
+    def broker(_header: Header, _content: bytes) -> bytes:
+        error, throttle_ms = next(answers)
+        return codec.encode("ApiVersionsResponse", 3, {"error_code": error, "throttle_time_ms": throttle_ms})
+
+    wire = connect(broker)
+    found = []
+    for _ in range(3):
+        wire.send(KEYS["ApiVersions"], 3, codec.encode("ApiVersionsRequest", 3, {}))
+        answer = codec.decode("ApiVersionsResponse", 3, wire.received()[4:])
+        found.append((answer["error_code"], answer["throttle_time_ms"]))
+    assert found == [(42, 0), (0, 9_000), (0, 0)]
+
+
 @pytest.mark.parametrize("begin", [b"", b"\0", b"\0\0\1\0half"])
 def test_a_client_that_neither_goes_on_nor_goes_away_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, connect: Open, begin: bytes

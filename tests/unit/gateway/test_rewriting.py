@@ -111,3 +111,16 @@ def test_an_unknown_version_of_api_versions_is_refused_with_the_known_ones() -> 
     read = codec.decode("ApiVersionsResponse", 0, rewriting.unsupported_api_versions())
     assert read["error_code"] == 35
     assert [(one["api_key"], one["max_version"]) for one in read["api_keys"]] == [(18, 4)]
+
+
+@pytest.mark.parametrize(("error", "form"), [(0, 3), (35, 0), (42, 3)])
+def test_what_is_true_for_any_client_of_an_answer_about_versions(error: int, form: int) -> None:
+    apis = [{"api_key": 3, "min_version": 0, "max_version": 12}]
+    content = codec.encode("ApiVersionsResponse", form, {"error_code": error, "api_keys": apis, "throttle_time_ms": 5})
+    lasting = rewriting.lasting_api_versions(3, content)
+    if error == 42:  # only this client has an invalid name
+        assert lasting is None
+    else:
+        assert lasting is not None
+        read = codec.decode("ApiVersionsResponse", form, lasting)
+        assert (read["error_code"], len(read["api_keys"]), read["throttle_time_ms"]) == (error, 1, 0)
