@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from socket import SHUT_RDWR
 from typing import Any, Protocol
 
@@ -58,8 +59,8 @@ MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, a
 MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
 MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
 PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # client and transactional ids of some kilobytes fit; `acks` comes after them
-# How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
-# limit nobody would notice that the client is gone while the broker hangs.
+# How long a broker may be silent while it owes an answer, or read nothing of what it is sent. Meanwhile nobody reads
+# from the client, so without this limit nobody would notice that it is gone while the broker hangs.
 MAX_SILENCE_S = 600.0
 # How long a client may send nothing, not even the rest of a request, or read nothing that it was sent. Brokers close
 # idle connections after 10 minutes; but behind some connections there is no broker.
@@ -327,14 +328,14 @@ class Connection:
         if request.api_key != PRODUCE or self._is_answered(size, request.version):
             self._await_answers(MAX_UNANSWERED - 1)
             self._unanswered.append(request)
-        self._reader.pass_on(size, broker.sendall, size_of(size))
+        self._reader.pass_on(size, partial(_send_patiently, broker), size_of(size))
         self._desk.metrics.relayed_request_bytes += size
 
     def _relay_content(self, content: bytes, request: _Unanswered) -> None:
         broker = self._connected()
         self._await_answers(MAX_UNANSWERED - 1)
         self._unanswered.append(request)
-        broker.sendall(framed(content))
+        _send_patiently(broker, framed(content))
 
     def _is_answered(self, size: int, version: int) -> bool:
         """Whether a Produce gets an answer, which is not so with `acks=0`."""
@@ -436,3 +437,9 @@ class Connection:
         else:
             content = rewriting.find_coordinator(request.version, content, self._desk.addresses())
         return answer[:at] + content
+
+
+def _send_patiently(broker: socket, content: bytes) -> None:
+    """Send a broker a request, or a piece of it; raises TimeoutError if it does not read it for too long."""
+    with gevent.Timeout(MAX_SILENCE_S, TimeoutError(f"the broker has read nothing for {MAX_SILENCE_S:g} s")):
+        broker.sendall(content)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import gevent
 import pytest
 from gevent.event import Event
@@ -142,6 +144,24 @@ def test_a_broker_that_hangs_keeps_no_connection_for_ever(
     wire.send(KEYS["Heartbeat"], 3, codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"}))
     wire.served.get(timeout=WAIT_S)
     assert wire.received() == b""
+
+
+def test_a_broker_that_reads_nothing_keeps_no_connection_for_ever(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_send_patiently`, wait for ever: clients that close meanwhile would use up the connections."""
+    monkeypatch.setattr(connection, "MAX_SILENCE_S", 0.05)
+    never = Event()
+    wire = connect(lambda _header, _content: never.wait() and None)
+
+    def produce() -> None:
+        with suppress(OSError):
+            wire.send(LIST_OFFSETS, 1, b"x")
+            wire.send(LIST_OFFSETS, 1, bytes(32 << 20))  # more than sockets hold
+
+    producer = gevent.spawn(produce)
+    wire.served.get(timeout=WAIT_S)
+    producer.get(timeout=WAIT_S)
 
 
 def test_an_answer_about_versions_that_only_one_client_gets_is_not_given_to_others(connect: Open) -> None:

@@ -222,3 +222,4 @@ def test_a_member_of_a_group_at_its_limit_may_come_from_a_longer_address() -> No
     assert a.receive() is E.NONE
     assert group(coordinator).roster.members["a"].client_host == "/10.100.100.100"
     assert change(a, regex=LONG) is E.GROUP_MAX_SIZE_REACHED
+    assert group(coordinator).roster.members["a"].client_host == "/127.0.0.1"  # from where it asked last
