@@ -32,9 +32,10 @@ class Grid:
     members_per_process: int
 
     def plans(self) -> list[Plan]:
-        """Return the runs: all protocols of a scenario and seed in sequence, so that they meet the same conditions.
+        """Return the runs: all of a scenario and seed in sequence, so that they meet the same conditions.
 
-        The seed draws their order, so that none always runs first or after the same other one.
+        The seed draws the order of protocols and tunings together, so that none of them always runs first or after the
+        same other one.
 
         Raises:
             ConfigurationError: a protocol does not run on the broker.
@@ -45,13 +46,18 @@ class Grid:
             for seed in self.seeds
             for scenario in self.scenarios
             for cast in [scenario.cast(self.members, self.partitions, seed)]
-            for tuning in self.tunings
-            for protocol in self._drawn(f"{seed} {scenario.name} {tuning}")
-            if tuning in protocol.settings and (protocol.restarts or not scenario.is_upgrade)
+            for protocol, tuning in self._drawn(scenario, seed)
         ]
 
-    def _drawn(self, seed: str) -> list[Protocol]:
-        return Random(seed).sample(self.protocols, len(self.protocols))  # noqa: S311  # the same grid, the same order
+    def _drawn(self, scenario: Scenario, seed: int) -> list[tuple[Protocol, str]]:
+        """Return the protocols and tunings that a scenario is run with, in the order that the seed draws."""
+        pairs = [
+            (protocol, tuning)
+            for protocol in self.protocols
+            for tuning in self.tunings
+            if tuning in protocol.settings and (protocol.restarts or not scenario.is_upgrade)
+        ]
+        return Random(f"{seed} {scenario.name}").sample(pairs, len(pairs))  # noqa: S311  # the same each time
 
     def _broker(self, protocol: Protocol) -> BrokerKind:
         if self.broker is not None and self.broker not in protocol.brokers:

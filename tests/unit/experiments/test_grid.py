@@ -86,6 +86,14 @@ def test_settings_of_heartbeats_leave_out_protocols_without_any() -> None:
     ]
 
 
+def test_seeds_draw_the_order_of_settings_too() -> None:
+    """In `Grid._drawn`, draw for one tuning after the other: `tuned` always meets the machine before the heartbeats."""
+    plans = make(tunings=["tuned", "heartbeat-50"], seeds=range(40)).plans()
+    orders = [tuple((plan.tuning, plan.protocol.is_central) for plan in plans[at : at + 3]) for at in range(0, 120, 3)]
+    assert len(set(orders)) == 6, "each order of the three runs of a seed"
+    assert plans == make(tunings=["tuned", "heartbeat-50"], seeds=range(40)).plans()
+
+
 def test_seeds_draw_the_order_of_protocols() -> None:
     """In `Grid.plans`, keep the order: the first protocol always meets the machine after a scenario's change."""
     plans = make(seeds=range(40)).plans()
