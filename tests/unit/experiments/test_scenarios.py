@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -68,6 +69,12 @@ def test_a_gateway_has_a_port_for_each_broker() -> None:
     """In `GATEWAY_PORTS`, provide for one broker: a gateway that restarts finds the port of the second one taken."""
     most = max(scenario.servers for scenario in SCENARIOS.values())
     assert most + 2 == GATEWAY_PORTS, "its own, and one for HTTP"
+
+
+def test_a_join_with_three_servers_of_each_kind_is_otherwise_the_same() -> None:
+    one, three = SCENARIOS["scale-out"], SCENARIOS["scale-out-three"]
+    assert three.steps(CAST) == one.steps(CAST)
+    assert replace(one, name=three.name, about=three.about, servers=3) == three
 
 
 def test_groups_share_members_and_partitions_equally() -> None:

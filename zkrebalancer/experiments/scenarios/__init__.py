@@ -23,6 +23,7 @@ from zkrebalancer.experiments.scenarios import (
     rolling_deploy_static,
     scale_in,
     scale_out,
+    scale_out_three,
     skewed_load,
     skewed_load_weights,
     slow_consumer,
@@ -37,6 +38,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     for module in (
         steady,
         scale_out,
+        scale_out_three,
         far_1ms,
         far_10ms,
         scale_in,
