@@ -109,7 +109,7 @@ def test_members_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, 
         options = {"--group": group, "--topic": topic}
         if kind == "helix":
             controller = helix_controller_command(lambda _line: None)
-            settings = PROTOCOLS["helix"].controller("tuned", is_static=False) or {}
+            settings = PROTOCOLS["helix"].controller("tuned", is_static=False, is_growing=False) or {}
             helix.start_controller(lab, "helix-controller", controller, [group], settings, {"--topic": topic})
             assert helix.wait_leader(lab, group) == "helix-controller"
         several, single = [lab.start_members(name, [*command, *config], options) for name in names]

@@ -296,7 +296,8 @@ class Play:
         self.lab.wait_leader()
 
     def _start_controllers(self) -> None:
-        settings = self.protocol.controller(self.tuning, is_static=self.scenario.is_static)
+        growing = self.scenario.is_growing(self.cast)
+        settings = self.protocol.controller(self.tuning, is_static=self.scenario.is_static, is_growing=growing)
         if settings is not None:
             groups = self.cast.group_names
             for number in COORDINATORS:
@@ -319,7 +320,7 @@ class Play:
         return f"{process}-v{version}" if self.scenario.is_upgrade else process
 
     def _start_process(self, name: str) -> None:
-        member = self.settings.member
+        member = self.protocol.member(self.tuning, is_growing=self.scenario.is_growing(self.cast))
         if self.scenario.is_upgrade:
             member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
         config = [text for pair in member.items() for text in ("--config", "=".join(pair))]

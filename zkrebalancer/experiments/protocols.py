@@ -1,7 +1,8 @@
 """The protocols that are compared: their brokers, kinds of member, and settings.
 
 `default` is what a user gets without any settings of the protocol. `tuned` has the best known settings of each: short
-heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table.
+heartbeats and sessions, and a look for new topics every second where there are any (this project's topic mirror always
+looks as often). `docs/experiments.md` has both as a table.
 `heartbeat-N` is `tuned` with heartbeats every N ms, for protocols whose members learn of a rebalance from a heartbeat:
 the shorter, the sooner and the costlier. How records are fetched is no part of a protocol: every client of librdkafka
 always has the agent's settings for that, and the Java client the same where it has such settings.
@@ -50,7 +51,8 @@ class Settings:
     """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it.
 
     `gateway`: options of the gateway that members use instead of the broker; None: they use the broker. `controller`:
-    settings of the protocol's own controllers, a leader and a standby; None: it has none.
+    settings of the protocol's own controllers, a leader and a standby; None: it has none. `discovery`: how often a
+    controller, or else each member's client, looks for new topics and partitions, if there may be any.
     """
 
     member: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class Settings:
     group: GroupSettings | None = None
     gateway: Mapping[str, str] | None = None
     controller: Mapping[str, str] | None = None
+    discovery: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,14 @@ class Protocol:
         """Whether this project's coordinator rebalances the group."""
         return self.settings["default"].group is not None
 
-    def described(self, tuning: str) -> Mapping[str, str]:
+    def member(self, tuning: str, *, is_growing: bool) -> Mapping[str, str]:
+        """Return the settings of each member's client; `is_growing`: topics appear or grow while it runs."""
+        of = self.settings[tuning]
+        return {**of.member, **of.discovery} if is_growing and of.controller is None else of.member
+
+    def described(self, tuning: str, *, is_growing: bool) -> Mapping[str, str]:
         """Return the settings of each member's client for the report, those that the agent sets itself included."""
-        member = self.settings[tuning].member
+        member = self.member(tuning, is_growing=is_growing)
         return {**CLIENT, **member} if self.kind == "central" else member
 
     @property
@@ -101,15 +109,16 @@ class Protocol:
         """Whether members use a gateway instead of the broker."""
         return self.settings["default"].gateway is not None
 
-    def controller(self, tuning: str, *, is_static: bool) -> Mapping[str, str] | None:
+    def controller(self, tuning: str, *, is_static: bool, is_growing: bool) -> Mapping[str, str] | None:
         """Return the settings of the protocol's own controllers, None if it has none.
 
         With static members, partitions wait for as long as a session lasts, as those of Kafka's static members do.
         """
-        settings = self.settings[tuning].controller
-        if settings is None or not is_static:
-            return settings
-        return {**settings, "rebalance.delay.ms": self.settings[tuning].member.get(HELIX_SESSION, HELIX_SESSION_MS)}
+        of = self.settings[tuning]
+        if of.controller is None:
+            return None
+        delay = {"rebalance.delay.ms": of.member.get(HELIX_SESSION, HELIX_SESSION_MS)} if is_static else {}
+        return {**of.controller, **delay, **(of.discovery if is_growing else {})}
 
     def group(self, tuning: str, *, is_skewed: bool, is_before: bool = False) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
@@ -138,10 +147,10 @@ def _members(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, str]
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _LINGER = {"group.coordinator.append.linger.ms": "0"}  # 5 by default: each change of a group would wait for it
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
-_TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
-_TUNED_JAVA_MEMBER = {"metadata.max.age.ms": "1000"}
+_DISCOVERY = {"topic.metadata.refresh.interval.ms": "1000"}
+_JAVA_DISCOVERY = {"metadata.max.age.ms": "1000"}
 # After half of its heartbeats, the Java client 4.1.0 waits for the longest backoff, 1 s, unless both are equal.
-_TUNED_JAVA_KIP848_MEMBER = {**_TUNED_JAVA_MEMBER, "retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
+_TUNED_JAVA_KIP848_MEMBER = {"retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
 _STRATEGY = "partition.assignment.strategy"
 _JAVA_RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
 _JAVA_COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
@@ -151,15 +160,16 @@ _TUNED: Mapping[str, int] = {"tuned": TUNED_HEARTBEAT_MS, **HEARTBEATS_MS}
 
 def _classic(name: str, about: str, strategy: str) -> Protocol:
     member = {**CLIENT, _STRATEGY: strategy}
-    tuned = {**member, **_TUNED_MEMBER, "session.timeout.ms": "6000"}
+    tuned = {**member, "session.timeout.ms": "6000"}
     settings = {"default": Settings(member, _CLASSIC_BROKER)} | {
-        tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER) for tuning, ms in _TUNED.items()
+        tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER, discovery=_DISCOVERY)
+        for tuning, ms in _TUNED.items()
     }
     return Protocol(name, about, "kafka", EVERY_BROKER, settings)
 
 
 def _with_java(
-    name: str, about: str, like: Protocol, member: Mapping[str, str], tuned: Mapping[str, str] = _TUNED_JAVA_MEMBER
+    name: str, about: str, like: Protocol, member: Mapping[str, str], tuned: Mapping[str, str] | None = None
 ) -> Protocol:
     """Return a protocol with Kafka's own client, `like` that of librdkafka; `member`, `tuned`: settings of clients."""
     kept = ("session.timeout.ms", "heartbeat.interval.ms")
@@ -167,8 +177,9 @@ def _with_java(
         tuning: replace(
             of,
             member={**JAVA_CLIENT, **member}
-            | ({} if tuning == "default" else dict(tuned))
+            | ({} if tuning == "default" else dict(tuned or {}))
             | {key: of.member[key] for key in kept if key in of.member},
+            discovery=_JAVA_DISCOVERY if of.discovery else {},
         )
         for tuning, of in like.settings.items()
     }
@@ -195,7 +206,6 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
 
 
 _KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
-_TUNED_KIP848_MEMBER = {**_KIP848_MEMBER, **_TUNED_MEMBER}
 _RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
 _COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky")
 _KIP848 = Protocol(
@@ -205,7 +215,10 @@ _KIP848 = Protocol(
     KAFKA_4,
     {
         "default": Settings(_KIP848_MEMBER),
-        **{tuning: Settings(_TUNED_KIP848_MEMBER, _consumer_broker(ms)) for tuning, ms in _TUNED.items()},
+        **{
+            tuning: Settings(_KIP848_MEMBER, _consumer_broker(ms), discovery=_DISCOVERY)
+            for tuning, ms in _TUNED.items()
+        },
     },
     (_members(_RANGE.settings),),  # brokers do not convert groups of librdkafka's cooperative-sticky
 )
@@ -240,7 +253,7 @@ def _behind_gateway(
     """
     group = GroupSettings() if assign == "central" else None
     settings = {
-        tuning: Settings(of.member, group=group, gateway={"--assign": assign, **_gateway_options(tuning)})
+        tuning: replace(of, broker={}, group=group, gateway={"--assign": assign, **_gateway_options(tuning)})
         for tuning, of in like.settings.items()
     }
     earlier = () if before is None else (_members(before.settings),)
@@ -278,10 +291,10 @@ _HELIX = Protocol(
             {**JAVA_CLIENT, **_TUNED_HELIX},
             controller={
                 **_TUNED_HELIX,
-                **_TUNED_JAVA_MEMBER,
                 "task.pipeline.disabled": "true",
                 "external.view.disabled": "true",
             },
+            discovery=_JAVA_DISCOVERY,
         ),
     },
 )

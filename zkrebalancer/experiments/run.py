@@ -51,7 +51,7 @@ COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
-MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look for new partitions
+MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
 Result = dict[str, Any]
 
 
@@ -231,10 +231,11 @@ class Run:
         plan = self.plan
         settings = plan.protocol.settings[plan.tuning]
         group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
-        controller = plan.protocol.controller(plan.tuning, is_static=plan.scenario.is_static)
+        growing = plan.scenario.is_growing(plan.cast)
+        controller = plan.protocol.controller(plan.tuning, is_static=plan.scenario.is_static, is_growing=growing)
         has_mirror = plan.broker == "kafka-4" and plan.protocol.is_central
         return {
-            "member": dict(plan.protocol.described(plan.tuning)),
+            "member": dict(plan.protocol.described(plan.tuning, is_growing=growing)),
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
             "gateway": None if settings.gateway is None else dict(settings.gateway),

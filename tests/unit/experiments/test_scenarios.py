@@ -173,7 +173,7 @@ def test_every_client_fetches_alike() -> None:
     tried = set[frozenset[tuple[str, str]]]()  # librdkafka takes a while for each
     for protocol in PROTOCOLS.values():
         for tuning in protocol.settings:
-            described, member = protocol.described(tuning), protocol.settings[tuning].member
+            described, member = (of(tuning, is_growing=True) for of in (protocol.described, protocol.member))
             assert (described.items() >= CLIENT.items()) is (protocol.kind in {"central", "kafka"}), protocol.name
             assert (described.items() >= JAVA_CLIENT.items()) is (protocol.kind in {"java", "helix"}), protocol.name
             assert described.items() >= member.items()
@@ -199,14 +199,30 @@ def test_heartbeats_are_all_that_differs_from_tuned() -> None:
                 assert str(ms) in {value for name, value in beats.items() if "heartbeat" in name}
 
 
+def test_clients_look_for_topics_every_second_only_where_there_may_be_new_ones() -> None:
+    """In `Protocol.member`, look in every scenario: that is a third of the requests of a group at rest."""
+    assert [one.name for one in SCENARIOS.values() if one.is_growing(CAST)] == ["partition-growth", "new-topic"]
+    looks = {"topic.metadata.refresh.interval.ms", "metadata.max.age.ms"}
+    for protocol in PROTOCOLS.values():
+        for tuning in protocol.settings:
+            found = []
+            for is_growing in (False, True):
+                controller = protocol.controller(tuning, is_static=True, is_growing=is_growing) or {}
+                found.append(looks & {*controller, *protocol.member(tuning, is_growing=is_growing)})
+            assert not found[0], (protocol.name, tuning)
+            has_own = protocol.kind in {"central", "zookeeper"}  # ZooKeeper tells them
+            assert len(found[1]) == (tuning != "default" and not has_own), (protocol.name, tuning)
+    assert PROTOCOLS["helix"].member("tuned", is_growing=True) == PROTOCOLS["helix"].settings["tuned"].member
+
+
 def test_helix_keeps_the_partitions_of_a_static_member_for_a_session() -> None:
     helix = PROTOCOLS["helix"]
-    assert helix.controller("default", is_static=False) == {}
-    assert helix.controller("default", is_static=True) == {"rebalance.delay.ms": "30000"}
-    tuned = helix.controller("tuned", is_static=True) or {}
+    assert helix.controller("default", is_static=False, is_growing=False) == {}
+    assert helix.controller("default", is_static=True, is_growing=False) == {"rebalance.delay.ms": "30000"}
+    tuned = helix.controller("tuned", is_static=True, is_growing=False) or {}
     assert tuned["rebalance.delay.ms"] == tuned["zk.session.timeout"] == "6000"
     others = [protocol for protocol in PROTOCOLS.values() if protocol is not helix]
-    assert not any(one.controller(tuning, is_static=True) for one in others for tuning in one.settings)
+    assert not any(one.controller(tuning, is_static=True, is_growing=True) for one in others for tuning in one.settings)
 
 
 def test_helix_controller_and_members_have_sessions_of_the_same_length() -> None:

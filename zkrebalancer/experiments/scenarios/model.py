@@ -212,6 +212,10 @@ class Scenario:
         groups = max(2, members // self.group_members) if self.group_members else 1
         return Cast(members, partitions, seed, groups)
 
+    def is_growing(self, cast: Cast) -> bool:
+        """Whether topics appear or grow, so that it matters how often members look for new ones."""
+        return any(isinstance(action, Resize) for step in self.steps(cast) for action in step.actions)
+
     def rate(self, cast: Cast) -> float:
         """Return the records per second of a partition."""
         most = RECORDS_PER_PARTITION_S * cast.topic_partitions
