@@ -1,7 +1,9 @@
 """Plays a scenario in a lab: performs the actions of each step, then waits until the group is at rest again.
 
 At rest: the expected members own all partitions, and no partition has started or stopped for QUIET_S. A step begins
-after a further pause, drawn by the seed and the same for every protocol (PHASE_S).
+after a further pause, drawn by the seed and the same for every protocol (PHASE_S). With a backlog the first
+change is not kept waiting, as the group reads meanwhile: the group is measured as soon as its members own all
+partitions, and changes once it was at rest.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import ASK_INTERVAL_S, GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
-from zkrebalancer.experiments.protocols import PHASE_S, QUIET_S, Protocol, Settings
+from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, PHASE_S, QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
     GROUP,
     PATTERN,
@@ -56,6 +58,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
 GATEWAY = "gateway"
+FIRST_CHANGE = 2  # the number of its step, which follows BEFORE
 COORDINATORS = (1, 2)  # a leader and a standby
 DRAIN_DEADLINE_S = 120.0
 MANY_POLL_RECORDS = 5_000
@@ -140,7 +143,10 @@ class Play:
 
     def pause_before(self, number: int) -> float:
         """Return how many seconds the group rests before a step, beyond QUIET_S; all phases are equally likely."""
-        return Random(f"{self.cast.seed}/{number}").uniform(0.0, PHASE_S[self.tuning])  # noqa: S311
+        longest_s = PHASE_S[self.tuning]
+        if self.scenario.backlog and number <= FIRST_CHANGE:
+            longest_s = BACKLOG_PHASE_S if number == FIRST_CHANGE else 0.0
+        return Random(f"{self.cast.seed}/{number}").uniform(0.0, longest_s)  # noqa: S311
 
     def rest_before(self) -> bool:
         """Measure the group at rest, as the baseline of the steps; return whether it stayed so."""
@@ -368,7 +374,8 @@ class Play:
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
         programs = [*self.producers, *{self._process_of(member) for member in self.expected}]
         expected = {name: {one for one in self.expected if group_of(one) == name} for name in self.cast.group_names}
-        quiet_s = QUIET_S[self.tuning]
+        is_hurried = self.scenario.backlog and not self._steps_begun
+        quiet_s = 0.0 if is_hurried else QUIET_S[self.tuning]
 
         def is_so() -> bool:
             self.lab.require_running(*programs)

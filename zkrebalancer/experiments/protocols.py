@@ -33,6 +33,7 @@ QUIET_S: Mapping[str, float] = {"default": 6.0, "tuned": 2.0} | {
 PHASE_S: Mapping[str, float] = {"default": 15.0, "tuned": 4.0} | {
     name: max(4.0, 2 * ms / 1_000) for name, ms in HEARTBEATS_MS.items()
 }
+BACKLOG_PHASE_S = 0.5  # the same where the group reads a backlog meanwhile: one heartbeat while tuned
 
 
 # Of each client of librdkafka, as it takes them.

@@ -31,7 +31,7 @@ from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.play import Play
 from zkrebalancer.experiments.protocols import PHASE_S, QUIET_S, Protocol
 from zkrebalancer.experiments.scenarios.model import GROUP, Cast, Scenario, needed
-from zkrebalancer.experiments.trust import find_doubts
+from zkrebalancer.experiments.trust import find_doubts, find_doubts_of_backlog
 from zkrebalancer.experiments.versions import own_versions, read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
@@ -281,6 +281,8 @@ class Run:
             # In a run that was interrupted, `read` has one more: the step that did not end.
             read = throughput(EventFiles(directory, Problems()))
             self._result["steps"] = [{**step, **read[cast("int", step["number"])]} for step in steps]
+        if self.plan.scenario.backlog:
+            self.doubts += find_doubts_of_backlog(self._result["steps"])
         self._result["problems"] = list(verdict.problems)
 
     def _copy(self, events: Path) -> None:

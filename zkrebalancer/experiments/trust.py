@@ -10,6 +10,7 @@ from zkrebalancer.observe.reading import Event
 DOUBTFUL_OTHERS = 0.2  # share of the processors, used by other programs
 DOUBTFUL_GAP_MS = 500  # at any measured time: delays of records are of this order
 DOUBTFUL_PAUSE = 0.1  # share of the time in which a group settled
+LEAST_UNREAD = 500_000  # records of a backlog, in the second before the first change: about what is read in a second
 
 
 def find_doubts(events: Iterable[Event], steps: Iterable[Mapping[str, object]]) -> list[str]:
@@ -57,6 +58,14 @@ def find_doubts(events: Iterable[Event], steps: Iterable[Mapping[str, object]]) 
     if left_out_count:
         doubts.append(f"the producer could not send {left_out_count} records that were due")
     return doubts
+
+
+def find_doubts_of_backlog(steps: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return why the first change did not come while the group read a backlog, if so; `steps` have `lag_before`."""
+    unread = next((step["lag_before"] for step in steps if step["name"] != BEFORE), LEAST_UNREAD)
+    if not isinstance(unread, int) or unread >= LEAST_UNREAD:
+        return []
+    return [f"the group had nearly read the backlog before the first change: {max(0, unread):,} records were left"]
 
 
 def _share_of_others(first: Event, last: Event) -> float:

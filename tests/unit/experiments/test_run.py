@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_an_unreadable_event_is_a_doubt(tmp_path: Path, written: list[str]) -> N
     result = Run(PLAN, tmp_path, print).perform()
     assert result["doubts"] == [r"an event cannot be read: run-1.jsonl, line 2: not JSON: b'\n'"]
     assert (result["complete"], result["trusted"]) == (True, False)
+
+
+def test_a_backlog_that_was_read_too_soon_is_a_doubt(tmp_path: Path, written: list[str]) -> None:
+    names = enumerate(("before", "add-member", "end"), 1)
+    written[:] = [json.dumps(event("step", n, name=name, target="", number=n)) for n, name in names]
+    result = Run(replace(PLAN, scenario=SCENARIOS["backlog"]), tmp_path, print).perform()
+    assert result["doubts"] == [
+        "the group had nearly read the backlog before the first change: 0 records were left",
+    ]
+    assert Run(PLAN, tmp_path, print).perform()["doubts"] == [], "of other scenarios"
 
 
 def test_a_run_that_was_interrupted_has_the_steps_that_ended(

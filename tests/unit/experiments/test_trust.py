@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.deadlines import WITHIN_S
 from tests.unit.experiments.event_maker import event
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.experiments.trust import find_doubts
+from zkrebalancer.experiments.trust import LEAST_UNREAD, find_doubts, find_doubts_of_backlog
 
 PAUSE_MS = 100
 BEGIN, END = event("step", name="before", target="", number=1), event("step", name="end", target="", number=3)
@@ -51,6 +51,15 @@ def test_a_pause_of_a_tenth_of_what_is_measured_is_a_doubt() -> None:
         "the machine stood still for 8 ms while step 2 settled in 70 ms"
     ]
     assert find_doubts([*begun, stood(40, 1_100), END], figures) != [], "it began before the group had settled"
+
+
+def test_a_backlog_that_was_read_before_the_first_change_is_a_doubt() -> None:
+    before, later = {"name": "before", "lag_before": 0}, {"name": "kill-member", "lag_before": 0}
+    for unread in (-160, LEAST_UNREAD - 1):
+        (doubt,) = find_doubts_of_backlog([before, {"name": "add-member", "lag_before": unread}, later])
+        assert doubt.endswith(f": {max(0, unread):,} records were left")
+    assert find_doubts_of_backlog([before, {"name": "add-member", "lag_before": LEAST_UNREAD}, later]) == []
+    assert find_doubts_of_backlog([before]) == [], "it ended earlier"
 
 
 def test_a_shared_machine_is_a_doubt() -> None:

@@ -12,7 +12,7 @@ from zkrebalancer.experiments.scenarios.model import Cast, Join, Kill, Scenario,
 BACKLOG = 3_000_000
 RECORDS_S = 100_000
 RECORD_BYTES = 100
-BEFORE_S = 1.0  # the first change comes while the group reads the backlog
+BEFORE_S = 1.0  # less than the quiet time: the first change comes while the group reads the backlog
 AT_LEAST_S = 15.0  # the group catches up meanwhile, whoever settles sooner
 
 
