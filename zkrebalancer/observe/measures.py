@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zkrebalancer.observe.costs import WORKLOAD, Costs
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -21,6 +22,7 @@ END = "end"
 REST = "rest"  # a step that changes nothing
 Figure = int | float | None
 Owned = tuple[str | None, str, int]  # a group, its topic and partition
+OWN_CPU = "cpu_without_producers_ms"
 _SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
@@ -33,7 +35,6 @@ class Window:
     target: str
     began_us: int
     owners: dict[Owned, str]  # at its beginning
-    totals: dict[tuple[str, str], int]  # counters at its beginning, by (what, process)
     changed_us: dict[str | None, int] = field(default_factory=dict)  # group -> when a partition last changed hands
     unsettled_ms: int | None = None  # the time that the group was given, if it did not settle
     unowned_us: int = 0  # summed over partitions
@@ -66,7 +67,7 @@ class Steps:
         self._owners: dict[Owned, dict[str, None]] = {}  # members in order of their starts
         self._held: dict[tuple[str | None, str], dict[Owned, None]] = {}  # by group and member
         self._free_since_us: dict[Owned, int] = {}
-        self._totals: dict[tuple[str, str], int] = {}
+        self.costs = Costs()
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
@@ -86,10 +87,14 @@ class Steps:
                 count = event["last_offset"] - event["first_offset"] + 1
                 self.window.produced[event["topic"], event["partition"]] += count
             case "counted":
-                self._count(event, "requests", event["requests"])
-                self._count(event, "bytes", event["bytes_in"] + (event["bytes_out"] or 0))
+                self.costs.counted(event, self.number)
             case "sampled":
-                self._count(event, "cpu_us", event["cpu_us"])
+                self.costs.sampled(event, self.number)
+
+    @property
+    def number(self) -> int | None:
+        """The number of the current step."""
+        return None if self.window is None else self.window.number
 
     def owners(self) -> dict[Owned, str]:
         """Return partition -> owner; of several owners, the last one that started."""
@@ -102,10 +107,10 @@ class Steps:
                 self.window.unowned_us += now_us - max(since_us, self.window.began_us)
                 self._free_since_us[partition] = now_us
             self.window.unsettled_ms = event.get("unsettled_ms")
-            self.figures.append(_figures(self.window, self.owners(), self._totals))
+            self.figures.append(_figures(self.window, now_us, self.owners(), self.costs))
             self.delays_us[self.window.name != BEFORE] += self.window.delays_us
         is_over = event["name"] == END
-        new = Window(event["number"], event["name"], event["target"], now_us, self.owners(), dict(self._totals))
+        new = Window(event["number"], event["name"], event["target"], now_us, self.owners())
         self.window = None if is_over else new
 
     def _started(self, event: Event) -> None:
@@ -149,17 +154,15 @@ class Steps:
             if event["member"] not in self._owners.get(partition, {}):
                 self.window.unheld += event["count"]
 
-    def _count(self, event: Event, what: str, value: int) -> None:
-        self._totals[what, f"{event['role']} {event['target']}"] = value
-
 
 def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, Figure | str]]]:
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
-    highest of all steps; most other figures are sums over steps. A step after which the group did not settle counts
-    with the time that it was given. Where several groups change in a step, it has `group_settled_p50_ms`, and
-    `settled_ms` is the time of the last group. None: not measured.
+    highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps cost that
+    change nothing; producers count only where they are named. A step after which the group did not settle counts with
+    the time that it was given. Where several groups change in a step, it has `group_settled_p50_ms`, and `settled_ms`
+    is the time of the last group. None, or missing: not measured.
     """
     run = Steps()
     for event in events:
@@ -177,10 +180,23 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     for name in ("unowned_partition_ms", "moved", "moved_least", "stopped_needlessly", "unheld"):
         figures[name] = _sum(changes, name)
     later = [step for step in run.figures if step["name"] != BEFORE]
-    for name in ("requests", "bytes", "cpu_ms"):
+    cpu = sorted({"cpu_ms", OWN_CPU, *(name for step in run.figures for name in step if name.startswith("cpu_"))})
+    for name in ("requests", "bytes", "zookeeper_bytes", *cpu):
         figures[name] = _sum(later, name)
+    figures |= _at_rest([step for step in run.figures if step["name"] in {BEFORE, REST}], cpu, run.costs)
     figures["load_peak"] = max((peak for step in later if isinstance(peak := step["load_peak"], float)), default=None)
     return figures, run.figures
+
+
+def _at_rest(steps: Sequence[Mapping[str, Figure | str]], cpu: Iterable[str], costs: Costs) -> dict[str, Figure]:
+    """Return what a second at rest costs, `cpu` being the names of processor times, and the memory of all processes."""
+    seconds = (_sum(steps, "length_ms") or 0) / 1_000
+    names = [name for name in ("requests", "zookeeper_bytes", *cpu) if name != "cpu_ms"]
+    spent = {"cpu_ms" if name == OWN_CPU else name: _sum(steps, name) for name in names}
+    rates = {name: total / seconds for name, total in spent.items() if seconds and total is not None}
+    found: dict[str, Figure] = {f"rest_{name}_per_s": round(rate, 1) for name, rate in rates.items()}
+    memory = costs.memory([int(step["number"] or 0) for step in steps])
+    return {**found, "rss_mb": round(memory / 1_000_000, 1) if memory else None}
 
 
 def least_moves(before: Mapping[Any, str], after: Iterable[str]) -> int:
@@ -234,17 +250,13 @@ def effect(window: Window, owners: Mapping[Owned, str]) -> Effect:
     )
 
 
-def _figures(
-    window: Window, owners: Mapping[Owned, str], totals: Mapping[tuple[str, str], int]
-) -> dict[str, Figure | str]:
+def _figures(window: Window, now_us: int, owners: Mapping[Owned, str], costs: Costs) -> dict[str, Figure | str]:
     found = effect(window, owners)
-    spent = Counter[str]()
-    for (what, process), total in totals.items():
-        spent[what] += total - window.totals.get((what, process), total)
     return {
         "number": window.number,
         "name": window.name,
         "target": window.target,
+        "length_ms": round((now_us - window.began_us) / 1_000, 1),
         "settled_ms": round(found.settled_ms, 1),
         **_of_groups(window),
         "first_record_ms": None if found.first_record_ms is None else round(found.first_record_ms, 1),
@@ -255,9 +267,22 @@ def _figures(
         "stopped_needlessly": found.stopped_needlessly,
         "unheld": window.unheld,
         "load_peak": load_peak(window.produced, owners),
-        "requests": spent.get("requests"),
-        "bytes": spent.get("bytes"),
-        "cpu_ms": round(spent["cpu_us"] / 1_000, 1) if "cpu_us" in spent else None,
+        **_spent(costs, window.number),
+    }
+
+
+def _spent(costs: Costs, step: int) -> dict[str, Figure]:
+    """Return what all processes spent in a step, processor time also without the producers and by role."""
+    requests, size = costs.spent(step, "requests"), costs.spent(step, "bytes")
+    cpu_ms = {role: round(us / 1_000, 1) for role, us in sorted(costs.spent(step, "cpu_us").items())}
+    own_ms = [ms for role, ms in cpu_ms.items() if role != WORKLOAD]
+    return {
+        "requests": sum(requests.values()) if requests else None,
+        "bytes": sum(size.values()) if size else None,
+        "zookeeper_bytes": size.get("zookeeper"),
+        "cpu_ms": round(sum(cpu_ms.values()), 1) if cpu_ms else None,
+        OWN_CPU: round(sum(own_ms), 1) if own_ms else None,
+        **{f"cpu_{role}_ms": ms for role, ms in cpu_ms.items()},
     }
 
 
@@ -279,5 +304,5 @@ def _percentile_ms(ordered_us: Sequence[int], share: float) -> float | None:
 
 
 def _sum(steps: Iterable[Mapping[str, Figure | str]], name: str) -> Figure:
-    known = [value for step in steps if isinstance(value := step[name], int | float)]
+    known = [value for step in steps if isinstance(value := step.get(name), int | float)]
     return round(sum(known), 1) if known else None

@@ -99,6 +99,51 @@ def test_a_crash_counts_from_the_kill_and_a_thawed_member_owns_nothing() -> None
     assert figures["requests"] == figures["cpu_ms"] == 0
 
 
+def test_a_run_at_rest_costs_what_its_processes_do_but_the_producers() -> None:
+    """In `_at_rest`, add the producers, as in `cpu_ms`, or what a second at rest costs grows with the records."""
+
+    def seen(at_ms: int, role: str, cpu_ms: int, rss_mb: int) -> Event:
+        return event("sampled", at_ms, role=role, target=role, cpu_us=1_000 * cpu_ms, rss_bytes=1_000_000 * rss_mb)
+
+    def count(at_ms: int, role: str, count: int) -> Event:
+        return event("counted", at_ms, role=role, target=role, requests=count, bytes_in=10 * count, bytes_out=count)
+
+    events = [
+        *(seen(1, role, 100, 500) for role in ("member", "producer", "mirror")),
+        *(count(1, role, 0) for role in ("zookeeper", "broker")),
+        step(1, "before", 10),
+        *(seen(1_000, role, cpu_ms, 20) for role, cpu_ms in (("member", 130), ("producer", 900), ("mirror", 105))),
+        count(1_000, "zookeeper", 6),
+        seen(2_000, "member", 130, 30),
+        step(2, "add-member", 2_010, "b"),
+        *(seen(2_100, role, cpu_ms, 900) for role, cpu_ms in (("member", 138), ("producer", 950))),
+        *(count(2_100, role, requests) for role, requests in (("zookeeper", 10), ("broker", 3))),
+        step(3, "end", 3_010),
+    ]
+    figures, (before, joined) = measure(events)
+    assert (before["length_ms"], joined["length_ms"]) == (2_000, 1_000)
+    assert {name: figures[name] for name in figures if name.startswith(("rest_", "rss"))} == {
+        "rest_requests_per_s": 3,
+        "rest_zookeeper_bytes_per_s": 33,
+        "rest_cpu_ms_per_s": 17.5,
+        "rest_cpu_member_ms_per_s": 15,
+        "rest_cpu_mirror_ms_per_s": 2.5,
+        "rest_cpu_producer_ms_per_s": 400,
+        "rss_mb": 50,
+    }
+    expected = {
+        "requests": 7,
+        "bytes": 77,
+        "zookeeper_bytes": 44,
+        "cpu_ms": 58,
+        "cpu_without_producers_ms": 8,
+        "cpu_member_ms": 8,
+        "cpu_mirror_ms": 0,
+        "cpu_producer_ms": 50,
+    }
+    assert {name: joined[name] for name in expected} == {name: figures[name] for name in expected} == expected
+
+
 def test_new_partitions_count_as_unowned_from_the_beginning_of_their_step() -> None:
     events = [*BEGIN, step(2, "grow-topic", 1_000), fetcher("started", "a", 1_250, 4, 5), step(3, "end", 2_000)]
     _figures, (_before, grown) = measure(events)

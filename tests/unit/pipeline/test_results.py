@@ -13,7 +13,7 @@ import pytest
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
-from zkrebalancer.pipeline.report import output, pictures
+from zkrebalancer.pipeline.report import output, pictures, results
 from zkrebalancer.pipeline.report.compare import Comparison, compare
 from zkrebalancer.pipeline.report.folders import Setting, find_runs
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -66,6 +66,26 @@ def test_published_results_are_compared_as_their_runs_would_be(tmp_path: Path) -
     assert (row["settled_ms"], row["unowned_partition_s"], row["lost"]) == (510.0, 1.02, 0)
     assert row[["rss_mb", "rest_cpu_ms_per_s", "cpu_ms", "lag_max"]].isna().all()
     assert {verdict.outcome for verdict in found.verdicts if verdict.measure == "settled_ms"} == {"wins"}
+
+
+def test_costs_are_those_of_results_with_and_without_events(tmp_path: Path) -> None:
+    spent = {"requests": 5, "zookeeper_bytes": 70, "cpu_ms": 9.5, "cpu_without_producers_ms": 8.5}
+    at_rest = {"rest_requests_per_s": 3.0, "rest_zookeeper_bytes_per_s": 40.0, "rest_cpu_ms_per_s": 7.0, "rss_mb": 50.0}
+    result = json.loads(published(FakeRun("kip848", 100), tmp_path / "runs", spent, None))
+    result["measures"] |= at_rest
+    file = next((tmp_path / "runs").rglob("result.json"))
+    file.write_text(json.dumps(result))
+    (tmp_path / "published.jsonl").write_text(json.dumps(result))
+    for place in (tmp_path / "runs", tmp_path / "published.jsonl"):
+        (row,) = results.costs(find_runs([place])).drop(columns="run").to_dict("records")
+        assert pd.isna(row.pop("cpu_all_ms")), "the same with the producers"
+        assert row == {"requests": 5.0, "zookeeper_bytes": 70.0, "cpu_ms": 8.5, **at_rest}
+    for step in result["steps"]:
+        del step["cpu_without_producers_ms"]  # as in older results
+    file.write_text(json.dumps(result))
+    (older,) = results.costs(find_runs([tmp_path / "runs"])).to_dict("records")
+    assert pd.isna(older["cpu_ms"])
+    assert older["cpu_all_ms"] == 9.5
 
 
 def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from zkrebalancer.observe.costs import Costs
 from zkrebalancer.observe.holdings import ENDED, Held, Holdings, Judged, Moment, era_of
 from zkrebalancer.observe.measures import END, Effect, Steps, Window, effect
 from zkrebalancer.observe.partition_history import CLOSED
@@ -63,7 +62,7 @@ class RunFacts:
         self._planned: set[tuple[str, int | None]] = set()  # group and generation of plans with a recorded start
         self._steps = Steps()
         self._cause_id: str | None = None  # of the current step
-        self._costs, self._delays = Costs(), Delays()
+        self._delays = Delays()
         self._handlers: dict[str, Callable[[Event], None]] = {
             "fetcher_started": self._start,
             "fetcher_stopped": self._stop,
@@ -77,8 +76,6 @@ class RunFacts:
             "command_sent": self._log.commanded,
             "command_acked": self._log.commanded,
             "step": self._step,
-            "sampled": self._sample,
-            "counted": self._count,
             BIN: self._delays.add_bin,
             SECOND: self._add_second,
         }
@@ -118,15 +115,9 @@ class RunFacts:
             self._add("delays", *row)
         for row in self._delays.figures():
             self._add("delay_figures", *row)
-        for step, process, cost in self._costs:
+        for step, process, cost in self._steps.costs:
             cpu_ms = None if cost.cpu_us is None else cost.cpu_us / 1_000
             self._add("costs", step, *process, cpu_ms, cost.rss_bytes_max, cost.requests, cost.bytes)
-
-    def _sample(self, event: Event) -> None:
-        self._costs.sampled(event, self._number)
-
-    def _count(self, event: Event) -> None:
-        self._costs.counted(event, self._number)
 
     def _add_second(self, event: Event) -> None:
         self._delays.add_second(event)
@@ -214,10 +205,6 @@ class RunFacts:
         is_started = (found.group, found.generation) in self._planned
         least_ms = None if phases.finished_us is None else 0.0
         yield (least_ms if found.pause_ms_max is None else found.pause_ms_max) if is_started else phases.measured_ms
-
-    @property
-    def _number(self) -> int | None:
-        return None if self._steps.window is None else self._steps.window.number
 
     def _step(self, event: Event) -> None:
         window = self._steps.window

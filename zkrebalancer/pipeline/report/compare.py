@@ -120,6 +120,7 @@ def _figures(runs: Sequence[Run], changes: pd.DataFrame, tables: Mapping[str, Da
     found = [results.run_measures(run for run in runs if not run.has_events)]
     found += [] if tables is None else [measures.run_measures(tables).toPandas()]
     frame = _of_runs(runs).merge(_together(found), on="run", how="left")
+    frame = frame.merge(results.costs(runs), on="run", how="left")
     frame = frame.merge(changes.groupby("run")[list(LAG)].median(), on="run", how="left")
     return frame.reindex(columns=[*frame.columns, *(name for name in MEASURES if name not in frame.columns)])
 

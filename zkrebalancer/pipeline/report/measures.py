@@ -16,21 +16,17 @@ from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
 from zkrebalancer.pipeline.schema import FOREVER_US, PARTITION
 
 BEFORE, REST = "before", "rest"  # the steps without a change
-WORKLOAD = "producer"  # part of the experiment: its cost is not the protocol's
 SLOT_MS = 500
 BEFORE_MS, AFTER_MS = 2_000, 60_000  # how far the curves reach before and after a change
-SPENT = ("requests", "zookeeper_bytes", "cpu_ms")
 
 
 def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row for each run; null where nothing was measured.
 
     During the changes: `settled_ms` and `first_record_ms` (medians), the sums `unowned_partition_s`, `moved`,
-    `moved_above_least` and `stopped_needlessly`, and the cost of servers, coordinators and members: `requests`,
-    `zookeeper_bytes`, `cpu_ms`.
+    `moved_above_least` and `stopped_needlessly`.
     From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`, `load_peak` (maximum over the steps).
-    At rest, per second: `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`; and `rss_mb`, the sum
-    of each process's peak memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
+    Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`. What runs cost is in their results.
     """
     steps = tables["steps"]
     changing = steps.where(~F.col("name").isin(BEFORE, REST))
@@ -48,7 +44,7 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     peak = peaks.groupBy("run").agg(F.max("load_peak").alias("load_peak"))
     judged = tables["runs"].select("run", "lost", "duplicated", "out_of_order", "overlaps")
     row = judged
-    for part in (of_changes, delayed, peak, _spent(tables["costs"], changing), _at_rest(tables["costs"], steps)):
+    for part in (of_changes, delayed, peak):
         row = row.join(part, "run", "left")
     return row
 
@@ -72,31 +68,6 @@ def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> Dat
     loaded = owners.join(produced.agg(F.sum(size).alias("records")), [*STEP, "topic", "partition"], "left")
     loads = loaded.groupBy(*STEP, "member").agg(F.sum(F.coalesce("records", F.lit(0))).alias("load"))
     return loads.groupBy(*STEP).agg(F.try_divide(F.max("load"), F.avg("load")).alias("load_peak"))
-
-
-def _spent(costs: DataFrame, changes: DataFrame) -> DataFrame:
-    ours = costs.where(F.col("role") != WORKLOAD).join(changes.select("run", "step"), ["run", "step"])
-    return ours.groupBy("run").agg(*_sums())
-
-
-def _sums() -> list[Column]:
-    """Return the sums of SPENT; only ZooKeeper's bytes are compared, as brokers do not report the bytes they send."""
-    of_zookeeper = F.when(F.col("role") == "zookeeper", F.col("bytes"))
-    columns = (F.col("requests"), of_zookeeper, F.col("cpu_ms"))
-    return [F.sum(column).alias(name) for column, name in zip(columns, SPENT, strict=True)]
-
-
-def _at_rest(costs: DataFrame, steps: DataFrame) -> DataFrame:
-    length_s = (F.col("to_us") - F.col("from_us")) / 1_000_000
-    rest = steps.where(F.col("name").isin(BEFORE, REST)).select("run", "step", length_s.alias("length_s"))
-    time = rest.groupBy("run").agg(F.sum("length_s").alias("length_s"))
-    by_process = costs.where(F.col("role") != WORKLOAD).join(rest.select("run", "step"), ["run", "step"])
-    spent = by_process.groupBy("run", "role", "target").agg(*_sums(), F.max("rss_bytes_max").alias("rss_bytes"))
-    total = spent.groupBy("run").agg(
-        *[F.sum(name).alias(name) for name in SPENT], (F.sum("rss_bytes") / 1_000_000).alias("rss_mb")
-    )
-    rates = [(F.col(name) / F.col("length_s")).alias(f"rest_{name}_per_s") for name in SPENT]
-    return total.join(time, "run").select("run", *rates, "rss_mb")
 
 
 def delay_around_changes(events: DataFrame, steps: DataFrame, labels: DataFrame) -> DataFrame:

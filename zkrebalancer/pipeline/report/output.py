@@ -62,8 +62,8 @@ NOTHING_COMPARED = (
     "scenario, settings, size and broker."
 )
 WITHOUT_EVENTS = (
-    "{} known from published results only. Their processor time includes the producers; costs at rest, memory, delays "
-    "around the changes and owners are not in results."
+    "{} known from published results only: delays around the changes and owners are not in results. In older ones, "
+    "processor time includes the producers, and costs at rest and memory are missing."
 )
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_CAPTION = (

@@ -1,7 +1,7 @@
-"""Figures that come from results: all of those of runs published without their events, and the lag of every run.
+"""Figures that come from results: all of runs published without their events; the costs and the lag of every run.
 
-The figures are those of `measures`. What results do not have (memory, costs at rest, bytes to and from ZooKeeper) is
-missing, and their processor time includes the producers, so it has a name of its own.
+The other figures are those of `measures`. Processor time of older results includes the producers, so it has
+a name of its own; they have no costs at rest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from zkrebalancer.observe.measures import BEFORE, REST
+from zkrebalancer.observe.measures import BEFORE, OWN_CPU, REST
 from zkrebalancer.pipeline.report.folders import Run
 from zkrebalancer.pipeline.report.sentences import CAUGHT_UP, LAG
 
@@ -20,6 +20,8 @@ AS_THEY_ARE = (
     *("settled_ms", "first_record_ms", "delay_p50_ms", "delay_p99_ms", "delay_max_ms", "load_peak"),
     *("stopped_needlessly", "lost", "duplicated", "out_of_order", "overlaps"),
 )
+AT_REST = ("rest_requests_per_s", "rest_zookeeper_bytes_per_s", "rest_cpu_ms_per_s", "rss_mb")
+COSTS = ("requests", "zookeeper_bytes", "cpu_ms", "cpu_all_ms", *AT_REST)
 OF_A_CHANGE = ("run", "step", "name", "settled_ms", "first_record_ms", "unowned_partition_s")
 Step = Mapping[str, Any]
 
@@ -36,8 +38,26 @@ def _of_run(run: Run) -> dict[str, float | None]:
         "unowned_partition_s": _sum(step["unowned_partition_ms"] / MS_PER_S for step in changed),
         "moved": _sum(step["moved"] for step in changed),
         "moved_above_least": _sum(max(0, step["moved"] - step["moved_least"]) for step in changed),
-        "requests": _sum(step["requests"] for step in changed),
-        "cpu_all_ms": _sum(step["cpu_ms"] for step in changed),
+    }
+
+
+def costs(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return (run, *COSTS), a row for each run: during the changes and at rest; null where nothing was measured."""
+    rows = [{"run": run.name, **_costs(run)} for run in runs]
+    return pd.DataFrame(rows, columns=["run", *COSTS]).astype(dict.fromkeys(COSTS, float))
+
+
+def _costs(run: Run) -> dict[str, float | None]:
+    def spent(name: str) -> float | None:
+        return _sum(step.get(name) for step in _changes(run))
+
+    own_ms = spent(OWN_CPU)
+    return {
+        "requests": spent("requests"),
+        "zookeeper_bytes": spent("zookeeper_bytes"),
+        "cpu_ms": own_ms,
+        "cpu_all_ms": spent("cpu_ms") if own_ms is None else None,
+        **{name: run.measures.get(name) for name in AT_REST},
     }
 
 
