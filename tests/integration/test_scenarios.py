@@ -11,8 +11,9 @@ import pytest
 
 from tests.integration.scenario import remove
 from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.protocols import PROTOCOLS
-from zkrebalancer.experiments.run import EVENTS, Plan, Run
+from zkrebalancer.experiments.run import EVENTS, Run
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Scenario, Step
 from zkrebalancer.localcluster.cluster import LocalCluster

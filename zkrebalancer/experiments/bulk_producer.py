@@ -27,6 +27,12 @@ LOOK_INTERVAL_S = 0.2
 ANSWER_DEADLINE_S = 30.0
 FLUSH_DEADLINE_S = 60.0
 MAX_QUEUED_RECORDS = 500_000
+SETTINGS: Mapping[str, bool | int] = {
+    "enable.idempotence": True,
+    "linger.ms": 10,
+    "queue.buffering.max.messages": 2 * MAX_QUEUED_RECORDS,
+    "batch.size": 200_000,
+}
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -68,9 +74,7 @@ class BulkProducer:
         self.ends = Ends(partitions)
         self._partitions = partitions
         self._record_bytes = record_bytes
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 10}
-        settings |= {"queue.buffering.max.messages": 2 * MAX_QUEUED_RECORDS, "batch.size": 200_000}
-        self._producer = Producer(settings)
+        self._producer = Producer({"bootstrap.servers": bootstrap, **SETTINGS})
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def produce(self, count: int) -> int:

@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Protocol as Shape
 
+from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.protocols import Protocol
-from zkrebalancer.experiments.run import Plan, Result, Run, read_result
+from zkrebalancer.experiments.run import Result, Run, read_result
 from zkrebalancer.experiments.scenarios.model import Scenario
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError

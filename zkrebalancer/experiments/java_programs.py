@@ -10,19 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.programs import QUICK_START
+from zkrebalancer.localcluster.programs import HEAP, QUICK_START
 
 _SOURCES = Path(__file__).parent / "java"
 COMPILE_DEADLINE_S = 120.0
 OPTIONS = ("-XX:-UsePerfData", *QUICK_START, "-Djava.awt.headless=true")
 HEAP_MB = 512
+# What the members of each kind always have, beside their protocol's settings.
+JAVA: Mapping[str, str] = {"auto.offset.reset": "earliest"}
+OLD: Mapping[str, str] = {
+    "auto.offset.reset": "smallest",
+    "auto.commit.enable": "false",  # it could not be seen; the program commits as often
+}
+HELIX: Mapping[str, str] = {
+    **JAVA,
+    "enable.auto.commit": "false",  # it would also commit what a session that ended had owned
+    "allow.auto.create.topics": "false",
+}
 _MEMBERS = ("EventLog", "Delivery", "Member", "Members")
 _HELIX = ("HelixPartition", "HelixCluster", "HelixWarmUp", "HelixMember")
 # Warnings and errors only: at INFO, both log lines for each partition of each rebalance, which costs time.
@@ -42,24 +53,28 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
     """
     java, source = find_java(), _source(report)
     files = (*_MEMBERS, "OldMember", "OldConsumer")
-    return _command(java, source, jars.class_path(jars.OLD_CLIENT, java, source), files, _LOG4J)
+    return _command(java, source, jars.class_path(jars.OLD_CLIENT, java, source), files, _LOG4J) + _config(OLD)
 
 
 def java_consumer_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs consumers of Kafka's Java client; otherwise as `old_consumer_command`."""
     java, source = find_java(), _source(report)
     files = (*_MEMBERS, "Ownership", "JavaMember", "JavaConsumer")
-    return _command(java, source, jars.class_path(jars.KAFKA_4, java, source), files, _LOG4J)
+    return _command(java, source, jars.class_path(jars.KAFKA_4, java, source), files, _LOG4J) + _config(JAVA)
 
 
 def helix_consumer_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs participants of Helix, which are consumers; otherwise as `old_consumer_command`."""
-    return _helix_command("HelixConsumer", report)
+    return _helix_command("HelixConsumer", report) + _config(HELIX)
 
 
 def helix_controller_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs a controller of Helix; it has the options of members, and takes no orders."""
     return _helix_command("HelixController", report)
+
+
+def _config(settings: Mapping[str, str]) -> list[str]:
+    return [text for pair in settings.items() for text in ("--config", "=".join(pair))]
 
 
 def _helix_command(main_class: str, report: Callable[[str], None]) -> list[str]:
@@ -75,7 +90,7 @@ def _source(report: Callable[[str], None]) -> jars.JarSource:
 def _command(java: str, source: jars.JarSource, class_path: str, names: tuple[str, ...], logging: str) -> list[str]:
     """Return the command that runs the last of these classes."""
     classes = compiled([_SOURCES / f"{name}.java" for name in names], class_path, java, source)
-    return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", names[-1]]
+    return [java, f"{HEAP}{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", names[-1]]
 
 
 def broker_counts_command() -> list[str]:

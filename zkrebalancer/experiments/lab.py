@@ -51,6 +51,11 @@ class NotReachedError(RebalancerError):
     """A condition was not reached within its deadline."""
 
 
+def session_options(timeout_ms: int) -> dict[str, int]:
+    """Return the options of coordinators and gateways that are no addresses."""
+    return {"--session-timeout-ms": timeout_ms}
+
+
 @dataclass(slots=True)
 class Lab:
     """Starts processes in a running `LocalCluster` and causes faults; a context manager."""
@@ -104,7 +109,7 @@ class Lab:
         """Start a coordinator, which leads or stands by."""
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "coordinator"]
         options = {"--zookeeper": self.cluster.zookeeper, "--broker-id": broker_id, "--events": self.events}
-        options |= {"--session-timeout-ms": self.session_timeout_ms}
+        options |= session_options(self.session_timeout_ms)
         if self.cluster.bootstrap:
             options["--bootstrap"] = self.cluster.bootstrap
         return self._spawn(f"coordinator-{broker_id}", command, options, environment)
@@ -120,7 +125,7 @@ class Lab:
             "--upstream": self.cluster.bootstrap,
             "--zookeeper": self.cluster.zookeeper,
             "--http": f"{HOST}:{port + GATEWAY_PORTS - 1}",
-            "--session-timeout-ms": self.session_timeout_ms,
+            **session_options(self.session_timeout_ms),
             **options,
         }
         return self._spawn(name, command, all_options, None)

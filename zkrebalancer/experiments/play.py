@@ -61,7 +61,6 @@ GATEWAY = "gateway"
 FIRST_CHANGE = 2  # the number of its step, which follows BEFORE
 COORDINATORS = (1, 2)  # a leader and a standby
 DRAIN_DEADLINE_S = 120.0
-MANY_POLL_RECORDS = 5_000
 
 
 @dataclass(slots=True)
@@ -330,15 +329,8 @@ class Play:
         if self.scenario.is_upgrade:
             member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
         config = [text for pair in member.items() for text in ("--config", "=".join(pair))]
-        work_us = self.scenario.record_work_us(self.cast)
-        options: dict[str, object] = {
-            "--kind": self.protocol.kind,
-            "--group": GROUP,
-            **self._subscription,
-            "--record-work-us": work_us,
-        }
-        if self.scenario.records_s:
-            options |= {"--max-poll-records": MANY_POLL_RECORDS, "--delays": "last"}
+        options: dict[str, object] = {"--kind": self.protocol.kind, "--group": GROUP, **self._subscription}
+        options |= self.scenario.reading(self.cast)
         if self.protocol.has_gateway:
             options["--bootstrap"] = f"{HOST}:{self._gateway_port}"
         self.lab.start_members(name, [*self.command, *config], options)

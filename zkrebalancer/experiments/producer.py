@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -27,6 +27,11 @@ TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
 UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a restarted broker may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
+SETTINGS: Mapping[str, bool | int] = {
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "queue.buffering.max.messages": MAX_QUEUED_RECORDS,
+}
 STALL_S = 0.25  # a round that is later becomes an event, because its records come in a burst
 _PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
@@ -54,14 +59,7 @@ class NumberedProducer:
         self._event_log = event_log
         self._error: KafkaError | None = None
         self._unknown_since_s: float | None = None  # when the broker first did not know the topic
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "queue.buffering.max.messages": MAX_QUEUED_RECORDS,
-            }
-        )
+        self._producer = Producer({"bootstrap.servers": bootstrap, **SETTINGS})
 
     def produce(self, count: int) -> int:
         """Queue up to `count` records and return how many: fewer while the broker cannot accept them.

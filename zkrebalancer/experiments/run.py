@@ -11,9 +11,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,16 +28,15 @@ from zkrebalancer.experiments.java_programs import (
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
+from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
 from zkrebalancer.experiments.play import Play
-from zkrebalancer.experiments.protocols import PHASE_S, QUIET_S, Protocol
-from zkrebalancer.experiments.scenarios.model import GROUP, Cast, Scenario, needed
+from zkrebalancer.experiments.scenarios.model import GROUP, needed
 from zkrebalancer.experiments.trust import find_doubts, find_doubts_of_backlog
 from zkrebalancer.experiments.versions import own_versions, read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
-from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.locks import folder_locked
-from zkrebalancer.localcluster.programs import QUICK_START
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.measures import measure
@@ -45,42 +44,14 @@ from zkrebalancer.observe.reading import EventFiles, NoEventsError, Problems
 from zkrebalancer.observe.throughput import throughput
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
-CHROOT = "/experiment"
-TICK_MS = 2_000  # ZooKeeper's default; sessions expire with this precision
-COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
-MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
 Result = dict[str, Any]
 
 
 class RunFailedError(RebalancerError):
     """A process of the run failed; the text names its log in the run's folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The parameters of one run."""
-
-    protocol: Protocol
-    scenario: Scenario
-    tuning: str
-    cast: Cast
-    broker: BrokerKind
-    members_per_process: int
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its results, below the folder of all runs."""
-        cast = self.cast
-        size = f"{self.tuning}-m{cast.members}-p{cast.partitions}-s{cast.seed}"
-        return Path(self.protocol.name, self.scenario.name, size)
-
-    @property
-    def title(self) -> str:
-        """A short description."""
-        return f"{self.protocol.name}, {self.scenario.name} ({self.tuning}, seed {self.cast.seed})"
 
 
 @dataclass(slots=True)
@@ -133,18 +104,7 @@ class Run:
     def _run(self, events: Path) -> None:
         plan = self.plan
         self.report("ZooKeeper and Kafka start")
-        broker_settings = plan.protocol.settings[plan.tuning].broker
-        cluster = LocalCluster(
-            chroot=CHROOT,
-            tick_ms=TICK_MS,
-            zookeepers=plan.scenario.servers,
-            broker=plan.broker,
-            brokers=plan.scenario.servers,
-            round_trip_ms=plan.scenario.round_trip_ms,
-            kafka_properties=broker_settings,
-            # Other protocols do not need it and would be charged for what it takes.
-            mirror_interval_s=MIRROR_INTERVAL_S if plan.protocol.is_central else 0.0,
-        )
+        cluster = plan.cluster()
         logs = self.directory / LOGS
         with _started(cluster) as directory:
             try:
@@ -214,7 +174,7 @@ class Run:
             "processes": 0,
             "versions": own_versions(),
             "machine": describe_machine(),
-            "details": self._details(),
+            "details": plan.details(),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "elapsed_s": 0.0,
             "complete": False,
@@ -224,40 +184,6 @@ class Run:
             "steps": [],
             "measures": {},
             "events": EVENTS,
-        }
-
-    def _details(self) -> Mapping[str, Any]:
-        """Return every setting that affects the run."""
-        plan = self.plan
-        settings = plan.protocol.settings[plan.tuning]
-        group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
-        growing = plan.scenario.is_growing(plan.cast)
-        controller = plan.protocol.controller(plan.tuning, is_static=plan.scenario.is_static, is_growing=growing)
-        has_mirror = plan.broker == "kafka-4" and plan.protocol.is_central
-        return {
-            "member": dict(plan.protocol.described(plan.tuning, is_growing=growing)),
-            "broker": {"kind": plan.broker, **settings.broker},
-            "group": None if group is None else asdict(group),
-            "gateway": None if settings.gateway is None else dict(settings.gateway),
-            "controller": None if controller is None else dict(controller),
-            "servers_of_each_kind": plan.scenario.servers,
-            "round_trip_ms": plan.scenario.round_trip_ms,
-            "topic_mirror": {"interval_s": MIRROR_INTERVAL_S} if has_mirror else None,
-            "members_per_process": plan.members_per_process,
-            "records_per_partition_s": plan.scenario.rate(plan.cast),
-            "record_bytes": plan.scenario.record_bytes or None,
-            "backlog": plan.scenario.backlog,
-            "groups": plan.cast.groups,
-            "member_before": dict(plan.protocol.versions(plan.tuning)[0]) if plan.scenario.is_upgrade else None,
-            "mode_before": (plan.protocol.earlier_mode or None) if plan.scenario.is_upgrade else None,
-            "skew": plan.scenario.skew(plan.cast),
-            "record_work_us": plan.scenario.record_work_us(plan.cast),
-            "quiet_s": QUIET_S[plan.tuning],
-            "run": {
-                "longest pause before a step, s": PHASE_S[plan.tuning],
-                "options of each JVM": " ".join(QUICK_START),
-            },
-            "zookeeper_tick_ms": TICK_MS,
         }
 
     def _scenario(self) -> dict[str, Any]:

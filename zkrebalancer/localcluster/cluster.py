@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from zkrebalancer.localcluster import class_archives, jars, kafka, state
+from zkrebalancer.localcluster import class_archives, jars, kafka, state, zookeeper
 from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
-from zkrebalancer.localcluster.programs import FIRST_PORTS, ProgramFactory, place_fixed
+from zkrebalancer.localcluster.programs import FIRST_PORTS, HEAP, ProgramFactory, mirror_options, place_fixed
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Children, Create, ListChildren, Multi, Refusal, Refused
@@ -137,6 +137,18 @@ class LocalCluster:
         if self._broker_count > 1:
             settings["brokers"] = str(self._broker_count)
         return settings
+
+    @property
+    def server_settings(self) -> dict[str, dict[str, str]]:
+        """The settings of each kind of its programs, without addresses, ids and folders, whether or not it runs."""
+        properties = zookeeper.settings(self._ensemble_size, self._tick_ms, self._zookeeper_properties)
+        found = {"zookeeper": {**properties, HEAP: f"{self._zookeeper_heap_mb}m"}}
+        if self._kind != "none":
+            properties = kafka.settings(self._kafka_properties, is_kraft=self._kind == "kafka-4")
+            found["broker"] = {**properties, HEAP: f"{self._kafka_heap_mb}m"}
+        if self._kind == "kafka-4" and self._mirror_interval_s > 0:
+            found["topic_mirror"] = mirror_options(self._mirror_interval_s)
+        return found
 
     def __enter__(self) -> Self:
         """Start and return the cluster."""

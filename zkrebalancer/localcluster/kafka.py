@@ -38,6 +38,17 @@ _ONE_BROKER = {
     "log.cleaner.dedupe.buffer.size": "16777216",  # the default of 128 MiB is too much for a small heap
 }
 
+_ZOOKEEPER_MODE = {"zookeeper.session.timeout.ms": str(ZOOKEEPER_SESSION_TIMEOUT_MS)}
+_KRAFT_MODE = {
+    "broker.session.timeout.ms": "3000",  # a killed broker can register again only after that
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+def settings(extra: Mapping[str, str], *, is_kraft: bool) -> dict[str, str]:
+    """Return a broker's properties without its addresses, ids and folders; `extra` adds or overrides some."""
+    return {**(_KRAFT_MODE if is_kraft else _ZOOKEEPER_MODE), **_ONE_BROKER, **extra}
+
 
 def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[str, str]) -> str:
     """Return `server.properties` of a 3.9 broker with metadata in ZooKeeper; `extra` adds or overrides properties."""
@@ -45,10 +56,9 @@ def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[
         "broker.id": str(BROKER_ID),
         "listeners": f"PLAINTEXT://{HOST}:{port}",
         "zookeeper.connect": zookeeper,
-        "zookeeper.session.timeout.ms": str(ZOOKEEPER_SESSION_TIMEOUT_MS),
         "log.dirs": str(data),
     }
-    return render_properties({**properties, **_ONE_BROKER, **extra})
+    return render_properties({**properties, **settings(extra, is_kraft=False)})
 
 
 def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mapping[str, str]) -> str:
@@ -62,10 +72,8 @@ def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mappin
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.voters": f"{BROKER_ID}@{HOST}:{controller_port}",
         "log.dirs": str(data),
-        "broker.session.timeout.ms": "3000",  # a killed broker can register again only after that
-        "broker.heartbeat.interval.ms": "500",
     }
-    return render_properties({**properties, **_ONE_BROKER, **extra})
+    return render_properties({**properties, **settings(extra, is_kraft=True)})
 
 
 def broker_without_controller(number: int, port: int) -> dict[str, str]:

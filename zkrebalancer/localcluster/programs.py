@@ -14,6 +14,7 @@ from zkrebalancer.localcluster.server import Program, Server
 
 FIRST_PORTS = 2 + 3 * 3  # two for the first broker, three for each ZooKeeper server; further brokers have one each
 TOOL_HEAP_MB = 256
+HEAP = "-Xmx"  # a JVM's option: the most memory of its heap
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for short-lived JVMs: no optimizing compiler
 LOGGING = Path(__file__).parent / "log4j.properties"
 
@@ -36,12 +37,17 @@ def java_command(
     java: str, class_path: str, heap_mb: int, temporary: Path, archives: ClassArchives | None, *main: str
 ) -> list[str]:
     """Return the command of a server's JVM; `main` is the main class and its arguments."""
-    options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+    options = [f"{HEAP}{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
     options += QUICK_START
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dlog4j.configuration=file:{LOGGING}"]
     if archives is not None:
         options += archives.options(main[0])
     return [java, *options, "-cp", class_path, *main]
+
+
+def mirror_options(interval_s: float) -> dict[str, str]:
+    """Return the topic mirror's options without addresses."""
+    return {"--interval": str(interval_s), "--log-level": "info"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,9 @@ class ProgramFactory:
         """Return the topic mirror."""
         command = [sys.executable, "-m", "zkrebalancer.cli.topics", "mirror"]
         command += ["--bootstrap", bootstrap, "--zookeeper", zookeeper_hosts]
-        return self._program("mirror", [*command, "--interval", str(interval_s), "--log-level", "info"])
+        return self._program(
+            "mirror", [*command, *(text for pair in mirror_options(interval_s).items() for text in pair)]
+        )
 
     def _config(self, name: str, text: str) -> str:
         file = self.directory / f"{name}.properties"

@@ -30,6 +30,22 @@ class EnsembleMember:
     host: str = HOST
 
 
+def settings(servers: int, tick_ms: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return each server's properties without addresses and folder; `extra` adds or overrides some."""
+    properties = {
+        "tickTime": str(tick_ms),
+        "minSessionTimeout": str(2 * tick_ms),
+        "maxSessionTimeout": str(MAX_SESSION_TIMEOUT_MS),
+        "maxClientCnxns": "0",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+    if servers > 1:
+        properties["initLimit"] = str(-(-INITIALIZE_MS // tick_ms))
+        properties["syncLimit"] = str(-(-LAG_MS // tick_ms))
+    return {**properties, **extra}
+
+
 def render_config(
     members: Sequence[EnsembleMember], index: int, data: Path, tick_ms: int, extra: Mapping[str, str]
 ) -> str:
@@ -38,19 +54,11 @@ def render_config(
         "dataDir": str(data),
         "clientPort": str(members[index].client_port),
         "clientPortAddress": members[index].host,
-        "tickTime": str(tick_ms),
-        "minSessionTimeout": str(2 * tick_ms),
-        "maxSessionTimeout": str(MAX_SESSION_TIMEOUT_MS),
-        "maxClientCnxns": "0",
-        "admin.enableServer": "false",
-        "4lw.commands.whitelist": "*",
     }
     if len(members) > 1:
-        properties["initLimit"] = str(-(-INITIALIZE_MS // tick_ms))
-        properties["syncLimit"] = str(-(-LAG_MS // tick_ms))
         for number, member in enumerate(members, start=1):
             properties[f"server.{number}"] = f"{member.host}:{member.peer_port}:{member.election_port}"
-    return render_properties({**properties, **extra})
+    return render_properties({**properties, **settings(len(members), tick_ms, extra)})
 
 
 def render_properties(properties: Mapping[str, str]) -> str:

@@ -10,9 +10,10 @@ import pytest
 
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
+from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.play import is_assigned
 from zkrebalancer.experiments.protocols import PROTOCOLS
-from zkrebalancer.experiments.run import Plan, Result, Run, RunFailedError
+from zkrebalancer.experiments.run import Result, Run, RunFailedError
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.settings import EAGER

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.unit.experiments.event_maker import event
+from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.protocols import PROTOCOLS
-from zkrebalancer.experiments.run import RESULT, Plan, Run, read_result
+from zkrebalancer.experiments.run import RESULT, Run, read_result
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import Cast
 from zkrebalancer.localcluster.errors import LocalClusterError

@@ -31,8 +31,6 @@ public final class HelixConsumer {
         own.keySet().removeIf(HelixCluster::isProperty);
         own.put("bootstrap.servers", bootstrap);
         own.put("group.id", group); // for its offsets only: it never subscribes
-        own.put("auto.offset.reset", "earliest");
-        own.put("allow.auto.create.topics", false);
         return own;
     }
 
@@ -40,7 +38,7 @@ public final class HelixConsumer {
         String cluster = EventLog.groupOf(name, process.option("group"));
         Map<String, Object> settings = ofClient(process.settings(), process.option("bootstrap"), cluster);
         settings.put("client.id", name);
-        settings.put("max.poll.records", process.mostRecords());
+        settings.put("max.poll.records", process.maxPollRecords());
         return new HelixMember(
                 name, cluster, process.option("zookeeper"), settings, process.recordWorkUs, process.log);
     }

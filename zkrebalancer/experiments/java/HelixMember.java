@@ -67,7 +67,6 @@ final class HelixMember implements Member {
         this.commitIntervalNanos = TimeUnit.MILLISECONDS.toNanos(Long.parseLong(interval.toString()));
         this.ownership = new Ownership(name, log);
         ownership.observe(settings);
-        settings.put("enable.auto.commit", false); // it would also commit what a session that ended had owned
         // With properties given, it opens and closes one session to read the cluster's configuration, otherwise two.
         HelixManagerProperty property = new HelixManagerProperty.Builder().build();
         this.manager = new ZKHelixManager(cluster, name, InstanceType.PARTICIPANT, zookeeper, null, property);

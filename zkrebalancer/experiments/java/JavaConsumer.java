@@ -52,11 +52,10 @@ public final class JavaConsumer {
         settings.put("bootstrap.servers", process.option("bootstrap"));
         settings.put("group.id", EventLog.groupOf(name, process.option("group")));
         settings.put("client.id", name);
-        settings.put("auto.offset.reset", "earliest");
         if (instance != null) {
             settings.put("group.instance.id", instance);
         }
-        settings.put("max.poll.records", process.mostRecords());
+        settings.put("max.poll.records", process.maxPollRecords());
         return new JavaMember(name, settings, process.topics(), process.pattern(), process.recordWorkUs, process.log);
     }
 }

@@ -34,13 +34,11 @@ final class Members {
     private final Factory factory;
     final EventLog log;
     final long recordWorkUs;
-    private final int maxPollRecords;
 
     private Members(Map<String, List<String>> options, Factory factory) throws IOException {
         this.options = options;
         this.factory = factory;
         this.recordWorkUs = Long.parseLong(options.getOrDefault("record-work-us", List.of("0")).get(0));
-        this.maxPollRecords = Integer.parseInt(options.getOrDefault("max-poll-records", List.of("500")).get(0));
         Delivery.hasAllDelays = !options.getOrDefault("delays", List.of("each")).get(0).equals("last");
         this.log = new EventLog(Path.of(option("events")), option("process"), option("group"));
     }
@@ -94,9 +92,8 @@ final class Members {
         return settings;
     }
 
-    /** Slow applications fetch few records: they poll once a second, as those of the Python program do. */
-    int mostRecords() {
-        return (int) Math.max(1, Math.min(maxPollRecords, 1_000_000 / Math.max(1, recordWorkUs)));
+    int maxPollRecords() {
+        return Integer.parseInt(options.getOrDefault("max-poll-records", List.of("500")).get(0));
     }
 
     private synchronized void obey(String[] order) {

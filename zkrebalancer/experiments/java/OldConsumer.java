@@ -34,7 +34,6 @@ public final class OldConsumer {
         // Ranges are assigned in the order of these names, which by default begin with the host's name. With the member's
         // name first, a returning member gets its old place; the suffix avoids the node of its killed predecessor.
         settings.setProperty("consumer.id", name + "-" + Long.toHexString(System.nanoTime()));
-        settings.setProperty("auto.offset.reset", "smallest");
         settings.putAll(process.settings());
         Map<String, Integer> topics = new HashMap<>();
         process.topics().forEach(topic -> topics.put(topic, 1));

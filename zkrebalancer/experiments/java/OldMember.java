@@ -68,10 +68,7 @@ final class OldMember implements Member, ConsumerRebalanceListener {
         this.pattern = pattern;
         this.recordWorkUs = recordWorkUs;
         log.write("member_joined", name, EventLog.monoUs(), EventLog.fields());
-        Properties own = new Properties();
-        own.putAll(settings);
-        own.setProperty("auto.commit.enable", "false"); // not observable; this class commits as often
-        ConsumerConfig config = new ConsumerConfig(own);
+        ConsumerConfig config = new ConsumerConfig(settings);
         this.commitIntervalMs = config.autoCommitIntervalMs();
         this.connector = new ZookeeperConsumerConnector(config);
         this.scheduler = Executors.newSingleThreadScheduledExecutor(daemons(name + "-commits"));

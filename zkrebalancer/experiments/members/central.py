@@ -8,11 +8,8 @@ from typing import Any
 
 from consumer_agent import Consumer
 from consumer_agent.errors import CommitFailedError
-from zkrebalancer.experiments.members.reader import Membership
+from zkrebalancer.experiments.members.reader import CENTRAL, COMMIT_INTERVAL_MS, Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
-
-COMMIT_INTERVAL_MS = 5_000  # the default of the agent's and librdkafka's auto-commit
-NEVER_MS = 86_400_000
 
 # The first consumer of a process loads the rest of the agent's modules, as `import confluent_kafka` does for Kafka's.
 # An application constructs its consumer when it starts; here it would otherwise be done in the middle of a step.
@@ -27,7 +24,7 @@ class CentralReader:
 
     def __init__(self, membership: Membership, recorder: Recorder) -> None:
         """Subscribe; the first poll joins the group."""
-        settings: dict[str, Any] = {key: _parsed(value) for key, value in membership.config.items()}
+        settings: dict[str, Any] = {**CENTRAL, **{key: _parsed(value) for key, value in membership.config.items()}}
         self._recorder = recorder
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
         self._consumer = Consumer(
@@ -37,7 +34,6 @@ class CentralReader:
             client_id=membership.member,
             group_instance_id=membership.instance_id,
             max_poll_records=membership.max_poll_records,
-            auto_commit_interval_ms=NEVER_MS,
             **settings,
         )
         self._consumer.subscribe(

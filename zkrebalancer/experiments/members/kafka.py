@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from zkrebalancer.experiments.members.reader import Membership
+from zkrebalancer.experiments.members.reader import KAFKA, Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 from zkrebalancer.protocol import fields
 
@@ -25,8 +25,7 @@ class KafkaReader:
                 "bootstrap.servers": membership.bootstrap,
                 "group.id": membership.group,
                 "client.id": membership.member,
-                "auto.offset.reset": "earliest",
-                "log_level": 0,  # some scenarios stop the broker
+                **KAFKA,
                 "on_commit": self._committed,
                 **static,
                 **membership.config,

@@ -34,7 +34,6 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 POLL_TIMEOUT_S = 0.2
 MAX_POLL_RECORDS = 500
-MAX_POLL_WORK_US = 1_000_000  # slow applications fetch few records: they poll once a second
 LEAVE_DEADLINE_S = 30.0
 KINDS: dict[str, Callable[[Membership, Recorder], Reader]] = {"central": CentralReader, "kafka": KafkaReader}
 
@@ -225,8 +224,7 @@ def main(
     """Run members until the input ends."""
     orders = Orders()
     log = EventLog(events, process)
-    most = min(max_poll_records, MAX_POLL_WORK_US // max(1, record_work_us)) or 1
-    membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, most)
+    membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, max_poll_records)
     members = Members(kind, membership, log, record_work_us, has_all_delays=delays == "each")
     for line in orders:
         members.execute(line)

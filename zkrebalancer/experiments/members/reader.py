@@ -8,6 +8,11 @@ from typing import Protocol
 
 from zkrebalancer.experiments.members.recorder import Received
 
+COMMIT_INTERVAL_MS = 5_000  # the default of the agent's and librdkafka's auto-commit
+# What the members of each kind always have, beside their protocol's settings; `central` commits by itself.
+CENTRAL: Mapping[str, int] = {"auto_commit_interval_ms": 86_400_000}
+KAFKA: Mapping[str, str | int] = {"auto.offset.reset": "earliest", "log_level": 0}  # some scenarios stop the broker
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:

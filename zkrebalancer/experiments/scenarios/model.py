@@ -15,6 +15,8 @@ GROUP = "group"
 TOPIC = "orders"
 RECORDS_PER_PARTITION_S, MAX_RECORDS_S = 2.0, 1_000  # of a topic: more would leave two processors no time
 MAX_SKEW, SKEW_STEP = 8.0, 1e-4
+POLL_RECORDS, MANY_POLL_RECORDS = 500, 5_000
+MAX_POLL_WORK_US = 1_000_000
 NEW_TOPIC = "orders-new"
 PATTERN = "^orders.*"
 SETTLE_DEADLINE_S = 150.0
@@ -233,6 +235,16 @@ class Scenario:
     def record_work_us(self, cast: Cast) -> int:
         """Return the work per record in microseconds."""
         return round(1e6 * self.busy_share * cast.members / (self.rate(cast) * cast.topic_partitions))
+
+    def reading(self, cast: Cast) -> dict[str, str]:
+        """Return how members read, as options of their programs; slow applications poll once a second."""
+        work_us = self.record_work_us(cast)
+        most = min(MANY_POLL_RECORDS if self.records_s else POLL_RECORDS, MAX_POLL_WORK_US // max(1, work_us))
+        return {
+            "--record-work-us": str(work_us),
+            "--max-poll-records": str(max(1, most)),
+            "--delays": "last" if self.records_s else "each",
+        }
 
 
 def needed(steps: Sequence[Step], restarts: int) -> list[Step]:

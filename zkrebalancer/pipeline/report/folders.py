@@ -13,7 +13,20 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
 EVENTS = "events"
-PARTS = ("member", "broker", "group", "gateway", "controller", "run")  # of the settings in a result's details
+PARTS = (  # of the settings in a result's details
+    *(
+        "member",
+        "broker",
+        "zookeeper",
+        "coordinator",
+        "group",
+        "gateway",
+        "controller",
+        "topic_mirror",
+        "producer",
+        "run",
+    ),
+)
 _NUMBER, _FIGURE = int | float, int | float | None  # None: not measured
 _RESULT = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 _STEP = {"number": int, "name": str}

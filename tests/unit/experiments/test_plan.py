@@ -1,0 +1,183 @@
+"""Every setting of a run is in its result: those that its programs get, but for addresses, names and folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from zkrebalancer.experiments import bulk_producer, java_programs, producer
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.members import central, kafka, reader
+from zkrebalancer.experiments.members.reader import Membership
+from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
+from zkrebalancer.experiments.play import Play
+from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.programs import ProgramFactory
+from zkrebalancer.observe.events import EventLog
+
+WHERE = {  # servers are: addresses, ids and folders
+    *("dataDir", "clientPort", "clientPortAddress", "server.1", "server.2", "server.3"),
+    *("broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dirs", "process.roles", "node.id"),
+    *("controller.listener.names", "listener.security.protocol.map", "controller.quorum.voters"),
+}
+WHO = {  # members, coordinators and gateways are
+    *("--zookeeper", "--bootstrap", "--events", "--broker-id", "--listen", "--upstream", "--http"),
+    *("--kind", "--group", "--topic", "--pattern", "bootstrap.servers", "group.id", "client.id", "on_commit"),
+    *("zookeeper", "bootstrap", "group", "client_id", "group_instance_id"),
+}
+READING = {"--record-work-us", "--max-poll-records", "--delays"}
+COMMANDS = {
+    "java": java_programs.java_consumer_command,
+    "zookeeper": java_programs.old_consumer_command,
+    "helix": java_programs.helix_consumer_command,
+}
+PLANS = [
+    Plan(protocol, SCENARIOS[scenario], tuning, SCENARIOS[scenario].cast(4, 24, 1), protocol.brokers[-1], 5)
+    for protocol in PROTOCOLS.values()
+    for scenario, tuning in (("scale-out-three", "tuned"), ("backlog", "default"), ("new-topic", "tuned"))
+]
+every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.protocol.name}, {plan.scenario.name}")
+
+
+class Client:
+    """Takes the settings of any client."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None, **more: object) -> None:
+        self.taken = {**(settings or {}), **more}
+
+    def __getattr__(self, _name: str) -> Any:
+        return mock.Mock()
+
+
+def options_of(command: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of a command, and the settings in its options `--config`."""
+    words = iter(command)
+    pairs = [(word, next(words)) for word in words if word.startswith("--")]
+    configs = [value for word, value in pairs if word == "--config"]
+    return (
+        {word: value for word, value in pairs if word != "--config"},
+        dict(config.split("=", 1) for config in configs),
+    )
+
+
+def without(found: Mapping[str, object], names: set[str]) -> dict[str, str]:
+    return {name: str(value) for name, value in found.items() if name not in names}
+
+
+def of_lab(plan: Plan) -> tuple[Lab, mock.Mock]:
+    """Return a lab and its cluster, which runs nothing."""
+    cluster = mock.Mock(zookeeper="z:1", bootstrap="b:1")
+    return Lab(cluster, Path("events"), COORDINATOR_SESSION_TIMEOUT_MS), cluster
+
+
+@every_plan
+def test_servers_get_what_is_listed(plan: Plan, tmp_path: Path) -> None:
+    """In `kafka.settings`, leave a setting to `render_kraft_mode`: it is in no result."""
+    class_paths = {jars.KAFKA_3: "3", jars.KAFKA_4: "4"}
+    factory = ProgramFactory.in_folder(tmp_path, "java", class_paths, lambda: None, range(1, 40), None)
+    cluster, details = plan.cluster(), plan.details()
+    servers = factory.zookeepers(
+        cluster._ensemble_size, cluster._tick_ms, cluster._zookeeper_heap_mb, cluster._zookeeper_properties
+    )
+    for number in cluster._broker_numbers():
+        properties = cluster._properties_of(factory.broker_port(number))
+        if plan.broker == "kafka-4":
+            servers.append(factory.kraft_broker(number, "id", cluster._kafka_heap_mb, properties)[1])
+        else:
+            servers.append(factory.zookeeper_mode_broker(number, "z:1", cluster._kafka_heap_mb, properties))
+    assert len(servers) == 2 * plan.scenario.servers
+    for server in servers:
+        listed = details["zookeeper" if server.name.startswith("zookeeper") else "broker"]
+        text = (tmp_path / f"{server.name}.properties").read_text()
+        found = dict(line.split("=", 1) for line in text.splitlines())
+        assert without(found, WHERE) == without(listed, {"kind", "-Xmx"})
+        assert f"-Xmx{listed['-Xmx']}" in server._command
+    if plan.protocol.is_central and plan.broker == "kafka-4":
+        options, _none = options_of(factory.mirror("b:1", "z:1", cluster._mirror_interval_s)._command)
+        assert without(options, WHO) == details["topic_mirror"]
+    else:
+        assert details["topic_mirror"] is None
+
+
+@every_plan
+def test_coordinators_and_gateways_get_what_is_listed(plan: Plan) -> None:
+    lab, cluster = of_lab(plan)
+    details, gateway = plan.details(), plan.protocol.settings[plan.tuning].gateway
+    started = []
+    if plan.protocol.is_central:
+        lab.start_coordinator(1)
+        started.append((details["coordinator"], cluster.program.call_args.args[1]))
+    if gateway is not None:
+        lab.start_gateway("gateway", 9, gateway)
+        started.append((details["gateway"], cluster.program.call_args.args[1]))
+    for listed, command in started:
+        options, _none = options_of(command)
+        assert without(options, WHO) == without(listed, set())
+    assert (details["coordinator"] is not None) is plan.protocol.is_central
+    assert (details["gateway"] is not None) is plan.protocol.has_gateway
+
+
+@every_plan
+def test_members_get_what_is_listed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `KafkaReader`, `CentralReader` or a command of Java's members, add a setting: it is in no result."""
+    kind, listed = plan.protocol.kind, plan.details()["member"]
+    for name in ("_command", "find_java", "_source"):
+        monkeypatch.setattr(java_programs, name, lambda *_arguments: ["java"])
+    for name in ("class_path", "helix_class_path"):
+        monkeypatch.setattr(jars, name, lambda *_arguments: "")
+    command = COMMANDS[kind](print) if kind in COMMANDS else ["program"]
+    lab, cluster = of_lab(plan)
+    about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
+    Play(lab, mock.Mock(), *about, {}, command, [], mock.Mock(), print)._start_process("members-01")
+    options, config = options_of(cluster.program.call_args.args[1])
+    found = without(options, {*WHO, "--process"}) | config
+    if kind in {"central", "kafka"}:
+        membership = Membership("z:1", "b:1", "g", "m", ("t",), None, None, config, 1)
+        read: Any = (central.CentralReader if kind == "central" else kafka.KafkaReader)(membership, mock.Mock())
+        found |= without(read._consumer.taken, {*WHO, "max_poll_records"})
+    if kind == "central":  # the agent itself has those of its client
+        found |= {**CLIENT, "commits of the application, ms": str(reader.COMMIT_INTERVAL_MS)}
+    assert found.keys() > READING
+    assert without(listed, {"-Xmx"}) == found
+    assert ("-Xmx" in listed) is (kind in COMMANDS)
+
+
+@pytest.fixture(autouse=True)
+def _clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (central, kafka):
+        monkeypatch.setattr(module, "Consumer", Client)
+    for module in (producer, bulk_producer):
+        monkeypatch.setattr(module, "Producer", Client)
+    monkeypatch.setattr(bulk_producer, "AdminClient", Client)
+
+
+@pytest.mark.parametrize("scenario", ["scale-out", "backlog"])
+def test_producers_get_what_is_listed(scenario: str) -> None:
+    plan = Plan(PROTOCOLS["kip848"], SCENARIOS[scenario], "tuned", SCENARIOS[scenario].cast(4, 24, 1), "kafka-4", 5)
+    partitions = [("t", 0)]
+    made: Any = (
+        producer.NumberedProducer("b:1", partitions, EventLog(None, "p"))
+        if scenario == "scale-out"
+        else bulk_producer.BulkProducer("b:1", partitions, 100)
+    )
+    assert without(made._producer.taken, WHO) == without(plan.details()["producer"], set())
+
+
+def test_java_members_add_only_who_they_are() -> None:
+    """In one of them, add a setting: it is in no result."""
+    java = Path(java_programs.__file__).parent / "java"
+    sources = "".join(file.read_text() for file in java.glob("*.java"))
+    names = set(re.findall(r'(?:settings|own)\.(?:put|setProperty)\(\s*"([a-z.]+)"', sources))
+    assert names == {
+        *("bootstrap.servers", "group.id", "client.id", "group.instance.id", "zookeeper.connect", "consumer.id"),
+        "max.poll.records",  # the option of the same name
+        "allow.auto.create.topics",  # of what warms up
+        "interceptor.classes",  # of the recorder, which sees commits so
+    }

@@ -1,0 +1,113 @@
+"""The plan of one run: its parameters, its cluster, and every setting that its programs get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zkrebalancer.experiments import bulk_producer, java_programs, producer
+from zkrebalancer.experiments.lab import session_options
+from zkrebalancer.experiments.members import reader
+from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, PHASE_S, QUIET_S, Protocol
+from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.localcluster.programs import HEAP, QUICK_START
+
+CHROOT = "/experiment"
+TICK_MS = 2_000  # ZooKeeper's default; sessions expire with this precision
+COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
+MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
+_JVM = {HEAP: f"{java_programs.HEAP_MB}m"}
+# What the members of a kind have, whatever their protocol's settings are.
+_OF_KIND: Mapping[str, Mapping[str, object]] = {
+    "central": {**reader.CENTRAL, "commits of the application, ms": reader.COMMIT_INTERVAL_MS},
+    "kafka": reader.KAFKA,
+    "java": {**java_programs.JAVA, **_JVM},
+    "zookeeper": {**java_programs.OLD, **_JVM},
+    "helix": {**java_programs.HELIX, **_JVM},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parameters of one run."""
+
+    protocol: Protocol
+    scenario: Scenario
+    tuning: str
+    cast: Cast
+    broker: BrokerKind
+    members_per_process: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its results, below the folder of all runs."""
+        cast = self.cast
+        size = f"{self.tuning}-m{cast.members}-p{cast.partitions}-s{cast.seed}"
+        return Path(self.protocol.name, self.scenario.name, size)
+
+    @property
+    def title(self) -> str:
+        """A short description."""
+        return f"{self.protocol.name}, {self.scenario.name} ({self.tuning}, seed {self.cast.seed})"
+
+    def cluster(self) -> LocalCluster:
+        """Return its servers, which are not started."""
+        return LocalCluster(
+            chroot=CHROOT,
+            tick_ms=TICK_MS,
+            zookeepers=self.scenario.servers,
+            broker=self.broker,
+            brokers=self.scenario.servers,
+            round_trip_ms=self.scenario.round_trip_ms,
+            kafka_properties=self.protocol.settings[self.tuning].broker,
+            # Other protocols do not need it and would be charged for what it takes.
+            mirror_interval_s=MIRROR_INTERVAL_S if self.protocol.is_central else 0.0,
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Return every setting that affects the run and differs from its program's default.
+
+        They are those that start the programs, without addresses, names and folders.
+        """
+        protocol, tuning, scenario, cast = self.protocol, self.tuning, self.scenario, self.cast
+        group = protocol.group(tuning, is_skewed=scenario.hottest > 0)
+        controller = protocol.controller(tuning, is_static=scenario.is_static, is_growing=scenario.is_growing(cast))
+        gateway, sessions = protocol.settings[tuning].gateway, session_options(COORDINATOR_SESSION_TIMEOUT_MS)
+        servers = self.cluster().server_settings
+        return {
+            "member": self._member(),
+            "broker": {"kind": self.broker, **servers["broker"]},
+            "zookeeper": servers["zookeeper"],
+            "coordinator": sessions if protocol.is_central else None,
+            "group": None if group is None else asdict(group),
+            "gateway": None if gateway is None else {**sessions, **gateway},
+            "controller": None if controller is None else dict(controller),
+            "topic_mirror": servers.get("topic_mirror"),
+            "producer": dict(bulk_producer.SETTINGS if scenario.records_s else producer.SETTINGS),
+            "servers_of_each_kind": scenario.servers,
+            "round_trip_ms": scenario.round_trip_ms,
+            "members_per_process": self.members_per_process,
+            "records_per_partition_s": scenario.rate(cast),
+            "record_bytes": scenario.record_bytes or None,
+            "backlog": scenario.backlog,
+            "groups": cast.groups,
+            "member_before": dict(protocol.versions(tuning)[0]) if scenario.is_upgrade else None,
+            "mode_before": (protocol.earlier_mode or None) if scenario.is_upgrade else None,
+            "skew": scenario.skew(cast),
+            "record_work_us": scenario.record_work_us(cast),
+            "quiet_s": QUIET_S[tuning],
+            "run": {
+                "longest pause before a step, s": PHASE_S[tuning],
+                **({"longest pause before the first change, s": BACKLOG_PHASE_S} if scenario.backlog else {}),
+                "options of each JVM": " ".join(QUICK_START),
+            },
+        }
+
+    def _member(self) -> dict[str, object]:
+        """Return the settings of each member: of its client, and how the application reads."""
+        kind, growing = self.protocol.kind, self.scenario.is_growing(self.cast)
+        described = self.protocol.described(self.tuning, is_growing=growing)
+        return {**_OF_KIND[kind], **described, **self.scenario.reading(self.cast)}
