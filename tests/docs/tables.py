@@ -1,4 +1,9 @@
-"""Which figures the tables of the pages have; `figures` computes them."""
+"""Which figures the tables of the pages have; `figures` computes them.
+
+After new runs: put their results, one in each line, into `docs/data`, name the files below, run `python -m tests.docs`,
+and write what `test_figures` misses in the sentences. A table of runs (`-runs.csv`) is needed only where results have
+no costs at rest, a comparison (`-comparison.csv`) only where differences are shown.
+"""
 
 from __future__ import annotations
 
