@@ -27,6 +27,7 @@ SEEDS = range(40)
 PLANNED = "planned"
 INVALID = 'no event\n{"kind": "committed", "mono_us": 1}\n'  # lines of the run PLANNED
 PAIRS = range(1, 8)  # the fewest with which two rivals can be told apart
+FEW = (1, 2)  # too few to be tested, so they change nothing in the tests of the others
 COMPARED = (
     *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in PAIRS),
     *(FakeRun("kip848", 500 + 10 * seed, seed) for seed in PAIRS),
@@ -34,6 +35,9 @@ COMPARED = (
     FakeRun("classic-range", 1, 8, trusted=False),
     FakeRun("kip848", 700, 1, broker="kafka-4"),
     FakeRun("kip848", 800, 2, broker="kafka-4", unsettled_ms=150_000),
+    *(FakeRun("central-incremental", 400 + 10 * seed, seed, broker="kafka-4", settings="tuned") for seed in FEW),
+    *(FakeRun("kip848", 300 + 10 * seed, seed, broker="kafka-4", settings="heartbeat-50") for seed in FEW),
+    *(FakeRun("kip848", 600 + 10 * seed, seed, broker="kafka-4", settings="heartbeat-200") for seed in FEW),
 )
 
 Command = Callable[..., dict[str, Any]]

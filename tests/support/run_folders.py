@@ -27,18 +27,19 @@ class FakeRun:
     trusted: bool = True
     broker: str = "kafka-3.9"
     unsettled_ms: int = 0
+    settings: str = "default"
 
     def write(self, out: Path) -> Path:
         """Write it below `out` and return its folder."""
-        name = f"default-m{self.members}-p{self.partitions}-s{self.seed}"
+        name = f"{self.settings}-m{self.members}-p{self.partitions}-s{self.seed}"
         folder = out / self.broker / self.protocol / self.scenario / name
         (folder / "events").mkdir(parents=True)
         lines = sorted(self._events(), key=lambda event: event["mono_us"])
         text = "".join(json.dumps(event) + "\n" for event in lines)
         (folder / "events" / "run-1.jsonl").write_text(text)
         result = {
-            "protocol": self.protocol, "scenario": self.scenario, "settings": "default", "members": self.members,
-            "partitions": self.partitions, "seed": self.seed, "versions": {"kafka": "3.9.1"},
+            "protocol": self.protocol, "scenario": self.scenario, "settings": self.settings,
+            "members": self.members, "partitions": self.partitions, "seed": self.seed, "versions": {"kafka": "3.9.1"},
             "machine": {"processors": 2, "load_before": 0.5 + self.seed}, "complete": True, "trusted": self.trusted,
             "details": {
                 "member": {"group.protocol": self.protocol},

@@ -57,7 +57,7 @@ def compare(
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
-    from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses, untested  # noqa: PLC0415
 
     runs = find_runs(paths)  # fails before Spark starts
     files = report.event_files_below([path for path in paths if path.is_dir()])
@@ -84,9 +84,10 @@ def compare(
     for setting, lines in loss_lines(found.verdicts).items():
         click.echo("\n  ".join([f"{setting}, lost:", *lines]))
     marked = f", {len(doubted)} not trusted" if doubted else ""
+    lost, few = len(losses(found.verdicts)), len(untested(found.verdicts))
     click.echo(
-        f"{counted(len(found.runs), 'run')}{marked}; comparisons that this project loses: "
-        f"{len(losses(found.verdicts))}; see {told['page']}"
+        f"{counted(len(found.runs), 'run')}{marked}; comparisons that this project loses: {lost}, "
+        f"with too few pairs to tell: {few}; see {told['page']}"
     )
 
 
@@ -94,6 +95,7 @@ def _told(verdict: Verdict) -> dict[str, object]:
     return {
         "scenario": verdict.setting.scenario,
         "settings": verdict.setting.settings,
+        "our_settings": verdict.setting.without_heartbeats.settings,
         "broker": verdict.setting.broker,
         "ours": verdict.ours,
         "other": verdict.other,

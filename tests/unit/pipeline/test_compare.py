@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.support.pipeline_run import COMPARED, Made
+from tests.support.pipeline_run import COMPARED, FEW, Made
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
@@ -42,7 +42,7 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     settled = {
         (row["protocol"], row["broker"]): (row["n"], row["median"], row["outcome"])
         for row in rows
-        if row["measure"] == "settled_ms"
+        if row["measure"] == "settled_ms" and row["settings"] == "default"
     }
     assert {row["measure"] for row in rows} >= {"settled_ms", "delay_max_ms", "lost", "moved_above_least", "overlaps"}
     assert settled["kip848", "kafka-3.9"] == (7, 540.0, "loses")
@@ -67,13 +67,32 @@ def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
     protocols = ("central-incremental", "classic-range", "kip848")
     assert f"<td>member group.protocol</td>{''.join(f'<td>{one}</td>' for one in protocols)}" in every
     assert "<td>broker kind</td><td>kafka-3.9</td>" in every
-    assert page.count("<svg") == 7  # the primary measure; of each setting: runs, delays, owners
+    assert page.count("<svg") == 16  # the primary measure; of each setting: runs, delays, owners
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
 
     curve = next(iter(found.curves.values()))
     peaks = curve.groupby("protocol")["delay_max_ms"].max()
     assert peaks["classic-range"] > peaks["central-incremental"] > peaks["kip848"]
     assert {rows["partition"].nunique() for rows in next(iter(found.timelines.values())).values()} == {6}
+
+
+def test_published_results_give_the_same_primary_comparison(made: Made, tmp_path: Path) -> None:
+    """In `results.changes`, round or leave out a change: what others read again is not what was published."""
+    results = []
+    for path in sorted(made.runs.rglob("result.json")):
+        figures, steps = measure(EventFiles(path.parent / "events", Problems()))
+        results.append(json.dumps({**json.loads(path.read_text()), "steps": steps, "measures": figures}))
+    (tmp_path / "published.jsonl").write_text("\n".join(results))
+    again = compare.compare(None, find_runs([tmp_path / "published.jsonl"]), [], tmp_path)
+    primary, primary_again = (
+        {(verdict.setting, verdict.rival): verdict for verdict in found.verdicts if verdict.is_primary}
+        for found in (made.comparison, again)
+    )
+    assert primary == primary_again
+    assert {rival for _setting, rival in primary} == {"classic-range", "kip848", "kip848, 50 ms", "kip848, 200 ms"}
+    assert {one.pairs for one in primary.values() if one.setting.heartbeat} == {len(FEW)}
+    assert again.changes_ms == made.comparison.changes_ms
+    assert again.first_records_ms == made.comparison.first_records_ms
 
 
 def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:
@@ -132,6 +151,8 @@ def test_runs_with_different_processes_are_not_combined(tmp_path: Path) -> None:
     [
         ("versions", {"kafka": "3.9.1", "zkrebalancer": "2"}, "versions"),
         ("details", {"run": {"pause": 4}}, "run pause"),
+        ("details", {"quiet_s": 6}, "run quiet_s"),
+        ("details", {"topic_mirror": {"interval_s": 0.2}}, "topic_mirror interval_s"),
         ("details", {"broker": {"kind": "kafka-3.9", "linger": "0"}}, "broker linger"),
     ],
 )

@@ -20,8 +20,10 @@ def run(protocol: str, settings: str, seed: int, scenario: str = "scale-out") ->
 
 
 def measured(figures: Mapping[Run, tuple[float | None, float, float]]) -> pd.DataFrame:
-    rows = [(one.name, one.protocol, *values) for one, values in figures.items()]
-    return pd.DataFrame(rows, columns=["run", "protocol", "settled_ms", "rest_cpu_ms_per_s", "rest_requests_per_s"])
+    names = ["run", "protocol", "settled_ms", "rest_cpu_ms_per_s", "rest_requests_per_s", "first_record_ms"]
+    firsts = [None if values[0] is None else values[0] + 200 for values in figures.values()]
+    rows = [(one.name, one.protocol, *of, first) for (one, of), first in zip(figures.items(), firsts, strict=True)]
+    return pd.DataFrame(rows, columns=names)
 
 
 def figures() -> dict[Run, tuple[float | None, float, float]]:
@@ -41,8 +43,11 @@ def test_a_point_is_the_median_of_the_runs_with_one_heartbeat() -> None:
     found = frontier.frontiers(list(of), measured(of))
     assert found == {
         Setting("scale-out", "tuned", 10, 120, "kafka-4"): {
-            CENTRAL: [frontier.Point("tuned", 1, 70, (400, 20))],
-            KIP848: [frontier.Point("tuned", 3, 502, (352, 21)), frontier.Point("50 ms", 3, 62, (702, 201))],
+            CENTRAL: [frontier.Point("tuned", 1, 70, 270, (400, 20))],
+            KIP848: [
+                frontier.Point("tuned", 3, 502, 702, (352, 21)),
+                frontier.Point("50 ms", 3, 62, 262, (702, 201)),
+            ],
         }
     }
 
@@ -90,5 +95,6 @@ def test_the_page_has_the_picture_and_every_point() -> None:
     of: dict[Run, Any] = figures()
     text = "".join(frontier.parts(frontier.frontiers(list(of), measured(of)), pictures.colours([CENTRAL, KIP848])))
     assert "<svg" in text
-    for cell in (CENTRAL, KIP848, "50 ms", "62 ms", "702"):
+    assert f"<td>{CENTRAL}</td><td>none</td>" in text, "it has no heartbeats"
+    for cell in (CENTRAL, KIP848, "50 ms", "62 ms", "262 ms", "702"):
         assert cell in text

@@ -88,6 +88,102 @@ def test_costs_are_those_of_results_with_and_without_events(tmp_path: Path) -> N
     assert older["cpu_all_ms"] == 9.5
 
 
+def published_with_heartbeats(folder: Path) -> list[str]:
+    """Return results of this project and of a rival with 50 ms, 500 ms and, resting longer between changes, 3 s."""
+    pauses = {
+        ("central-incremental", "tuned"): 500,
+        ("kip848", "tuned"): 2_000,
+        ("kip848", "heartbeat-50"): 900,
+        ("kip848", "heartbeat-3000"): 4_000,
+    }
+    lines = []
+    for (protocol, settings), pause_ms in pauses.items():
+        for seed in PAIRS:
+            run = FakeRun(protocol, pause_ms + 10 * seed, seed, settings=settings)
+            result = json.loads(published(run, folder, {}, None))
+            result["details"]["quiet_s"] = 6 if settings == "heartbeat-3000" else 2
+            result["details"]["topic_mirror"] = {"interval_s": 1} if protocol == "central-incremental" else None
+            lines.append(json.dumps(result) + "\n")
+    return lines
+
+
+def test_rivals_with_other_heartbeats_are_compared_with_our_tuned_runs(tmp_path: Path) -> None:
+    """In `_beside_ours`, return the values as they are: the quickest setting of a rival is compared with nothing."""
+    found, page = report_of(published_with_heartbeats(tmp_path), tmp_path)
+    primary = {verdict.rival: verdict for verdict in found.verdicts if verdict.is_primary}
+    assert primary.keys() == {"kip848", "kip848, 50 ms", "kip848, 3000 ms"}
+    assert {verdict.p for verdict in primary.values()} == {3 * 2 / 2**7}, "all of them count"
+    assert {verdict.outcome for verdict in primary.values()} == {"wins"}
+    rows = pd.read_csv(tmp_path / "out" / "comparison.csv").query("measure == 'settled_ms'")
+    columns = ["protocol", "settings", "median", "against", "against_settings", "pairs"]
+    assert rows[columns].astype(object).where(rows[columns].notna(), "").to_numpy().tolist() == [
+        ["central-incremental", "tuned", 540.0, "", "", ""],
+        ["kip848", "tuned", 2_040.0, "central-incremental", "tuned", 7.0],
+        ["kip848", "heartbeat-50", 940.0, "central-incremental", "tuned", 7.0],
+        ["kip848", "heartbeat-3000", 4_040.0, "central-incremental", "tuned", 7.0],
+    ]
+    head = page[: page.index("Where this project loses")]
+    assert (
+        "crash, heartbeat-50 settings, 3 members, 6 partitions, kafka-3.9: time to settled 540 ms for "
+        "central-incremental, tuned; kip848, 50 ms 940 ms (ours 1.74 times better; 7 pairs, p 0.047)"
+    ) in head
+    assert "<td>settled</td><td>kip848, 50 ms</td><td>7</td><td>940 ms</td>" in head
+    assert "<th>central-incremental, tuned</th><th>kip848, 50 ms</th>" in page
+    assert "<td>against kip848, 50 ms</td>" in page
+    assert output.TUNED_BESIDE.format("central-incremental") in page
+    assert "<td>topic_mirror interval_s</td><td>1</td><td>-</td>" in page
+    assert "<td>run quiet_s</td><td>2</td><td>2</td>" in page
+
+
+def test_runs_that_rest_longer_are_not_compared_in_what_rest_dilutes(tmp_path: Path) -> None:
+    """In `_beside_ours`, take every measure: a longer rest has more requests, and fewer of its records are late."""
+    found, _page = report_of(published_with_heartbeats(tmp_path), tmp_path)
+    compared: dict[str, set[str]] = {}
+    for verdict in found.verdicts:
+        compared.setdefault(verdict.rival, set()).add(verdict.measure)
+    assert {"settled_ms", "first_record_ms", "delay_p99_ms"} <= compared["kip848, 50 ms"] == compared["kip848"]
+    assert compared["kip848, 50 ms"] - compared["kip848, 3000 ms"] == {"delay_p50_ms", "delay_p99_ms", "delay_max_ms"}
+
+
+def test_the_time_to_the_first_record_is_beside_the_time_to_settled(tmp_path: Path) -> None:
+    """In `_first_sentences` and `_every_change`, leave it out: where settling is quick, records may yet be late."""
+    first = {"central-incremental": 700, "kip848": 600}
+    lines = []
+    for protocol, first_ms in first.items():
+        for seed in PAIRS:
+            line = published(FakeRun(protocol, 100, seed), tmp_path, {"first_record_ms": first_ms}, None)
+            result = json.loads(line)
+            result["measures"]["first_record_ms"] = first_ms
+            steps = [{**step, "name": name} for name in ("kill-member", "return") for step in result["steps"][1:]]
+            for number, step in enumerate(steps, 2):
+                step.update({"number": number} | ({"first_record_ms": None} if (seed, number) == (1, 3) else {}))
+            lines.append(json.dumps({**result, "steps": [result["steps"][0], *steps]}) + "\n")
+    _found, page = report_of(lines, tmp_path)
+    head = page[: page.index("Where this project loses")]
+    for change in ("kill-member", "return"):
+        assert f"time to settled after {change} 100 ms for central-incremental; kip848 100 ms (equal; " in head
+        first_record = f"first record after {change} 700 ms for central-incremental; kip848 600 ms (ours"
+        assert f"). The time to the {first_record}" in head
+    settled = "<td>100 ms</td>" * 3
+    assert f"<td>settled after kill-member</td><td>kip848</td><td>7</td>{settled}<td>600 ms</td>" in head
+    fewer = "<td>600 ms<small>of 6 changes</small></td>"
+    assert f"<td>settled after return</td><td>kip848</td><td>7</td>{settled}{fewer}" in head
+
+
+def test_too_few_runs_are_no_proof_that_nothing_is_lost(tmp_path: Path) -> None:
+    """In `_not_shown`, say only that no loss is shown: with two runs, none can be."""
+    lines = []
+    for protocol, pause_ms in (("central-incremental", 500), ("kip848", 100)):
+        lines += [published(FakeRun(protocol, pause_ms + seed, seed), tmp_path, {}, None) for seed in (1, 2)]
+    found, page = report_of(lines, tmp_path)
+    count = len(found.verdicts)
+    worse = sum(verdict.behind > 0 for verdict in found.verdicts)
+    assert worse > 0
+    assert "kip848 102 ms (ours worse, not significant; 2 pairs, too few to test)." in page
+    assert f"No loss is shown. In {worse} of {count} comparisons, this project's median is worse, but" in page
+    assert f"{count} of {count} comparisons have fewer than 6 pairs and can show nothing, a loss neither." in page
+
+
 def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:
     lines = []
     for seed in PAIRS:

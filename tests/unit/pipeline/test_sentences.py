@@ -91,6 +91,44 @@ def test_the_more_is_compared_the_less_is_shown() -> None:
     assert {verdict.outcome for verdict in others} == {"wins"}, "a share of false discoveries is another promise"
 
 
+def test_comparisons_of_too_few_pairs_do_not_count_in_the_correction() -> None:
+    """In `verdicts`, correct for all: a scenario that was run twice would hide what ten runs of another one show."""
+    few = {f"rival-{number}": {"settled_ms": by_seed(SLOW[:5])} for number in range(4)}
+    enough = {"kip848": {"settled_ms": by_seed(SLOW)}}
+    ours = {"central-incremental": {"settled_ms": by_seed(FAST)}}
+    found = {verdict.other: verdict for verdict in verdicts({SETTING: {**ours, **enough, **few}})}
+    assert found["kip848"].p == 2 / 2**7
+    assert found["kip848"].test == "7 pairs, p 0.016"
+    assert {found[name].p for name in few} == {1.0}
+    assert found["rival-0"].test == "5 pairs, too few to test"
+    assert found["rival-0"].outcome == "open"
+
+
+def test_medians_that_the_pairs_contradict_show_nothing() -> None:
+    """In `outcome`, ask the median pair only: a report would say that 500 ms are better than 150."""
+    ours = by_seed([100.0 + n for n in range(7)]) | {(seed, 0): 500.0 for seed in range(20, 30)}
+    other = by_seed([150.0 + n for n in range(7)])
+    values = {"central-incremental": {"settled_ms": ours}, "kip848": {"settled_ms": other}}
+    (verdict,) = verdicts({SETTING: values})
+    assert verdict.medians == (500.0, 153.0)
+    assert (verdict.pairs, verdict.outcome, verdict.beside) == (7, "open", "ours worse, but not in the median pair")
+
+
+def test_other_heartbeats_are_part_of_a_rivals_name() -> None:
+    verdict = compared(SLOW, FAST, setting=replace(SETTING, settings="heartbeat-50"))
+    assert verdict.rival == "kip848, 50 ms"
+    assert loss_lines([verdict])[verdict.setting] == [
+        "time to settled: 3,100 ms against kip848, 50 ms 11 ms (ours 282 times worse)"
+    ]
+    assert headline(verdict.setting, "settled_ms", [verdict]) == (
+        "crash, heartbeat-50 settings, 3 members, 6 partitions, kafka-3.9: "
+        "time to settled 3,100 ms for central-incremental, tuned; "
+        "kip848, 50 ms 11 ms (ours 282 times worse; 7 pairs, p 0.016)."
+    )
+    assert compared(SLOW, FAST, setting=replace(SETTING, settings="tuned")).rival == "kip848"
+    assert in_order(["kip848, 200 ms", "kip848, 50 ms", "kip848"]) == ["kip848", "kip848, 50 ms", "kip848, 200 ms"]
+
+
 def test_runs_without_a_partner_do_not_count() -> None:
     values = {"central-incremental": {"settled_ms": by_seed(FAST)}, "kip848": {"settled_ms": {(99, 0): 3.0}}}
     (verdict,) = verdicts({SETTING: values})

@@ -5,8 +5,8 @@ Runs that are published as results, without events, leave Spark nothing to read:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,9 +19,12 @@ from zkrebalancer.pipeline.report import measures, results
 from zkrebalancer.pipeline.report.folders import Run, Setting
 from zkrebalancer.pipeline.report.sentences import (
     AFTER,
+    FIRST_RECORD,
     LAG,
     MEASURES,
     OF_A_CHANGE,
+    OF_A_WINDOW,
+    OURS,
     SUMMED,
     RunKey,
     Values,
@@ -35,7 +38,7 @@ FACTS = "facts"  # folder of the tables that Spark computes
 MAX_TIMELINE_PARTITIONS = 24
 COMPARED = [
     *("scenario", "settings", "members", "partitions", "broker", "protocol", "measure", "n", "median", "low", "high"),
-    *("against", "outcome", "pairs", "p", "difference", "difference_low", "difference_high"),
+    *("against", "against_settings", "outcome", "pairs", "p", "difference", "difference_low", "difference_high"),
 ]
 
 
@@ -43,9 +46,11 @@ COMPARED = [
 class Comparison:
     """The contents of a report; `values`: setting -> protocol -> measure -> one value per run that counts.
 
+    A setting with other heartbeats has the values of this project's runs without any, so that rivals are compared.
     `counted`: the runs that count, which are the trusted ones unless others were asked for. `changes_ms`: setting ->
-    the primary measure, for each kind of change -> protocol -> its value for each change of all runs. `curves` and
-    `timelines`: setting -> what to draw; `changes`: run -> (seconds after the first, name).
+    the primary measure, for each kind of change -> protocol -> its value for each change of all runs;
+    `first_records_ms`: the times to the first record in the same form. `curves` and `timelines`: setting -> what to
+    draw; `changes`: run -> (seconds after the first, name).
     """
 
     runs: list[Run]
@@ -57,6 +62,7 @@ class Comparison:
     curves: dict[Setting, pd.DataFrame]
     timelines: dict[Setting, dict[str, pd.DataFrame]]
     changes: dict[str, list[tuple[float, str]]]
+    first_records_ms: dict[Setting, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
 
 
 def event_files_below(directories: Sequence[Path]) -> list[EventFile]:
@@ -86,7 +92,7 @@ def compare(
     changes = _changes_of(runs, tables)  # a row for each change of each run
     frame = _figures(runs, changes, tables)  # a row for each run
     counted = [run for run in runs if not run.doubts or (with_untrusted and run.is_complete)]
-    values = _values(frame, changes, counted)
+    values = _beside_ours(_values(frame, changes, counted), counted)
     found = Comparison(
         runs=runs,
         counted=counted,
@@ -94,6 +100,7 @@ def compare(
         values=values,
         verdicts=verdicts(values),
         changes_ms=_changes_ms(changes, counted),
+        first_records_ms=_changes_ms(changes, counted, lambda _setting: FIRST_RECORD),
         curves={},
         timelines={},
         changes={},
@@ -148,7 +155,7 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     for run in counted:
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
         of_run = {measure: by_run[run.name][measure] for measure in MEASURES}
-        if len(kinds[run.setting]) > 1:
+        if len(kinds[run.setting.without_heartbeats]) > 1:
             whole = {measure: value for measure, value in of_run.items() if measure not in OF_A_CHANGE}
             of_run = whole | _of_each_kind(changes[changes["run"] == run.name])
         for measure, value in of_run.items():
@@ -159,11 +166,36 @@ def _values(frame: pd.DataFrame, changes: pd.DataFrame, counted: Sequence[Run]) 
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 
+def _beside_ours(
+    values: Mapping[Setting, dict[str, Values]], counted: Sequence[Run]
+) -> dict[Setting, dict[str, Values]]:
+    """Put this project's tuned runs beside those of rivals with other heartbeats: it has none.
+
+    Where those rest longer from one change to the next, what depends on that is not comparable and left out.
+    """
+    waits = {(run.setting, run.protocol): run.waits for run in counted}
+    found: dict[Setting, dict[str, Values]] = {}
+    for setting, by_protocol in values.items():
+        tuned = setting.without_heartbeats
+        ours = next((name for name in OURS if name in values.get(tuned, {})), None)
+        if ours is None or tuned == setting:
+            found[setting] = by_protocol
+            continue
+        are_alike = all(waits[setting, rival] == waits[tuned, ours] for rival in by_protocol)
+        comparable = {
+            measure: of_runs
+            for measure, of_runs in values[tuned][ours].items()
+            if are_alike or measure not in OF_A_WINDOW
+        }
+        found[setting] = {ours: comparable, **by_protocol}
+    return found
+
+
 def _kinds(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, set[str]]:
-    """Return the kinds of change of each setting: a kill and a return are not one thing."""
+    """Return the kinds of change of each setting, whatever the heartbeats: a kill and a return are not one thing."""
     kinds: dict[Setting, set[str]] = {}
     for run in counted:
-        kinds.setdefault(run.setting, set()).update(changes.loc[changes["run"] == run.name, "name"])
+        kinds.setdefault(run.setting.without_heartbeats, set()).update(changes.loc[changes["run"] == run.name, "name"])
     return kinds
 
 
@@ -176,14 +208,16 @@ def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _changes_ms(changes: pd.DataFrame, counted: Sequence[Run]) -> dict[Setting, dict[str, dict[str, list[float]]]]:
-    """Return the primary measure of every change, kinds apart where there are several."""
+def _changes_ms(
+    changes: pd.DataFrame, counted: Sequence[Run], measure_of: Callable[[Setting], str] = primary
+) -> dict[Setting, dict[str, dict[str, list[float]]]]:
+    """Return one measure of every change, kinds apart where there are several."""
     kinds = _kinds(changes, counted)
     found: dict[Setting, dict[str, dict[str, list[float]]]] = {}
     for run in counted:
-        measure = primary(run.setting)
+        measure = measure_of(run.setting)
         for name, times in changes[changes["run"] == run.name].groupby("name", sort=False)[measure]:
-            of_kind = f"{measure}{AFTER}{name}" if len(kinds[run.setting]) > 1 else measure
+            of_kind = f"{measure}{AFTER}{name}" if len(kinds[run.setting.without_heartbeats]) > 1 else measure
             by_protocol = found.setdefault(run.setting, {}).setdefault(of_kind, {})
             by_protocol.setdefault(run.protocol, []).extend(times.dropna())
     return found
@@ -241,11 +275,14 @@ def comparison_table(found: Comparison) -> pd.DataFrame:
     judged = {(verdict.setting, verdict.other, verdict.measure): verdict for verdict in found.verdicts}
     rows = []
     for setting, by_protocol in found.values.items():
+        tuned = setting.without_heartbeats.settings
         for protocol, values in by_protocol.items():
+            if setting.heartbeat and protocol in OURS:
+                continue  # these runs have their own rows
             for measure, of_runs in values.items():
                 one, verdict = sample(list(of_runs.values())), judged.get((setting, protocol, measure))
                 difference = verdict.difference if verdict else None
-                judgement = (verdict.ours, verdict.outcome, verdict.pairs, verdict.p) if verdict else (None,) * 4
+                judgement = (verdict.ours, tuned, verdict.outcome, verdict.pairs, verdict.p) if verdict else (None,) * 5
                 apart = (difference.median, difference.low, difference.high) if difference else (None,) * 3
                 summary = (one.count, one.median, one.low, one.high)
                 rows.append((*astuple(setting), protocol, measure, *summary, *judgement, *apart))

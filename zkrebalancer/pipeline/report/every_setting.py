@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report.folders import PARTS, Run
+from zkrebalancer.pipeline.report.folders import PARTS, Run, natural
 from zkrebalancer.pipeline.report.sentences import in_order
 
 INTRO = (
-    "Of members' clients, brokers, groups, gateways and controllers, and how all of them were run. "
-    "A setting that is not here, or is -, has its default."
+    "Of members' clients, servers, coordinators, groups, gateways, controllers, the topic mirror and producers, and "
+    "how all of them were run. "
+    "A setting that is not here, or is -, has its default, or belongs to something that the protocol does not have."
 )
 Key = tuple[str, str]  # part and name
 
@@ -22,7 +23,7 @@ def tables(runs: Iterable[Run]) -> Iterator[str]:
         column = by_tuning.setdefault(run.setting.settings, {}).setdefault(run.protocol, {})
         for key, value in run.details.items():
             column.setdefault(key, set()).add(value)
-    for tuning, columns in sorted(by_tuning.items()):
+    for tuning, columns in sorted(by_tuning.items(), key=lambda item: natural(item[0])):
         protocols = in_order(columns)
         keys = {key for found in columns.values() for key in found}
         rows = [

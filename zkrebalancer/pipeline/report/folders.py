@@ -13,20 +13,12 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
 EVENTS = "events"
-PARTS = (  # of the settings in a result's details
-    *(
-        "member",
-        "broker",
-        "zookeeper",
-        "coordinator",
-        "group",
-        "gateway",
-        "controller",
-        "topic_mirror",
-        "producer",
-        "run",
-    ),
+PARTS = (  # of a result's details
+    *("member", "broker", "zookeeper", "coordinator", "group", "gateway", "controller", "topic_mirror", "producer"),
+    "run",
 )
+TUNED, HEARTBEAT = "tuned", "heartbeat-"  # names of settings; heartbeat-50 is tuned with heartbeats every 50 ms
+WAITS = ("quiet_s", "longest pause before a step, s")  # how long a run rests from one change to the next
 _NUMBER, _FIGURE = int | float, int | float | None  # None: not measured
 _RESULT = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 _STEP = {"number": int, "name": str}
@@ -52,6 +44,17 @@ class Setting:
         """Return the setting as a heading."""
         size = f"{self.members} members, {self.partitions} partitions"
         return f"{self.scenario}, {self.settings} settings, {size}, {self.broker}"
+
+    @property
+    def heartbeat(self) -> str:
+        """The heartbeats that these settings are named after, as "50 ms"; empty: they are not."""
+        interval = self.settings.removeprefix(HEARTBEAT)
+        return f"{interval} ms" if interval != self.settings and interval.isdecimal() else ""
+
+    @property
+    def without_heartbeats(self) -> Setting:
+        """The same for a protocol that has no heartbeats."""
+        return replace(self, settings=TUNED) if self.heartbeat else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ class Run:
         yield "versions", self.versions
         yield from ((f"{part} {name}".strip(), value) for (part, name), value in self.details.items())
 
+    @property
+    def waits(self) -> list[str | None]:
+        """How long it rested from one change to the next, as its details say it."""
+        return [self.details.get(("run", name)) for name in WAITS]
+
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
     """Return every run below these folders and in these files of results, sorted; a path named twice is read once.
@@ -98,10 +106,15 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         runs += _in_file(path) if path.is_file() else _below(path, seen)
     _require_different(runs)
     _require_same_conditions(run for run in runs if not run.doubts)
-    return sorted(runs, key=lambda run: (_natural(str(run.setting)), run.protocol, run.seed, run.name))
+    return sorted(runs, key=lambda run: (*_place(run.setting), run.protocol, run.seed, run.name))
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+def _place(setting: Setting) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return where a setting is in a report: those with other heartbeats follow the tuned one, short ones first."""
+    return natural(str(setting.without_heartbeats)), natural(setting.heartbeat)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
     """Return a key that sorts numbers by value: heartbeat-200 before heartbeat-1000."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]
 
@@ -227,13 +240,12 @@ def _run(document: Mapping[str, Any], where: str, name: str, missing: tuple[str,
 
 
 def _flat(details: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Return the settings in a run's details by part (of PARTS) and name."""
-    return {
-        (part, str(name)): str(value)
-        for part in PARTS
-        if isinstance(details.get(part), dict)
-        for name, value in details[part].items()
-    }
+    """Return the settings in a run's details by part (of PARTS) and name; what is in no part is of the run."""
+    found = {("run", name): str(value) for name, value in details.items() if isinstance(value, str | int | float)}
+    for part in PARTS:
+        of_part = details.get(part)
+        found |= {(part, str(name)): str(value) for name, value in of_part.items()} if isinstance(of_part, dict) else {}
+    return found
 
 
 def _as_text(values: Any) -> str:  # noqa: ANN401  # unchecked JSON

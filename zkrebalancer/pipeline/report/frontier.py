@@ -7,7 +7,7 @@ interval would compare that choice. So all intervals are shown, and a protocol w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import pandas as pd
@@ -15,27 +15,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from zkrebalancer.pipeline import page
-from zkrebalancer.pipeline.report.folders import Run, Setting
+from zkrebalancer.pipeline.report.folders import TUNED, Run, Setting
 from zkrebalancer.pipeline.report.pictures import Palette
-from zkrebalancer.pipeline.report.sentences import PRIMARY, in_order, shown
+from zkrebalancer.pipeline.report.sentences import FIRST_RECORD, OURS, PRIMARY, in_order, shown
 
-TUNED, HEARTBEAT = "tuned", "heartbeat-"  # names of settings
 BESIDE = 0.15  # of the time to settled
 TUNED_MS = 500  # the heartbeats of TUNED, as in `zkrebalancer.experiments.protocols`
 COSTS = {"rest_cpu_ms_per_s": "processor time at rest, ms per s", "rest_requests_per_s": "requests per s at rest"}
 CAPTION = (
     "How soon a change is settled, beside what the group costs at rest: medians, a point for each heartbeat interval "
-    f"and a line for each protocol; tuned: {TUNED_MS} ms. Lower left is better. Times are on a logarithmic scale."
+    f"and a line for each protocol; tuned: {TUNED_MS} ms, where there are heartbeats. Lower left is better. Times are "
+    "on a logarithmic scale."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The medians of one protocol's runs with one heartbeat; `costs` are in the order of COSTS."""
+    """The medians of one protocol's runs with one heartbeat; `costs` are in the order of COSTS.
+
+    `first_record_ms` None: no run has it.
+    """
 
     heartbeat: str
     runs: int
     settled_ms: float
+    first_record_ms: float | None
     costs: tuple[float, ...]
 
 
@@ -47,17 +51,19 @@ def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Fron
 
     `measures` has one row for each run. Other settings, as `default`, differ by more than heartbeats and are left out.
     """
-    together: dict[tuple[Setting, str, str], list[str]] = {}  # place, protocol and settings -> names of runs
+    together: dict[tuple[Setting, str, str], list[str]] = {}  # place, protocol and heartbeat -> names of runs
     for run in runs:
-        if _differs_by_heartbeats(run.setting.settings):
-            key = (replace(run.setting, settings=TUNED), run.protocol, run.setting.settings)
+        if run.setting.heartbeat or run.setting.settings == TUNED:
+            key = (run.setting.without_heartbeats, run.protocol, run.setting.heartbeat or TUNED)
             together.setdefault(key, []).append(run.name)
     found: dict[Setting, dict[str, list[Point]]] = {}
-    for (place, protocol, settings), names in together.items():
+    for (place, protocol, heartbeat), names in together.items():
         rows = measures[measures["run"].isin(names)].dropna(subset=[PRIMARY, *COSTS])
         if len(rows):
-            medians = rows[[PRIMARY, *COSTS]].median()
-            point = Point(_name(settings), len(rows), medians[PRIMARY], tuple(medians[cost] for cost in COSTS))
+            medians = rows[[PRIMARY, FIRST_RECORD, *COSTS]].median()
+            first_ms = None if pd.isna(medians[FIRST_RECORD]) else medians[FIRST_RECORD]
+            costs = tuple(medians[cost] for cost in COSTS)
+            point = Point(heartbeat, len(rows), medians[PRIMARY], first_ms, costs)
             found.setdefault(place, {}).setdefault(protocol, []).append(point)
     return {
         place: {protocol: sorted(of[protocol], key=_rank) for protocol in in_order(of)}
@@ -66,16 +72,8 @@ def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Fron
     }
 
 
-def _differs_by_heartbeats(settings: str) -> bool:
-    return settings == TUNED or (settings.startswith(HEARTBEAT) and settings.removeprefix(HEARTBEAT).isdecimal())
-
-
 def _rank(point: Point) -> int:
     return -(TUNED_MS if point.heartbeat == TUNED else int(point.heartbeat.partition(" ")[0]))
-
-
-def _name(settings: str) -> str:
-    return f"{settings.removeprefix(HEARTBEAT)} ms" if settings.startswith(HEARTBEAT) else settings
 
 
 def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
@@ -86,15 +84,17 @@ def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
         rows = [
             [
                 protocol,
-                point.heartbeat,
+                "none" if protocol in OURS else point.heartbeat,
                 str(point.runs),
                 shown(point.settled_ms, "ms"),
+                "-" if point.first_record_ms is None else shown(point.first_record_ms, "ms"),
                 *(f"{c:.0f}" for c in point.costs),
             ]
             for protocol, points in frontier.items()
             for point in points
         ]
-        yield page.table(["protocol", "heartbeats", "runs", "time to settled", *COSTS.values()], rows)
+        times = ("time to settled", "time to the first record")
+        yield page.table(["protocol", "heartbeats", "runs", *times, *COSTS.values()], rows)
 
 
 def _named(points: Sequence[Point]) -> Iterator[Point]:

@@ -15,6 +15,7 @@ from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.pictures import Palette
 from zkrebalancer.pipeline.report.sentences import (
     CAUGHT_UP,
+    FIRST_RECORD,
     LOSES,
     OPEN,
     OURS,
@@ -23,40 +24,72 @@ from zkrebalancer.pipeline.report.sentences import (
     WINS,
     Values,
     Verdict,
+    compared_in,
     counted,
     described,
     headline,
     in_order,
     loss_lines,
     measures_of,
+    named,
+    primary,
     shown,
+    untested,
 )
 from zkrebalancer.pipeline.report.statistics import ALPHA, MIN_PAIRS, RESAMPLES, quantiles, sample
 
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
+EVERY_CHANGE = [
+    *("", "measure", "protocol", "changes", "median", "95th percentile", "longest"),
+    *("first record: median", "95th percentile", "longest"),
+]
 HOW = f"""
 Lower is better, except for the records delivered per second. Each number is the median over runs; below it are the
-lowest and the highest run, and how this project (the first column) compares. `comparison.csv` has the intervals and
-every p. Runs of two protocols are compared in pairs with the same seed, and only on the same broker.
+lowest and the highest run, and how this project (the first column) compares. A cell of another protocol is green
+where this project wins against it, and red and bold where this project loses, by the rule of the next paragraph alone.
+`comparison.csv` has the intervals and every p. Runs of two protocols are compared in pairs with the same seed, and only
+on the same broker. This project has no heartbeats, so rivals with other ones than the tuned 500 ms are compared with
+its tuned runs.
 
 A difference counts if equal protocols would differ as much in less than {ALPHA:.0%} of cases (Wilcoxon's signed-rank
-test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%}. The primary
-measure, named on 2026-11-27 before all later runs, is the *time to settled*, in `backlog` the *time until the group has
-caught up*: on {ALPHA:.0%} of such pages, any of its differences is wrong (Holm). Of the differences shown in other
-measures, {ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can
-be shown.
-Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded bootstrap of the median difference).
+test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%} of the larger
+median. The primary measure, named on 2026-11-27 before all later runs, is the *time to settled*, in `backlog` the *time
+until the group has caught up*: on {ALPHA:.0%} of such pages, any of its differences is wrong (Holm). Each rival counts
+there with each of its heartbeats. Of the differences shown in other measures, {ALPHA:.0%} are expected to be wrong
+(Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can be shown, so such comparisons are not tested and
+not counted in the correction. Not shown does not mean equal.
+Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded bootstrap of the median difference), each for itself.
 
 *Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not
 settle counts with its time limit. *Time until the group has caught up* runs from a change until the records that the
 group has not read are again as few as in the second before it, up to those of 0.2 s; 0 if there were never more. A
 group that did not catch up counts with the time until the next change. *Time to the first record* runs to the first
-record that a partition delivers to the member that it went to. Scenarios with several kinds of change are reported for
-each kind. Sums over a run are sums over its changes. Costs are those of servers, coordinators and members, without the
-producers. Requests are those to ZooKeeper and the group requests to the broker. *At rest* is the time before the first
-change.
+record that any partition delivers to the member that it went to; with more partitions that move, one of them has a
+record sooner. Scenarios with several kinds of change are reported for each kind. Sums over a run are sums over its
+changes. Costs are those of servers, coordinators and members, without the producers. Requests are those to ZooKeeper
+and the group requests to the broker, those for metadata included. Every run has a ZooKeeper server, which counts also
+where the protocol does not need it. Memory is the sum of each process's peak at rest.
+
+*What is counted from the first change on contains rest.* Delays, requests, bytes and processor time of a change go on
+until the next change begins: also while nothing moves any more (tuned: 2 s, then a pause of up to 4 s that the seed
+draws for all protocols alike). After short changes most of that time is rest, so that half and 99 % of the records are
+mostly those of a group at rest. Unless the scenario fixes how long a change lasts, a protocol that
+settles sooner has a shorter run, and so fewer requests and less processor time. *At rest* is the time before the first
+change, a few seconds after everything was started.
 """
+EACH = (
+    "Each comparison is of one measure in one setting. Measures depend on each other, so one cause may be counted "
+    "several times: the numbers say how often, not by how much."
+)
+STRICT = (
+    "The shorter the time to settled, the shorter the stop of the machine that makes a run doubtful: protocols that "
+    "settle soon lose more runs, and rather the slow ones of them. `--untrusted` counts all that finished."
+)
+TUNED_BESIDE = (
+    "{} has no heartbeats: its runs with tuned settings are beside the others in the table. Delays, requests, bytes "
+    "and processor time from the first change on are not compared if these runs rest longer between changes."
+)
 NOTHING_COMPARED = (
     "Nothing was compared: a comparison needs trusted runs of this project and of another protocol, with the same "
     "scenario, settings, size and broker."
@@ -106,36 +139,52 @@ def _parts(found: Comparison) -> Iterator[str]:
 
 
 def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
-    """Say and draw what came out in the primary measure."""
-    lines = [headline(setting, measure, of) for (setting, measure), of in _primary(found.verdicts).items()]
+    """Say and draw what came out in the primary measure, and say how soon records came."""
+    lines = [*_first_sentences(found.verdicts)]
     if lines:
         yield page.prose(lines[0]) if len(lines) == 1 else page.items(lines)
     figure = pictures.draw_primary(found.values, palette)
     if figure is not None:
         yield page.picture(figure, PRIMARY_CAPTION.format(SCALES[figure.axes[0].get_xscale()]))
-        rows = [
-            [
-                str(setting),
-                measure.replace(PRIMARY, "settled").replace(CAUGHT_UP, "caught up"),
-                protocol,
-                str(len(times)),
-                *(shown(value, "ms") for value in quantiles(times)),
-            ]
-            for setting, of_setting in found.changes_ms.items()
-            for measure, by_protocol in of_setting.items()
-            for protocol in in_order(by_protocol)
-            if (times := by_protocol[protocol])
-        ]
-        yield page.heading("The primary measure, every change of every run", 3)
-        yield page.table(["", "measure", "protocol", "changes", "median", "95th percentile", "longest"], rows)
+        yield page.heading("The primary measure and the time to the first record, every change of every run", 3)
+        yield page.table(EVERY_CHANGE, [*_every_change(found)])
 
 
-def _primary(found: Iterable[Verdict]) -> dict[tuple[Setting, str], list[Verdict]]:
-    primary: dict[tuple[Setting, str], list[Verdict]] = {}
+def _first_sentences(found: Sequence[Verdict]) -> Iterator[str]:
+    """Return the primary measure of each setting and kind of change, each with the time to the first record."""
+    by_measure: dict[tuple[Setting, str], list[Verdict]] = {}
     for verdict in found:
-        if verdict.is_primary and verdict.other not in OURS:
-            primary.setdefault((verdict.setting, verdict.measure), []).append(verdict)
-    return primary
+        if verdict.other not in OURS:
+            by_measure.setdefault((verdict.setting, verdict.measure), []).append(verdict)
+    for (setting, measure), verdicts in by_measure.items():
+        if verdicts[0].is_primary:
+            first = _first_record(setting, measure)
+            beside = [f"The {compared_in(first, by_measure[setting, first])}"] if (setting, first) in by_measure else []
+            yield " ".join([headline(setting, measure, verdicts), *beside])
+
+
+def _first_record(setting: Setting, measure: str) -> str:
+    """Return the time to the first record of the changes that a primary measure belongs to."""
+    return measure.replace(primary(setting), FIRST_RECORD, 1)
+
+
+def _every_change(found: Comparison) -> Iterator[list[str | page.Cell]]:
+    """Return a row of the table EVERY_CHANGE for each setting, kind of change and protocol."""
+    for setting, of_setting in found.changes_ms.items():
+        for measure, by_protocol in of_setting.items():
+            firsts = found.first_records_ms.get(setting, {}).get(_first_record(setting, measure), {})
+            name = measure.replace(PRIMARY, "settled").replace(CAUGHT_UP, "caught up")
+            for protocol in in_order(by_protocol):
+                times, of_first = by_protocol[protocol], firsts.get(protocol, [])
+                if times:
+                    first, *others = _three(of_first)
+                    fewer = [f"of {counted(len(of_first), 'change')}"] if len(of_first) < len(times) else []
+                    row = [str(setting), name, named(setting, protocol), str(len(times)), *_three(times)]
+                    yield [*row, page.Cell(first, fewer), *others]
+
+
+def _three(times: Sequence[float]) -> list[str]:
+    return [shown(value, "ms") for value in quantiles(times)] if times else ["-"] * 3
 
 
 def _summary(found: Comparison) -> Iterator[str]:
@@ -158,15 +207,27 @@ def _summary(found: Comparison) -> Iterator[str]:
     yield page.heading("Where this project loses")
     for setting, lines in lost.items():
         yield page.heading(str(setting), 3) + page.items(lines)
-    if not lost:
-        yield page.prose("These runs show no loss.")
+    yield page.prose(" ".join(_not_shown(found.verdicts, are_losses=bool(lost))))
     yield page.heading("How often it wins and loses")
     rows = [
-        [f"against {other}", *(str(count) for count in _count(one for one in found.verdicts if one.other == other))]
-        for other in in_order(verdict.other for verdict in found.verdicts)
+        [f"against {rival}", *(str(count) for count in _count(one for one in found.verdicts if one.rival == rival))]
+        for rival in in_order(verdict.rival for verdict in found.verdicts)
     ]
     yield page.table(["", WINS, LOSES, "not shown, median better", "not shown, median worse", "equal"], rows)
-    yield page.prose("Each comparison is of one measure in one setting.")
+    yield page.prose(EACH)
+
+
+def _not_shown(found: Sequence[Verdict], *, are_losses: bool) -> Iterator[str]:
+    """Say what the list of losses does not tell."""
+    if not are_losses:
+        yield "No loss is shown."
+    rivals = [verdict for verdict in found if verdict.other not in OURS]
+    worse = [verdict for verdict in rivals if verdict.outcome == OPEN and verdict.behind > 0]
+    of_all = counted(len(rivals), "comparison")
+    yield f"In {len(worse)} of {of_all}, this project's median is worse, but that is not shown or below {SMALL:.0%}."
+    few = len(untested(found))
+    if few:
+        yield f"{few} of {of_all} have fewer than {MIN_PAIRS} pairs and can show nothing, a loss neither."
 
 
 def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
@@ -183,8 +244,12 @@ def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
 
 def _setting(found: Comparison, setting: Setting, values: dict[str, Values], palette: Palette) -> Iterator[str]:
     of_setting = [verdict for verdict in found.verdicts if verdict.setting == setting]
-    doubted = Counter(run.protocol for run in found.counted if run.setting == setting and run.doubts)
-    yield _table(values, of_setting, doubted)
+    of_ours = setting.without_heartbeats
+    here = [one for one in found.counted if one.setting == (of_ours if one.protocol in OURS else setting)]
+    doubted = Counter(run.protocol for run in here if run.doubts)
+    if setting.heartbeat and of_setting:
+        yield page.prose(TUNED_BESIDE.format(of_setting[0].ours))
+    yield _table(setting, values, of_setting, doubted)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
@@ -207,7 +272,7 @@ def timeline_end_s(timelines: Mapping[str, pd.DataFrame]) -> float:
     return min(TIMELINE_S, max(float(rows["to_s"].max()) for rows in timelines.values()))
 
 
-def _table(values: dict[str, Values], of_setting: list[Verdict], doubted: Mapping[str, int]) -> str:
+def _table(setting: Setting, values: dict[str, Values], of_setting: list[Verdict], doubted: Mapping[str, int]) -> str:
     protocols = in_order(values)
     verdicts = {(verdict.other, verdict.measure): verdict for verdict in of_setting}
     rows: list[list[str | page.Cell]] = []
@@ -221,7 +286,7 @@ def _table(values: dict[str, Values], of_setting: list[Verdict], doubted: Mappin
     top = [["runs", *counts]]
     if doubted:
         top.append(["of which not trusted", *(str(doubted.get(protocol, 0)) for protocol in protocols)])
-    return page.table(["", *protocols], [*top, *rows])
+    return page.table(["", *(named(setting, protocol) for protocol in protocols)], [*top, *rows])
 
 
 def _cell(values: Sequence[float], unit: str, verdict: Verdict | None) -> page.Cell:
@@ -241,6 +306,7 @@ def _untrusted(found: Comparison) -> Iterator[str]:
         left_out = "Left out of all statistics, sentences and pictures."
         asked_for = "They were asked for, so those that finished are in all statistics, sentences and pictures."
         yield page.prose(asked_for if any(run.doubts for run in found.counted) else left_out)
+        yield page.prose(STRICT)
         yield page.items(
             [f"{run.setting}, {run.protocol}, seed {run.seed}: {'; '.join(run.doubts)}" for run in doubted]
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from zkrebalancer.pipeline.report.folders import Setting
+from zkrebalancer.pipeline.report.folders import TUNED, Setting, natural
 from zkrebalancer.pipeline.report.statistics import (
     ALPHA,
     CONFIDENCE,
@@ -43,10 +43,10 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "duplicated": ("records delivered twice", ""),
     "out_of_order": ("records out of order", ""),
     "overlaps": ("partitions with two owners", ""),
-    "requests": ("requests during the changes", ""),
-    "zookeeper_bytes": ("bytes to and from ZooKeeper during the changes", ""),
-    "cpu_ms": ("processor time during the changes", "ms"),
-    "cpu_all_ms": ("processor time during the changes, producers included", "ms"),
+    "requests": ("requests from the first change on", ""),
+    "zookeeper_bytes": ("bytes to and from ZooKeeper from the first change on", ""),
+    "cpu_ms": ("processor time from the first change on", "ms"),
+    "cpu_all_ms": ("processor time from the first change on, producers included", "ms"),
     "rest_requests_per_s": ("requests at rest", "/s"),
     "rest_zookeeper_bytes_per_s": ("bytes to and from ZooKeeper at rest", "/s"),
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
@@ -56,16 +56,18 @@ SUMMED = ("unowned_partition_s",)
 LAG = (CAUGHT_UP, "lag_max", "delivered_per_s_min")
 MORE_IS_BETTER = {"delivered_per_s_min"}
 OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED, *LAG)  # reported for each kind of change
+# Of the time from one change to the next: the longer a run rests there, the more of it, or the less of what is late.
+OF_A_WINDOW = ("delay_p50_ms", "delay_p99_ms", "delay_max_ms", "requests", "zookeeper_bytes", "cpu_ms", "cpu_all_ms")
 RunKey = tuple[int, int]  # a seed, and which of the runs with it
 Values = Mapping[str, Mapping[RunKey, float]]  # measure -> run -> value, for each run that has it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One measure of this project against that of another protocol, in one setting.
+    """One measure of this project against that of another protocol, in one setting of the other.
 
     `difference`: the other's value minus ours over all pairs of runs; None: there is no pair. `p`: how often equal
-    protocols would differ as much, corrected for the comparisons of the whole report.
+    protocols would differ as much, corrected for the comparisons of the whole report; 1 if the pairs are too few.
     """
 
     setting: Setting
@@ -76,6 +78,11 @@ class Verdict:
     other_values: tuple[float, ...]
     difference: Difference | None
     p: float = 1.0
+
+    @property
+    def rival(self) -> str:
+        """The other protocol's name, with its heartbeats where the setting is named after them."""
+        return named(self.setting, self.other)
 
     @property
     def is_primary(self) -> bool:
@@ -99,9 +106,9 @@ class Verdict:
     @property
     def outcome(self) -> str:
         """Return WINS, LOSES or OPEN."""
-        if self.difference is None or self.p > ALPHA or self._is_small:
+        if not self._is_shown or self._is_small or self._is_ambiguous:
             return OPEN
-        return WINS if self._sign * self.difference.median > 0 else LOSES
+        return WINS if self.behind < 0 else LOSES
 
     @property
     def medians(self) -> tuple[float, float]:
@@ -109,8 +116,17 @@ class Verdict:
         return sample(self.our_values).median, sample(self.other_values).median
 
     @property
+    def _is_shown(self) -> bool:
+        return self.difference is not None and self.p <= ALPHA
+
+    @property
     def _is_small(self) -> bool:
         return abs(self.medians[1] - self.medians[0]) < SMALL * max(self.medians)
+
+    @property
+    def _is_ambiguous(self) -> bool:
+        """Whether the median pair does not say what the medians of all runs say, some of which may have no partner."""
+        return self.difference is None or self._sign * self.difference.median * self.behind >= 0
 
     @property
     def pairs(self) -> int:
@@ -139,16 +155,24 @@ class Verdict:
         if ours == other:
             return "equal"
         word = "better" if self.behind < 0 else "worse"
-        if self.p <= ALPHA:
+        if self._is_shown and self._is_small:
             return f"ours {word}, but by less than {SMALL:.0%}"
+        if self._is_shown:
+            return f"ours {word}, but not in the median pair"
         return f"ours {word}, not significant"
+
+    @property
+    def test(self) -> str:
+        """Return how many pairs were tested, and what came out."""
+        few = "too few to test" if self.pairs < MIN_PAIRS else f"p {chance(self.p)}"
+        return f"{counted(self.pairs, 'pair')}, {few}"
 
     def _how_sure(self) -> str:
         if self.difference is None:
             return "no pair of runs with the same seed"
         unit = described(self.measure)[1]
         low, high = (shown(value, unit) for value in (self.difference.low, self.difference.high))
-        how = f"{self.pairs} pair{'' if self.pairs == 1 else 's'}, p {chance(self.p)}"
+        how = f"{counted(self.pairs, 'pair')}, p {chance(self.p)}"
         few = f"; with fewer than {MIN_PAIRS} nothing can be shown" if self.pairs < MIN_PAIRS else ""
         return f"the other minus ours, {CONFIDENCE:.0%}: {low} to {high}; {how}{few}"
 
@@ -156,14 +180,18 @@ class Verdict:
 def verdicts(settings: Mapping[Setting, Mapping[str, Values]]) -> list[Verdict]:
     """Compare this project with every other protocol of each setting; `settings`: setting -> protocol -> values.
 
-    Measures that are 0 in every run of both protocols are left out.
+    Measures that are 0 in every run of both protocols are left out. Comparisons of fewer than MIN_PAIRS pairs can show
+    nothing, so they do not count where the others are corrected for their number.
     """
     found = [verdict for setting, values in settings.items() for verdict in _of_setting(setting, values)]
-    ps = [verdict.difference.p if verdict.difference else 1.0 for verdict in found]
     corrected = dict.fromkeys(range(len(found)), 1.0)
     for is_primary, correct in ((True, holm), (False, false_discoveries)):
-        places = [place for place, one in enumerate(found) if one.difference and one.is_primary == is_primary]
-        corrected |= zip(places, correct([ps[place] for place in places]), strict=True)
+        tested = {
+            place: one.difference.p
+            for place, one in enumerate(found)
+            if one.difference and one.pairs >= MIN_PAIRS and one.is_primary == is_primary
+        }
+        corrected |= zip(tested, correct([*tested.values()]), strict=True)
     return [replace(verdict, p=corrected[place]) for place, verdict in enumerate(found)]
 
 
@@ -199,13 +227,25 @@ def described(measure: str) -> tuple[str, str]:
 
 
 def in_order(protocols: Iterable[str]) -> list[str]:
-    """Return protocols in display order: this project's first."""
-    return sorted(set(protocols), key=lambda name: (name not in OURS, OURS.index(name) if name in OURS else 0, name))
+    """Return protocols in display order: this project's first, those with short heartbeats before longer ones."""
+    return sorted(set(protocols), key=lambda name: (OURS.index(name) if name in OURS else len(OURS), natural(name)))
+
+
+def named(setting: Setting, protocol: str) -> str:
+    """Return a protocol's name beside those with other heartbeats; this project has none."""
+    if not setting.heartbeat:
+        return protocol
+    return f"{protocol}, {TUNED if protocol in OURS else setting.heartbeat}"
 
 
 def losses(found: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts in which this project loses to another; its own two modes are not compared here."""
     return [verdict for verdict in found if verdict.outcome == LOSES and verdict.other not in OURS]
+
+
+def untested(found: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts against others that have too few pairs to show anything."""
+    return [verdict for verdict in found if verdict.pairs < MIN_PAIRS and verdict.other not in OURS]
 
 
 def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
@@ -217,7 +257,7 @@ def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
     for (setting, measure), of_one in lost.items():
         name, unit = described(measure)
         ours = shown(of_one[0].medians[0], unit)
-        others = [f"{one.other} {shown(one.medians[1], unit)} ({one.beside})" for one in of_one]
+        others = [f"{one.rival} {shown(one.medians[1], unit)} ({one.beside})" for one in of_one]
         lines.setdefault(setting, []).append(f"{name}: {ours} against {', '.join(others)}")
     return lines
 
@@ -240,13 +280,16 @@ def counted(count: int, noun: str) -> str:
 
 def headline(setting: Setting, measure: str, found: Iterable[Verdict]) -> str:
     """Say how this project compares with all others in one measure of a setting, in one sentence."""
+    return f"{setting}: {compared_in(measure, found)}"
+
+
+def compared_in(measure: str, found: Iterable[Verdict]) -> str:
+    """Say the same without the setting."""
     ordered = sorted(found, key=lambda verdict: verdict.medians[1])
     name, unit = described(measure)
-    others = ", ".join(
-        f"{one.other} {shown(one.medians[1], unit)} ({one.beside}; {counted(one.pairs, 'pair')}, p {chance(one.p)})"
-        for one in ordered
-    )
-    return f"{setting}: {name} {shown(ordered[0].medians[0], unit)} for {ordered[0].ours}; {others}."
+    others = ", ".join(f"{one.rival} {shown(one.medians[1], unit)} ({one.beside}; {one.test})" for one in ordered)
+    ours = named(ordered[0].setting, ordered[0].ours)
+    return f"{name} {shown(ordered[0].medians[0], unit)} for {ours}; {others}."
 
 
 def chance(p: float) -> str:

@@ -8,7 +8,8 @@ the same targets and were made one soon after the other, so what a busy hour doe
 - The interval is a seeded bootstrap of the median difference.
 - Of the primary measure, named in advance, every comparison of a report counts (Holm, 1979: at most 5 % of reports
   have one that is wrong). Of the other measures, at most 5 % of the shown differences are expected to be wrong
-  (Benjamini and Hochberg, 1995).
+  (Benjamini and Hochberg, 1995). Comparisons of too few pairs do not count: whatever they are, they cannot be shown, so
+  none of them can be a mistake (Tarone, 1990).
 """
 
 from __future__ import annotations
