@@ -194,6 +194,7 @@ def both_lead_a_shard(window: Browser, hosts: tuple[str, str], scenario: Scenari
     for host in hosts:
         window.open(f"http://{host}/")
         window.wait("return document.getElementById('role').textContent.endsWith('1 of 2 shards')")
+        window.wait_for_text("Only groups of the 1 of 2 shards that this coordinator leads.")
         window.wait(f"{GROUP_NAMES}.length > arguments[0]", 0)
     names = {}
     for host in hosts:

@@ -10,12 +10,15 @@ from zkrebalancer.coordinator.pages.asking import Asking
 from zkrebalancer.coordinator.pages.foresight import Foresight
 from zkrebalancer.coordinator.pages.site import Site
 from zkrebalancer.coordinator.service_levels import ServiceLevels
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Connected, Content, Get, Refusal, Refused, Replied, Stat
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
+
+LEADERS_SESSION = 17
 
 
 class Nodes:
@@ -29,7 +32,8 @@ class Nodes:
         assert isinstance(call, Get)
         content = self.nodes.get(call.path)
         if isinstance(content, bytes):
-            self.asking.answered(Replied(call_id, Content(content, Stat(0, 0, 0, 0, 0))))
+            session = LEADERS_SESSION if call.path == paths.COORDINATOR else 0
+            self.asking.answered(Replied(call_id, Content(content, Stat(0, 0, 0, session, 0))))
         else:
             self.asking.answered(Replied(call_id, Refused(content or Refusal.NO_NODE)))
 

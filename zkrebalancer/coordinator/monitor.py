@@ -16,7 +16,7 @@ from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit, Event, Tick
 from zkrebalancer.rebalance.election import ElectionState
-from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.group import RECONCILIATION, Group
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 
@@ -185,6 +185,23 @@ class Monitor:
     def groups(self) -> list[str]:
         """Return the names of the groups that this coordinator serves."""
         return [name for one in self.shards.machines for name in one.groups]
+
+    def is_unread(self, name: str) -> bool:
+        """Whether a group may exist that this leader has not read yet."""
+        machine, group = self.machine_of(name), self.group(name)
+        if group is not None:
+            return not group.view.created_zxid
+        return machine is not None and (not machine.is_complete or name in machine.groups_to_load)
+
+    def is_outdated(self, name: str) -> bool:
+        """Whether a group waits to be read because what is known of it may be wrong, as after a broken connection."""
+        machine = self.machine_of(name)
+        return machine is not None and machine.groups_to_load.reasons.get(name, RECONCILIATION) != RECONCILIATION
+
+    def unread_count(self) -> int:
+        """Return how many groups wait to be read, because they are not known, or what is known may be wrong."""
+        waiting = [reason for one in self.shards.machines for reason in one.groups_to_load.reasons.values()]
+        return len(waiting) - waiting.count(RECONCILIATION)
 
     def served(self) -> Iterator[Group]:
         """Iterate over the groups that this coordinator serves; now and then other greenlets have their turn."""

@@ -114,10 +114,11 @@ def read_leaders(zk: BlockingZk, of: Sequence[Shard]) -> list[CoordinatorAddress
         ZooKeeperRefusedError: a leader's node may not be read.
 
     """
-    return [_leader(reply) for reply in zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)]
+    return [leader_in(reply) for reply in zk.perform_all([Get(shard.coordinator) for shard in of], ABSENT)]
 
 
-def _leader(reply: Reply) -> CoordinatorAddress | None:
+def leader_in(reply: Reply) -> CoordinatorAddress | None:
+    """Return the leader that the node of a shard's leader names."""
     if not isinstance(reply, Content) or not reply.stat.ephemeral_owner:
         return None  # a node of no session names no leader: a coordinator removes it, or it keeps all from leading
     found = _coordinator(reply)

@@ -108,7 +108,7 @@ class Obstacles:
             new = [(kind, name) for name in first if name not in known]
             shown += new[: MAX_OBSTACLES - len(shown)]
         self._shown = shown
-        found = [_obstacle(kind, name, sources[kind][name]) for kind, name in shown]
+        found = [to_publish(kind, name, sources[kind][name]) for kind, name in shown]
         found.sort(key=lambda each: (each.group or "", each.kind, each.path or ""))
         return found, sum(map(len, sources.values())) - len(shown)
 
@@ -134,14 +134,15 @@ class Obstacles:
             self.look()
 
 
-def _obstacle(kind: str, name: Any, what: Any) -> PublishedObstacle:  # noqa: ANN401  # of three dictionaries
+def to_publish(kind: str, name: Any, what: Any) -> PublishedObstacle:  # noqa: ANN401  # of four dictionaries
+    """Return what to publish of an entry of one of the leader's dictionaries."""
     if kind == UNAPPROVED:
         return unapproved(name, what)
     if kind != REFUSED:
         return PublishedObstacle(name, kind, what[:MAX_REASON])
     (path, right), (refusal, _at_us) = name, what
     missing = right if refusal is Refusal.NO_AUTH else None
-    return PublishedObstacle(_group_of(path), REFUSED, refusal.value, path, missing)
+    return PublishedObstacle(group_of(path), REFUSED, refusal.value, path, missing)
 
 
 def unapproved(group: str, waiting: Waiting) -> PublishedObstacle:
@@ -150,7 +151,7 @@ def unapproved(group: str, waiting: Waiting) -> PublishedObstacle:
     return PublishedObstacle(group, UNAPPROVED, reason, moves=waiting.moves, generation=waiting.generation)
 
 
-def _group_of(path: str) -> str | None:
+def group_of(path: str) -> str | None:
     """Return the group to which a path belongs; None if it affects all groups."""
     name, _, _rest = path.removeprefix(f"{paths.GROUPS}/").partition("/")
     return name if path.startswith(f"{paths.GROUPS}/") else None

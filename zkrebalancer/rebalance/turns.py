@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import filterfalse
 
 
@@ -26,6 +26,11 @@ class Turns:
     def __contains__(self, group: str) -> bool:
         """Whether a group waits."""
         return group in self._reasons
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """The waiting groups, and why each waits."""
+        return self._reasons
 
     def add(self, group: str, reason: str) -> None:
         """Add a group; if it waits already, its turn and reason stay."""

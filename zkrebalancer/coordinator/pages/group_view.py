@@ -12,14 +12,14 @@ from zkrebalancer.coordinator.pages import lanes
 from zkrebalancer.coordinator.pages.recent import Planned
 from zkrebalancer.observe import service_level
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
-from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.history import Rebalanced
 from zkrebalancer.protocol.obstacles import BACKING_OFF, QUARANTINED, REFUSED, PublishedObstacle
 from zkrebalancer.rebalance.census import Figures, count
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.group import Group
-from zkrebalancer.rebalance.obstacles import unapproved
+from zkrebalancer.rebalance.obstacles import group_of, to_publish, unapproved
 from zkrebalancer.rebalance.turnover import OwnerChange
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -71,6 +71,7 @@ def copy(coordinator: Coordinator, group: Group, planned: Planned | None, now_us
 
 
 def _published(coordinator: Coordinator, group: str) -> Iterator[PublishedObstacle]:
+    """Yield the leader's reasons for this group, and those for all groups."""
     scheduler = coordinator.scheduler
     if group in scheduler.backing_off:
         yield PublishedObstacle(group, BACKING_OFF, scheduler.backing_off[group])
@@ -78,9 +79,9 @@ def _published(coordinator: Coordinator, group: str) -> Iterator[PublishedObstac
         yield unapproved(group, scheduler.unapproved[group])
     if group in coordinator.quarantine.out:
         yield PublishedObstacle(group, QUARANTINED, coordinator.quarantine.out[group])
-    for (path, right), (refusal, _at_us) in islice(scheduler.refusals.known.items(), MAX_REFUSALS):
-        if path.startswith(f"{paths.group(group)}/") or path == paths.group(group):
-            yield PublishedObstacle(group, REFUSED, refusal.value, path, right)
+    for call, refused in islice(scheduler.refusals.known.items(), MAX_REFUSALS):
+        if group_of(call[0]) in {None, group}:
+            yield to_publish(REFUSED, call, refused)
 
 
 def document(copied: Copied, past: Sequence[Rebalanced], parts: Parts, started_ms: int) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def document(copied: Copied, past: Sequence[Rebalanced], parts: Parts, started_m
     return {
         "group": figures.group,
         "state": figures.state.value,
+        "is_read": bool(view.created_zxid),
         "since_ms": started_ms + figures.since_us // 1_000,
         "generation": figures.generation,
         "members": figures.members,
@@ -183,11 +185,13 @@ def _owners(copied: Copied, parts: Parts) -> dict[str, Any]:
     topics = sorted(name for name in copied.topics if name in view.topics and parts.topic.lower() in name.lower())
     page, pages, shown = cut(Lanes(view, topics), parts.lanes_page, LANES_PER_PAGE)
     owners = {partition: _owner(view, partition) for partition in shown}
-    found = lanes.newest(lanes.spans(copied.since_ms, copied.changes, owners))
+    known = lanes.spans(copied.since_ms, copied.changes, owners)
+    found = lanes.newest(known)
+    first_ms = min((span.from_ms for of in found.values() for span in of), default=copied.since_ms)
     names = list(dict.fromkeys(span.member for of in found.values() for span in of))
     position = {name: number for number, name in enumerate(names)}
     return {
-        "since_ms": copied.since_ms,
+        "since_ms": copied.since_ms if found == known else first_ms,
         "page": page,
         "pages": pages,
         "matching": len(Lanes(view, topics)),

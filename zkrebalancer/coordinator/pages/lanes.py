@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.rebalance.turnover import OwnerChange
@@ -74,9 +74,15 @@ class _Lane:
 
 
 def newest(found: Mapping[TopicPartition, list[Span]], limit: int = MAX_SPANS) -> dict[TopicPartition, list[Span]]:
-    """Return at most `limit` spans, the newest of all partitions."""
+    """Return the newest spans of all partitions: those after the begin of the `limit`-th newest, which cuts others."""
     if sum(map(len, found.values())) <= limit:
         return dict(found)
     starts = sorted((span.from_ms for of in found.values() for span in of), reverse=True)
     first_ms = starts[limit - 1]
-    return {partition: [span for span in of if span.from_ms >= first_ms] for partition, of in found.items()}
+    return {partition: [*_after(first_ms, of)] for partition, of in found.items()}
+
+
+def _after(first_ms: int, of: Iterable[Span]) -> Iterator[Span]:
+    for span in of:
+        if span.to_ms is None or span.to_ms > first_ms:
+            yield replace(span, from_ms=max(span.from_ms, first_ms))

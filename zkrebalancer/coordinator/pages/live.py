@@ -13,8 +13,8 @@ from zkrebalancer.runtime import clock
 MAX_STREAMS = 10  # half of the server's clients, so that probes and metrics always have a place
 MAX_STREAM_S = 600.0  # then the browser asks again
 LOOK_INTERVAL_S = 1.0
-PING_INTERVAL_S = 1.0  # a comment, which fails soon after the reader has gone, so that its place is free
-PING = b":\n\n"
+PING_INTERVAL_S = 1.0  # an event that says that nothing has changed; it fails soon after the reader has gone
+PING = b"event: beat\ndata: {}\n\n"
 Document = dict[str, Any]
 Make = Callable[[], bytes]  # returns a document, encoded
 

@@ -21,15 +21,22 @@ MAX_SHARE_OF_TIME = 10  # after a slow count, the pause is at least this many ti
 COUNT_WAIT_S = 10.0  # then a reader gets what was counted last; the count goes on
 MAX_SEARCH = 200  # characters
 MAX_KEPT = 20  # pages that are kept for others who ask for the same
+MAX_OUT_SHOWN = 20  # groups that are not served
 LOUD = frozenset(GroupState) - {GroupState.IDLE, GroupState.FROZEN}
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All groups at about one moment. `problems`: group -> why it backs off or is not served."""
+    """All groups at about one moment. `problems`: group -> why it backs off; `out`: the same, if it is not served.
+
+    `unread`: how many groups wait to be read; `interval_s`: until the next count, None if this is none.
+    """
 
     figures: tuple[Figures, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
+    out: Mapping[str, str] = field(default_factory=dict)
+    unread: int = 0
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +57,33 @@ class Overview:
         self._listed = Listed()
         self._counting: Event | None = None  # set when the count that is under way ends
         self._next_us = 0  # when they are counted again, at the earliest
+        self._led: object = None  # the leaderships under which they were counted last
 
     def look(self) -> Listed:
         """Return all groups as they were counted last, or count them; blocks this greenlet only, for COUNT_WAIT_S."""
-        if clock.steady_us() < self._next_us:
+        led = self._monitor.epoch, self._monitor.led
+        if clock.steady_us() < self._next_us and led == self._led:
             return self._listed
         if self._counting is None:
-            self._counting = Event()
+            self._counting, self._led = Event(), led
             gevent.spawn(self._count, self._counting)
         self._counting.wait(COUNT_WAIT_S)
         return self._listed
 
     def _count(self, counting: Event) -> None:
         began_us = clock.steady_us()
+        pause_us = int(SNAPSHOT_INTERVAL_S * 1e6)
         try:
             figures = tuple(self._monitor.figures())
             problems: dict[str, str] = {}
+            out: dict[str, str] = {}
             for one in self._monitor.shards.machines:
-                problems |= {**one.scheduler.backing_off, **one.quarantine.out}
-            self._listed = Listed(figures, problems)
+                problems |= one.scheduler.backing_off
+                out |= one.quarantine.out
+            pause_us = max(pause_us, MAX_SHARE_OF_TIME * (clock.steady_us() - began_us))
+            self._listed = Listed(figures, problems, out, self._monitor.unread_count(), pause_us / 1e6)
         finally:
-            now_us = clock.steady_us()
-            self._next_us = now_us + max(int(SNAPSHOT_INTERVAL_S * 1e6), MAX_SHARE_OF_TIME * (now_us - began_us))
+            self._next_us = clock.steady_us() + pause_us
             self._counting = None
             counting.set()
 
@@ -112,7 +124,12 @@ def document(listed: Listed, wanted: Wanted, started_ms: int) -> dict[str, Any]:
     pages = max(1, -(-len(matching) // GROUPS_PER_PAGE))
     page = min(max(1, wanted.page), pages)
     shown = matching[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    out = sorted(name for name in listed.out if search in name.lower())
     return {
+        "interval_s": listed.interval_s,
+        "unread": listed.unread,
+        "out_count": len(out),
+        "out": [{"group": name, "problem": listed.out[name]} for name in out[:MAX_OUT_SHOWN]],
         "totals": _totals(listed.figures),
         "matching": len(matching),
         "page": page,

@@ -77,8 +77,9 @@ class Recent:
                 _number(effect, "partition_count"),
                 _number(effect, "member_count"),
             )
-        elif effect.kind == "rebalance_finished":
+        elif effect.kind in {"rebalance_finished", "group_quarantined", "group_deleted"}:
             self.planned.pop(effect.group, None)
+        if effect.kind == "rebalance_finished":
             self.ended.append(_ended(effect, effect.group, cause, now_ms))
 
 

@@ -26,10 +26,13 @@ from zkrebalancer.coordinator.pages.group_view import Parts
 from zkrebalancer.coordinator.pages.live import Document, Make, Streams, encode
 from zkrebalancer.coordinator.pages.overview import MAX_SEARCH, Listed, Overview, Rendered, Wanted
 from zkrebalancer.coordinator.pages.recent import Recent
-from zkrebalancer.protocol import cluster_nodes, history, paths
+from zkrebalancer.observe import inspection
+from zkrebalancer.protocol import history, paths
 from zkrebalancer.protocol.calls import Content, Refusal, Refused
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.history import Rebalanced
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.election import ElectionState
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.http_limits import Renderer
 from zkrebalancer.runtime.http_server import JSON, NOT_FOUND, OK, UNAVAILABLE, Answer, Stream
@@ -55,9 +58,11 @@ HEADERS = (
 MAX_PAGE = 1_000_000
 MAX_FIELDS = 10  # of a query
 SETTLING_US = 5_000_000  # after a change, what the leader writes about it may still come
+LONGEST_KEPT_US = 15_000_000  # not every change is noticed, such as the end of an error
 LEADER_KEPT_US = 2_000_000
 
 Query = Mapping[str, str]
+Leader = tuple[Document | None, str | None]  # if none is known, perhaps why
 
 
 class Site:
@@ -83,7 +88,7 @@ class Site:
         self._rendered = Rendered()
         self._files = {f"/page/{file.name}": file for file in STATIC.iterdir() if file.suffix in KINDS}
         self._files["/"] = STATIC / "index.html"
-        self._leader: tuple[int, str, Document | None] = (-LEADER_KEPT_US, "", None)  # when it was read, and where
+        self._leader: tuple[int, str, Leader] = (-LEADER_KEPT_US, "", (None, None))  # when it was read, and where
         monitor.shards.keep_turnover()
         monitor.listeners.append(lambda effect, cause: self._recent.note(effect, cause, clock.epoch_ms()))
 
@@ -121,26 +126,48 @@ class Site:
     # Who leads --------------------------------------------------------------------------------------------------------
 
     def _coordinator(self, group: str = "") -> Document:
-        """Return what this coordinator is, and the leader if it is another one: the leader of this group, if any."""
+        """Return what this coordinator is, and the leader if it is another one: the leader of this group, if any.
+
+        If no leader is known, `unknown` says why.
+        """
         health, machine = self._monitor.health(), self._monitor.machine_of(group)
         leads = health.leads and (not group or machine is None or machine.shard.number in self._monitor.led)
         identity = self._monitor.shards.identity
         own = {**health.facts, "host": identity.host, "leads": leads, "faults": health.faults}
-        leader = None if leads or machine is None else self._other_leader(machine.shard.coordinator)
-        return {"coordinator": own, "leader": leader}
+        if not self._monitor.is_connected:
+            own["state"] = ElectionState.DISCONNECTED.value
+        leader, unknown = (None, None) if leads else self._other_leader(machine)
+        return {"coordinator": own, "leader": leader, "unknown": unknown}
 
-    def _other_leader(self, path: str) -> Document | None:
-        read_us, known_path, known = self._leader
+    def _other_leader(self, machine: Coordinator | None) -> Leader:
+        if not self._monitor.is_connected:
+            return None, "ZooKeeper does not answer this coordinator"
+        if machine is None:
+            return None, "this coordinator does not know yet how many shards of groups there are"
+        path = machine.shard.coordinator
+        read_us, known_path, leader = self._leader
         if clock.steady_us() < read_us + LEADER_KEPT_US and path == known_path:
-            return known
+            return leader
+        leader = self._read_leader(path)
+        self._leader = clock.steady_us(), path, leader
+        return leader
+
+    def _read_leader(self, path: str) -> Leader:
         try:
             node = self._asking.get(path)
-            leader = cluster_nodes.decode_coordinator(node.content) if isinstance(node, Content) else None
-        except (NoAnswerError, NodeContentError):
-            leader = None
-        found = None if leader is None else asdict(leader)
-        self._leader = clock.steady_us(), path, found
-        return found
+        except NoAnswerError as error:
+            return None, str(error)
+        if isinstance(node, Refused) and node.refusal is not Refusal.NO_NODE:
+            return None, f"ZooKeeper refuses to show {path}: {node.refusal.value}"
+        found, identity = inspection.leader_in(node), self._monitor.shards.identity
+        if found is None:
+            return None, None
+        if (found.brokerid, found.host, found.http) == (identity.brokerid, identity.host, identity.http):
+            return None, (
+                "the leader's node names this coordinator, which does not lead: it is stopping, or it was restarted and"
+                " the session of its former process has not ended"
+            )
+        return {**asdict(found), "name": found.name}, None
 
     # Documents --------------------------------------------------------------------------------------------------------
 
@@ -188,28 +215,38 @@ class Site:
             _page(fields, "members"),
         )
         key: object = None
-        changed_us, content = 0, b""
+        changed_us, made_us, content = 0, 0, b""
 
         def make() -> bytes:
-            nonlocal key, changed_us, content
+            nonlocal key, changed_us, made_us, content
             role, now_us = self._coordinator(name), clock.steady_us()
             before, key = key, (role, self._key(name))
             if key != before:
                 changed_us = now_us
-            if key != before or now_us < changed_us + SETTLING_US:
+            if key != before or now_us < changed_us + SETTLING_US or now_us >= made_us + LONGEST_KEPT_US:
                 content = self._group_document(name, role, parts)
+                made_us = now_us
             return content
 
         return make
 
     def _key(self, name: str) -> object:
-        """Return what differs after each change of a group."""
+        """Return what differs after a change of a group."""
         coordinator, group = self._monitor.machine_of(name), self._monitor.group(name)
-        if group is None or coordinator is None:
+        if coordinator is None:
             return None
+        if group is None:
+            return self._absence(name, coordinator)
         refusals, version = len(coordinator.scheduler.refusals.known), self._recent.versions.get(name)
-        members = len(group.view.members)
-        return group.state, group.story.since_us, version, members, refusals, self._lag_line(name)
+        view, is_outdated = group.view, self._monitor.is_outdated(name)
+        of_view = view.created_zxid, view.settings_version, len(view.members)
+        return group.state, group.story.since_us, version, of_view, is_outdated, refusals, self._lag_line(name)
+
+    def _absence(self, name: str, coordinator: Coordinator) -> Document:
+        """Return why a leader does not have a group."""
+        error = coordinator.quarantine.out.get(name)
+        kind = "loading" if error is None and self._monitor.is_unread(name) else "missing"
+        return {kind: name[:MAX_SEARCH], "error": error}
 
     def _group_document(self, name: str, role: Document, parts: Parts) -> bytes:
         coordinator = self._monitor.machine_of(name)
@@ -222,7 +259,7 @@ class Site:
             prepare = partial(self._prepared_group, name, role, parts, past, None if is_last else version)
             if content := self._renderer.make(prepare):
                 return content
-        return encode({**role, "missing": name[:MAX_SEARCH], "error": coordinator.quarantine.out.get(name)})
+        return encode({**role, **self._absence(name, coordinator)})
 
     def _prepared_group(
         self,
@@ -240,11 +277,19 @@ class Site:
         if group is None or coordinator is None or version not in {None, self._recent.versions.get(name, 0)}:
             return lambda: b""
         past, problems = read
-        levels = group_view.levels(group.view.settings.slo, past, self._lag_line(name))
-        extra = {"problems": problems, "levels": levels}
+        slo = {} if problems and not past else group.view.settings.slo
+        levels = group_view.levels(slo, past, self._lag_line(name))
+        extra = {"problems": problems, "levels": levels, "reading": self._reading(name)}
         planned = self._recent.planned.get(name)
         copied = group_view.copy(coordinator, group, planned, clock.steady_us(), clock.epoch_ms())
         return lambda: encode({**role, **group_view.document(copied, past, parts, clock.boot_ms()), **extra})
+
+    def _reading(self, name: str) -> list[str]:
+        if self._monitor.is_unread(name):
+            return ["this coordinator has not read the group yet; until then, it knows no member of it"]
+        if self._monitor.is_outdated(name):
+            return ["the group waits to be read again; until then, what is shown may be outdated"]
+        return []
 
     def _past(self, name: str) -> tuple[tuple[Rebalanced, ...], list[str]]:
         """Return the recorded rebalances of a group, and why others cannot be read."""
@@ -259,10 +304,12 @@ class Site:
 
     def _plan(self, fields: Query) -> bytes:
         name = fields.get("name", "")
-        role = self._coordinator(name)
-        if role["coordinator"]["leads"] and self._monitor.group(name) is not None:
-            return encode({**role, "group": name, "plan": self._foresight.plan(name)})
-        return encode({**role, "missing": name[:MAX_SEARCH]})
+        role, coordinator = self._coordinator(name), self._monitor.machine_of(name)
+        if not role["coordinator"]["leads"] or coordinator is None:
+            return encode(role)
+        if self._monitor.group(name) is None:
+            return encode({**role, **self._absence(name, coordinator)})
+        return encode({**role, "group": name, "plan": self._foresight.plan(name)})
 
 
 def _fields(query: str) -> Query:

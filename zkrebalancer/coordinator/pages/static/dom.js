@@ -40,9 +40,11 @@ export function list(container, items, key, make) {
 // Times ---------------------------------------------------------------------------------------------------------------
 
 let skewMs = 0; // of the coordinator's clock against ours
+let stoppedMs = null; // when the coordinator was heard last, while it is silent: what is shown was so then
 
 export const setClock = (epochMs) => { skewMs = epochMs - Date.now(); };
-export const now = () => Date.now() + skewMs;
+export const stopClock = (atMs) => { stoppedMs = atMs === null ? null : atMs + skewMs; };
+export const now = () => stoppedMs ?? Date.now() + skewMs;
 
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
@@ -71,12 +73,17 @@ export function since(ms, suffix = "") {
     duration(Math.max(0, now() - ms)) + suffix);
 }
 
+// A time that is shown with its day once that is over.
+export const when = (ms) => h("time", { datetime: new Date(ms).toISOString(), title: new Date(ms).toString(), "data-at": ms }, time(ms));
+
 setInterval(() => {
-  for (const shown of document.querySelectorAll("[data-since]")) {
-    const text = duration(Math.max(0, now() - Number(shown.dataset.since))) + shown.dataset.suffix;
-    if (shown.textContent !== text) shown.textContent = text;
-  }
+  for (const shown of document.querySelectorAll("[data-since]")) change(shown, duration(Math.max(0, now() - Number(shown.dataset.since))) + shown.dataset.suffix);
+  for (const shown of document.querySelectorAll("[data-at]")) change(shown, time(Number(shown.dataset.at)));
 }, 1000);
+
+function change(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
 
 // Small parts ----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 // One group: what it does now, owners over time, rebalances, members, the plan of the next rebalance, settings.
 
-import { cell, chip, duration, fact, h, list, memberName, memberNames, number, numeric, pager, plural, shortName, since, table, time, took } from "./dom.js";
-import { unlessElsewhere } from "./elsewhere.js";
+import { cell, chip, duration, fact, h, list, memberName, memberNames, number, numeric, pager, plural, shortName, since, table, took, when } from "./dom.js";
+import { absence, unlessElsewhere } from "./elsewhere.js";
 import { Feed } from "./feed.js";
 import { draw, legend } from "./lanes.js";
 import { planPanel } from "./plan.js";
@@ -45,8 +45,9 @@ export function showGroup(name, fields) {
   const roster = panel("members", "Members", [member], members.element, memberPages.element);
 
   const settings = h("dl", { class: "settings" });
+  const settingsPanel = h("details", { class: "panel" }, h("summary", {}, "Settings"), settings);
   const plan = planPanel(name);
-  const view = h("div", {}, heading, facts, levels, stuck, current, owners, rebalances, roster, plan, h("details", { class: "panel" }, h("summary", {}, "Settings"), settings));
+  const view = h("div", {}, heading, facts, levels, stuck, current, owners, rebalances, roster, plan, settingsPanel);
 
   const feed = new Feed("group", unlessElsewhere(view, show));
 
@@ -58,30 +59,33 @@ export function showGroup(name, fields) {
   }
 
   function show(found) {
-    if (found.missing !== undefined) {
-      const why = found.error ? `It is not served because of an internal error: ${found.error}` : "It was deleted, or never existed.";
-      heading.replaceChildren(crumbs(name), h("p", { class: "empty" }, `There is no group ${name}. ${why}`));
-      for (const part of [...view.children].slice(1)) part.hidden = true;
+    const why = absence(name, found);
+    if (why !== null) {
+      list(heading, [why], () => "absent", () => h("div", {}, crumbs(name), h("p", { class: "empty" }, why)));
+      for (const part of view.children) part.hidden = part !== heading;
       return;
     }
-    if (shown === null) for (const part of [facts, owners, rebalances, roster, plan]) part.hidden = false;
     shown = found;
+    for (const part of [rebalances, plan]) part.hidden = false;
+    for (const part of [facts, owners, roster, settingsPanel]) part.hidden = !found.is_read;
     list(heading, [[found.state, found.since_ms, found.settings.frozen]], () => "heading", ([state, sinceMs, isFrozen]) =>
       h("div", {}, crumbs(name), h("h1", {}, name, " ", chip(state), isFrozen && state !== "frozen" ? chip("frozen") : null, " ", h("small", {}, "for ", since(sinceMs)))));
     list(facts, figures(found), ([label]) => label, ([label, value, kind]) => fact(label, value, kind));
     levels.hidden = found.levels.length === 0;
     list(levels, found.levels, (line) => line, (line) => h("li", {}, line));
-    stuck.hidden = found.obstacles.length + found.problems.length === 0;
-    list(obstacles, [...found.obstacles, ...found.problems.map((text) => ({ kind: "unreadable", text }))], (one) => one.text, obstacleLine);
+    const reasons = [...of("loading", found.reading), ...found.obstacles, ...of("unreadable", found.problems)];
+    stuck.hidden = reasons.length === 0;
+    list(obstacles, reasons, (one) => one.text, obstacleLine);
     showPlanned(found.planned);
     showOwners();
     const longest = Math.max(1, ...found.history.map((one) => one.settled_ms));
     list(past.body, found.history.map((one) => [one, longest]), ([one]) => `${one.epoch} ${one.id}`, pastLine);
     past.element.hidden = found.history.length === 0;
     noPast.hidden = found.history.length > 0;
+    noPast.textContent = found.problems.length ? "None can be read." : "None is recorded.";
     list(members.body, found.roster.members, (one) => one.member, memberLine);
     memberPages.show(found.roster.page, found.roster.pages, plural(found.roster.matching, "member"));
-    list(settings, [...lastChange(found.last_change), ...Object.entries(found.settings)], ([label]) => label, ([label, value]) => fact(label, typeof value === "string" ? value : JSON.stringify(value)));
+    list(settings, [...lastChange(found.last_change), ...Object.entries(found.settings)], ([label]) => label, ([label, value]) => fact(label, setting(label, value)));
   }
 
   function showPlanned(planned) {
@@ -97,7 +101,7 @@ export function showGroup(name, fields) {
     lanePages.show(found.page, found.pages, plural(found.matching, "partition"));
     list(ranges, RANGES.map((one) => [...one, one === range]), ([label]) => label, ([label, minutes, isOn]) =>
       h("button", { type: "button", class: "chip", "aria-pressed": String(isOn), "data-focus": "range", onclick: () => { range = RANGES.find((one) => one[1] === minutes); showOwners(); } }, label));
-    list(recorded, [found.since_ms], () => "since", (at) => h("span", {}, `Known since ${time(at)}, when this leader read the group. Dashed lines: rebalances were requested.`));
+    list(recorded, [found.since_ms], () => "since", (at) => h("span", {}, "Known since ", when(at), ": this leader read the group then, or keeps no older changes. Dashed lines: rebalances were requested."));
     list(changes.body, last, (one) => `${one.at_ms} ${one.member}`, changeLine);
     changes.element.hidden = last.length === 0;
     noChange.hidden = last.length > 0;
@@ -135,9 +139,18 @@ function figures(found) {
   ];
 }
 
-const lastChange = (one) => (one ? [["last change", `${time(one.at_ms)}, ${one.by}: ${one.what}`]] : []);
+const lastChange = (one) => (one ? [["last change", one]] : []);
 
-const obstacleLine = (one) => h("li", {}, chip(one.kind, "late"), " ", one.text);
+const setting = (label, value) => (label === "last change" ? [when(value.at_ms), `, ${value.by}: ${value.what}`] : typeof value === "string" ? value : JSON.stringify(value));
+
+const of = (kind, texts) => texts.map((text) => ({ kind, text }));
+
+const UTC = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00/; // other times are those of this browser
+
+function obstacleLine(one) {
+  const parts = one.text.split(UTC);
+  return h("li", {}, chip(one.kind, "late"), " ", one.until_ms && parts.length === 2 ? [parts[0], when(one.until_ms), parts[1]] : one.text);
+}
 
 function pastLine([one, longest]) {
   const more = one.reason_count - one.reasons.length;
@@ -146,7 +159,7 @@ function pastLine([one, longest]) {
   const late = one.late_count ? h("p", { class: "bad" }, "late: ", memberNames(one.late), one.late_count > one.late.length ? `, ${one.late_count - one.late.length} more` : null) : null;
   const slowest = one.slowest ? h("p", { class: "note" }, "slowest: ", memberName(one.slowest.member), `, ${duration(one.slowest.ms)}`) : null;
   return h("tr", {},
-    h("td", { "data-label": "Requested" }, h("time", { datetime: new Date(one.requested_at_ms).toISOString() }, time(one.requested_at_ms))),
+    h("td", { "data-label": "Requested" }, when(one.requested_at_ms)),
     numeric("Generation", one.generation), cell("Why", h("ul", { class: "plain" }, reasons)), cell("Phases", phases(one, longest)),
     took("Took", one.settled_ms), took("Longest pause", one.moved ? one.pause_ms_max : null),
     h("td", { "data-label": "Moved", class: "took" }, `${number(one.moved)} of ${number(one.partitions)}`), cell("End", chip(one.outcome), late, slowest));
@@ -175,5 +188,5 @@ function memberLine(one) {
 }
 
 function changeLine(one) {
-  return h("tr", {}, cell("Seen", time(one.at_ms)), h("th", { scope: "row" }, memberName(one.member)), cell("Got", one.gained || "–"), cell("Gave up", one.lost || "–"));
+  return h("tr", {}, cell("Seen", when(one.at_ms)), h("th", { scope: "row" }, memberName(one.member)), cell("Got", one.gained || "–"), cell("Gave up", one.lost || "–"));
 }

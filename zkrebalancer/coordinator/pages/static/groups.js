@@ -19,8 +19,11 @@ export function showGroups(fields) {
   const pages = pager("groups", (by) => change({ page: page + by }));
   const ended = table("Last rebalances", ["Ended", "Group", "Why", "End", "#Moved", "Took", "Longest pause", "Late"]);
   const quiet = h("p", { class: "empty" }, "None under this leader yet.");
+  const notes = h("div", { class: "remarks" });
+  const broken = h("ul", { class: "obstacles" });
+  const out = h("section", { class: "panel warn", "aria-labelledby": "out", hidden: true }, h("h2", { id: "out" }, "Not served"), broken);
   const view = h("div", {},
-    h("h1", { class: "hidden" }, "Groups"), sums,
+    h("h1", { class: "hidden" }, "Groups"), sums, notes, out,
     h("section", { class: "panel", "aria-labelledby": "groups" },
       h("div", { class: "bar" }, h("h2", { id: "groups" }, "Groups"), h("label", { class: "hidden", for: "search" }, "Search groups"), search, states),
       groups.element, none, pages.element),
@@ -48,6 +51,11 @@ export function showGroups(fields) {
   function show(document) {
     const { totals } = document;
     page = document.page;
+    list(notes, remarks(document), (text) => text, (text) => h("p", { class: "note" }, text));
+    out.hidden = document.out_count === 0;
+    const more = document.out_count - document.out.length;
+    list(broken, [...document.out, ...(more > 0 ? [{ more }] : [])], (one) => one.group ?? "more", brokenLine);
+    sums.hidden = document.interval_s === null;
     const figures = [
       ["Groups", totals.groups], ["Members", totals.members], ["Partitions", totals.partitions],
       ["Without owner", totals.unowned, totals.unowned ? "bad" : ""], ["Pending commands", totals.pending_commands, totals.pending_commands ? "busy" : ""],
@@ -58,13 +66,29 @@ export function showGroups(fields) {
     list(states, known.map(([state, count]) => [state, count, state === wanted.state]), ([state]) => state || "all", ([state, count, isOn]) =>
       h("button", { type: "button", class: `chip ${state || "all"}`, "aria-pressed": String(isOn), "data-focus": "chip", onclick: () => change({ state }) }, `${state || "all"} ${number(count)}`));
     list(groups.body, document.groups, (group) => group.group, line);
-    none.hidden = document.groups.length > 0;
+    none.hidden = document.groups.length > 0 || document.interval_s === null;
+    none.textContent = totals.groups ? "No group matches." : "This coordinator has read no group.";
     pages.show(document.page, document.pages, plural(document.matching, "group"));
     list(ended.body, document.ended.slice(0, 15), (one) => `${one.group} ${one.generation} ${one.at_ms}`, endedLine);
     quiet.hidden = document.ended.length > 0;
   }
 
   feed.ask(wanted);
+}
+
+// What the figures do not say by themselves.
+function remarks({ coordinator: { shards, leads_shards: led }, interval_s: interval, unread }) {
+  return [
+    interval === null && "The groups are being counted.",
+    interval > 2 && `There are so many groups, or so much else to do, that they are counted every ${Math.ceil(interval)} s only.`,
+    unread > 0 && `Still to be read: ${plural(unread, "group")}. They are missing here, or are shown as they were before the connection to ZooKeeper broke.`,
+    shards > led?.length && `Only groups of the ${led.length} of ${shards} shards that this coordinator leads. The page of any other group links to its leader.`,
+  ].filter(Boolean);
+}
+
+function brokenLine({ group, problem, more }) {
+  if (more) return h("li", {}, `${number(more)} more`);
+  return h("li", {}, chip("quarantined", "late"), " ", groupLink(group), ` is tried again at growing intervals after an internal error: ${problem}`);
 }
 
 function line(group) {

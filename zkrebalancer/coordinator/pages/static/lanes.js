@@ -43,7 +43,8 @@ export function draw(place, owners, rangeMs, marks) {
     const y = top + position * row;
     const name = `${lane.topic} ${lane.partition}`;
     svg.append(s("text", { x: left - 8, y: y + row / 2 + 3.5, class: "lane", "text-anchor": "end" }, s("title", {}, name), short(name, left)));
-    svg.append(s("rect", { x: left, y: y + 1.5, width: width - left, height: row - 3, class: "gap" }, s("title", {}, `${name}: no owner`)));
+    const known = x(owners.since_ms);
+    svg.append(s("rect", { x: known, y: y + 1.5, width: width - known, height: row - 3, class: "gap" }, s("title", {}, `${name}: no owner`)));
     for (const [from, to, member] of lane.spans) {
       const owner = owners.members[member];
       if ((to ?? toMs) <= fromMs) continue;

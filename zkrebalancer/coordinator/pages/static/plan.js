@@ -1,20 +1,25 @@
 // What the next rebalance would move, computed when asked for; nothing is carried out.
 
-import { cell, h, memberName, number, plural, table, time, now } from "./dom.js";
-import { Feed } from "./feed.js";
+import { cell, h, memberName, now, number, plural, table, when } from "./dom.js";
+import { absence } from "./elsewhere.js";
+import { once } from "./feed.js";
+
+const WITHIN_MS = 120000;
 
 export function planPanel(name) {
   const ask = h("button", { type: "button", class: "button" }, "Show the plan");
   const answer = h("div", { role: "status" });
-  const feed = new Feed("plan", ({ plan }) => {
-    ask.disabled = false;
-    ask.textContent = "Plan again";
-    answer.replaceChildren(...(plan ? shown(plan) : [h("p", {}, "The group is gone, or another coordinator leads.")]));
-  });
-  ask.addEventListener("click", () => {
+  ask.addEventListener("click", async () => {
     ask.disabled = true;
     answer.replaceChildren(h("p", { class: "note" }, "planning …"));
-    feed.ask({ name });
+    try {
+      const document = await once("plan", { name }, WITHIN_MS);
+      answer.replaceChildren(...(document.plan ? shown(document.plan) : [h("p", {}, absence(name, document) ?? "This coordinator does not lead the group now.")]));
+    } catch (error) {
+      answer.replaceChildren(h("p", { class: "alert" }, `No plan: ${error.message}.`));
+    }
+    ask.disabled = false;
+    ask.textContent = "Plan again";
   });
   return h("section", { class: "panel", "aria-labelledby": "plan" },
     h("div", { class: "bar" }, h("h2", { id: "plan" }, "If it was rebalanced now"), ask),
@@ -24,7 +29,7 @@ export function planPanel(name) {
 function shown(plan) {
   if (plan.error) return [h("p", { class: "alert" }, plan.error)];
   const verdict = h("p", {}, h("strong", {}, plan.move_count ? `${plural(plan.move_count, "partition")} would move` : "Nothing would move"),
-    `, ${number(plan.unassigned)} would have no owner. Strategy ${plan.strategy}, generation ${plan.generation}, as of ${time(now())}.`);
+    `, ${number(plan.unassigned)} would have no owner. Strategy ${plan.strategy}, generation ${plan.generation}, as of `, when(now()), ".");
   const notes = plan.notes.map((note) => h("p", { class: "note" }, note));
   if (!plan.move_count) return [verdict, ...notes];
   const moves = table("Moves", ["Partition", "From", "To"]);
