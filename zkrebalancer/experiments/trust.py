@@ -61,11 +61,22 @@ def find_doubts(events: Iterable[Event], steps: Iterable[Mapping[str, object]]) 
 
 
 def find_doubts_of_backlog(steps: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return why the first change did not come while the group read a backlog, if so; `steps` have `lag_before`."""
-    unread = next((step["lag_before"] for step in steps if step["name"] != BEFORE), LEAST_UNREAD)
-    if not isinstance(unread, int) or unread >= LEAST_UNREAD:
-        return []
-    return [f"the group had nearly read the backlog before the first change: {max(0, unread):,} records were left"]
+    """Return that the first change did not come while the group read a backlog, or that a later one did."""
+    doubts = list[str]()
+    is_first = True
+    for step in steps:
+        unread = step["lag_before"]
+        if step["name"] == BEFORE or not isinstance(unread, int):
+            continue
+        if is_first and unread < LEAST_UNREAD:
+            left = f"{max(0, unread):,} records were left"
+            doubts.append(f"the group had nearly read the backlog before the first change: {left}")
+        if not is_first and unread >= LEAST_UNREAD:
+            doubts.append(
+                f"the group still read the backlog before step {step['number']}: {unread:,} records were left"
+            )
+        is_first = False
+    return doubts
 
 
 def _share_of_others(first: Event, last: Event) -> float:

@@ -53,12 +53,15 @@ def test_a_pause_of_a_tenth_of_what_is_measured_is_a_doubt() -> None:
     assert find_doubts([*begun, stood(40, 1_100), END], figures) != [], "it began before the group had settled"
 
 
-def test_a_backlog_that_was_read_before_the_first_change_is_a_doubt() -> None:
-    before, later = {"name": "before", "lag_before": 0}, {"name": "kill-member", "lag_before": 0}
+def test_a_backlog_that_was_read_at_another_time_is_a_doubt() -> None:
+    before, later = {"name": "before", "lag_before": 0}, {"name": "kill-member", "number": 3, "lag_before": 0}
     for unread in (-160, LEAST_UNREAD - 1):
         (doubt,) = find_doubts_of_backlog([before, {"name": "add-member", "lag_before": unread}, later])
         assert doubt.endswith(f": {max(0, unread):,} records were left")
-    assert find_doubts_of_backlog([before, {"name": "add-member", "lag_before": LEAST_UNREAD}, later]) == []
+    first = {"name": "add-member", "lag_before": LEAST_UNREAD}
+    assert find_doubts_of_backlog([before, first, later]) == []
+    (doubt,) = find_doubts_of_backlog([before, first, {**later, "lag_before": 500_000}])
+    assert doubt == "the group still read the backlog before step 3: 500,000 records were left"
     assert find_doubts_of_backlog([before]) == [], "it ended earlier"
 
 
