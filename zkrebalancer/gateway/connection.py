@@ -10,7 +10,7 @@ import contextlib
 import logging
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from socket import SHUT_RDWR
@@ -24,10 +24,8 @@ from zkrebalancer.gateway import authorization, rewriting
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.frames import (
     FIRST_PIECE_BYTES,
-    MAX_REQUEST_ELEMENTS,
     PIECE_BYTES,
     FrameReader,
-    Pieces,
     framed,
     size_of,
 )
@@ -47,6 +45,7 @@ from zkrebalancer.gateway.rewriting import (
     SASL_HANDSHAKE,
 )
 from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
+from zkrebalancer.gateway.room import MAX_SMALL_BYTES, Room
 from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import API_VERSIONS, Header
@@ -55,8 +54,6 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 from zkrebalancer.runtime import clock
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
-MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
-MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
 MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
 PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # client and transactional ids of some kilobytes fit; `acks` comes after them
 # How long a broker may be silent while it owes an answer, or read nothing of what it is sent. Meanwhile nobody reads
@@ -70,35 +67,6 @@ BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})  # w
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
 _log = logging.getLogger(__name__)
-
-
-class Room:
-    """The memory of all connections together for large requests and answers, and for pieces: anybody may connect."""
-
-    def __init__(self) -> None:
-        """Start with nothing in it."""
-        self._used = 0
-        self.pieces = Pieces()
-
-    @property
-    def used(self) -> int:
-        """Return how much large requests and answers use."""
-        return self._used
-
-    @contextlib.contextmanager
-    def hold(self, size: int, what: str) -> Iterator[None]:
-        """Use room for `what`; raises FrameError if too little is left."""
-        if self._used + size > MAX_LARGE_BYTES:
-            raise FrameError(f"no room for {what} of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
-        self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-
-    def hold_if_large(self, size: int, what: str) -> contextlib.AbstractContextManager[None]:
-        """Use room for `what`, as `hold` does, unless it is small."""
-        return self.hold(size, what) if size > MAX_SMALL_BYTES else contextlib.nullcontext()
 
 
 class Desk(Protocol):
@@ -252,21 +220,22 @@ class Connection:
             return self._desk.answer(header, some, self._client_host, self._since_us, is_coordinator=is_coordinator)
 
         if self._desk.asks_for_rights:
-            answer = authorization.answer(header, content, self._rights, answered)
+            answer = authorization.answer(header, content, self._rights, answered, self._desk.room)
         else:
             answer = answered(content)
         self._note_time()
         self._send_answer(header, answer)
 
     def _find_coordinator(self, header: Header, content: bytes) -> None:
-        fields = codec.decode(
-            "FindCoordinatorRequest", header.version, content, MAX_REQUEST_ELEMENTS, pause=let_others_run
-        )
-        if fields["key_type"] != GROUP_KEY_TYPE:
-            request = codec.encode_header(header) + content
-            self._relay_content(request, _Unanswered(header.api_key, header.version, header.correlation_id))
-            return
-        groups = [fields["key"]] if header.version < rewriting.BATCHED_FROM else fields["coordinator_keys"]
+        with self._desk.room.decoded("FindCoordinator", header.version, content, let_others_run) as fields:
+            if fields["key_type"] == GROUP_KEY_TYPE:
+                groups = [fields["key"]] if header.version < rewriting.BATCHED_FROM else fields["coordinator_keys"]
+                self._find_coordinators(header, groups)
+                return
+        request = codec.encode_header(header) + content
+        self._relay_content(request, _Unanswered(header.api_key, header.version, header.correlation_id))
+
+    def _find_coordinators(self, header: Header, groups: list[str]) -> None:
         self._await_answers(0)
         may = self._rights.groups(Right.DESCRIBE_GROUP, groups) if self._desk.asks_for_rights else set(groups)
         found = self._desk.coordinators([group for group in groups if group in may])

@@ -17,7 +17,6 @@ from zkrebalancer.kafka_protocol.errors import FrameError
 PIECE_BYTES = 256 * 1024
 FIRST_PIECE_BYTES = 16 * 1024  # before a login, and at the beginning of a frame: anybody may connect 20,000 times
 MAX_PIECES_BYTES = 128 << 20  # of pieces on their way, of all connections together; beyond that, pieces are small
-MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
 MAX_FRAME_BYTES = 1 << 30  # of relayed frames; brokers have their own limits
 MAX_TURN_S = 0.02  # how long a connection whose frames are always ready may run before others do
 _SIZE = struct.Struct(">i")

@@ -9,13 +9,13 @@ import gevent
 from gevent.event import AsyncResult
 
 from zkrebalancer.gateway import translation
-from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore, Outcome
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
@@ -47,16 +47,24 @@ BY_MACHINE: dict[str, type[requests.Request]] = {  # requests whose answer is th
     "ConsumerGroupHeartbeat": requests.ConsumerGroupHeartbeatRequest,
     "ConsumerGroupDescribe": requests.ConsumerGroupDescribeRequest,
 }
+# Requests whose answer the machine gives in one step, however many they name: where they are named, and in the answer,
+# and how many at once. A group may have a thousand members.
+SLICES = {
+    "DescribeGroups": ("groups", "groups", 10),
+    "ConsumerGroupDescribe": ("group_ids", "groups", 10),
+    "LeaveGroup": ("members", "members", 1_000),
+}
 
 
 class GroupRequests:
     """Answers the requests of connections about groups."""
 
-    def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics) -> None:
-        """Ask `groups`, and send offsets to `offsets`."""
+    def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics, room: Room | None = None) -> None:
+        """Ask `groups`, and send offsets to `offsets`; `room`: the memory for requests."""
         self._groups = groups
         self._offsets = offsets
         self._metrics = metrics
+        self._room = room or Room()
         self._complaints = Complaints()
         self._others: dict[str, Callable[[Header, Fields, str], Fields]] = {
             **dict.fromkeys(COMMITS, self._commit),
@@ -78,25 +86,42 @@ class GroupRequests:
         """
         name = apis()[header.api_key]
         self._metrics.requests[name] += 1
-        fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS, pause=let_others_run)
-        if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
-            answer: Fields = {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
-        elif name == "ListGroups" and not self._groups.is_settled:
-            # An empty list would look as if there were no groups.
-            answer = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
-        elif name == "ListGroups" and not is_coordinator:
-            answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
-        elif name in BY_MACHINE:
-            answer = self._ask_machine(name, header, fields, client_host)
-            if name == "DescribeGroups":
-                self._look_for_offsets(
-                    [one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value]
-                )
-            elif name == "ListGroups" and not answer["error_code"]:
-                answer = self._with_groups_that_have_offsets(fields, answer)
-        else:
-            answer = self._others[name](header, fields, client_host)
-        return codec.encode(f"{name}Response", header.version, answer, pause=let_others_run)
+        with self._room.decoded(name, header.version, content, let_others_run) as fields:
+            if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
+                answer: Fields = {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
+            elif name == "ListGroups" and not self._groups.is_settled:
+                # An empty list would look as if there were no groups.
+                answer = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
+            elif name == "ListGroups" and not is_coordinator:
+                answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
+            elif name in BY_MACHINE:
+                answer = self._by_machine(name, header, fields, client_host)
+            else:
+                answer = self._others[name](header, fields, client_host)
+            return codec.encode(f"{name}Response", header.version, answer, pause=let_others_run)
+
+    def _by_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+        ask = self._ask_in_slices if name in SLICES else self._ask_machine
+        answer = ask(name, header, fields, client_host)
+        if name == "DescribeGroups":
+            self._look_for_offsets([one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value])
+        elif name == "ListGroups" and not answer["error_code"]:
+            answer = self._with_groups_that_have_offsets(fields, answer)
+        return answer
+
+    def _ask_in_slices(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+        """Ask the machine for some of many groups or members at a time; others have their turn in between."""
+        asked, answered, at_once = SLICES[name]
+        named = fields[asked] if name == "LeaveGroup" else list(dict.fromkeys(fields[asked]))
+        found: list[Fields] = []
+        for at in range(0, max(1, len(named)), at_once):
+            if at:
+                let_others_run()
+            answer = self._ask_machine(name, header, {**fields, asked: named[at : at + at_once]}, client_host)
+            if answer.get("error_code"):
+                return answer
+            found += answer[answered]
+        return {**answer, answered: found}
 
     def _ask_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
         if name == "LeaveGroup":

@@ -44,7 +44,7 @@ GAUGES = {
     "lease_seconds": "Time left to serve groups without an answer of ZooKeeper.",
     "calls_under_way": "Calls to ZooKeeper that are not answered yet.",
     "pieces_bytes": "Memory for relayed data on its way, or to come; above 128 MiB, it is relayed in small pieces.",
-    "large_bytes": "Memory for requests and answers above 16 KiB; beyond 256 MiB, connections are closed.",
+    "large_bytes": "Memory for large or decoded requests, and large answers; beyond 256 MiB, connections are closed.",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from zkrebalancer.runtime import clock
@@ -72,7 +73,7 @@ class Rights:
         found = probe(sorted(wanted - known)) if wanted - known else set()
         if len(self._until_us) + len(found) > MAX_KEPT:
             self._until_us.clear()
-        self._until_us.update(((right, name), now_us + int(RIGHTS_S * 1e6)) for name in found)
+        self._until_us.update(((right, name), now_us + int(RIGHTS_S * 1e6)) for name in islice(found, MAX_KEPT))
         return known | found
 
     def _may_read(self, groups: Collection[str]) -> set[str]:

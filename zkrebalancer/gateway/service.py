@@ -20,7 +20,7 @@ from gevent.ssl import SSLContext
 from zkrebalancer.gateway import metrics
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.connection import Connection, Room
+from zkrebalancer.gateway.connection import Connection
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, name_of, prepare
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups, now_ms
@@ -30,6 +30,7 @@ from zkrebalancer.gateway.membership import Membership, UnfinishedRestoreError
 from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.rewriting import nodes
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
@@ -108,12 +109,12 @@ class Gateway:
         if config.keeps_offsets:
             counts = partial(partition_counts, self._links)
             self._offsets = ZooKeeperOffsets(self._session, self.metrics, self._groups.fence, counts)
-        self._requests = GroupRequests(self._groups, self._offsets, self.metrics)
+        self.room = Room()
+        self._requests = GroupRequests(self._groups, self._offsets, self.metrics, self.room)
         self._ports: dict[int, StreamServer] = {}  # slot -> its server
         self._closed_slots: set[int] = set()  # whose port cannot be opened
         self._learn_again_us = 0  # not before that, a broker without port is looked after
         self._connections = Pool(MAX_CONNECTIONS)
-        self.room = Room()
         self._complaints = Complaints()
         self._joined = Event()  # set once this gateway is listed in ZooKeeper
         self._waiting = ""  # for the end of a restore

@@ -1,4 +1,7 @@
-"""Translates decoded requests into the machine's requests, and its answers into fields, by field names. Pure."""
+"""Translates decoded requests into the machine's requests, and its answers into fields, by field names.
+
+Others run between many of them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
 
@@ -39,7 +43,7 @@ def _maker(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401  # a type hint
         return lambda value: None if value is None else make(value)
     if origin in {tuple, frozenset}:
         make_one = _maker(arguments[0])
-        return lambda values: origin(make_one(value) for value in values)
+        return lambda values: origin(make_one(value) for value in in_turns(values))
     if dataclasses.is_dataclass(hint):
         return lambda value: build(typing.cast("type[Any]", hint), value)
     return lambda value: value
@@ -55,7 +59,7 @@ def fields_of(answer: Any) -> Any:  # noqa: ANN401  # a dataclass, or a value wi
     if names:
         return {name: fields_of(getattr(answer, name)) for name in names}
     if isinstance(answer, tuple | frozenset):
-        return [fields_of(one) for one in answer]
+        return [fields_of(one) for one in in_turns(answer)]
     return answer
 
 

@@ -23,6 +23,7 @@ MAX_ELEMENTS = 1 << 30  # as many as fit into any frame
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
 Pause = Callable[[], None] | None  # what is called between elements of a long message
+Take = Callable[[int], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,21 @@ class Header:
     client_id: str | None
 
 
-def decode(name: str, version: int, content: bytes, max_elements: int = MAX_ELEMENTS, *, pause: Pause = None) -> Fields:
+def decode(
+    name: str,
+    version: int,
+    content: bytes,
+    max_elements: int = MAX_ELEMENTS,
+    *,
+    pause: Pause = None,
+    take: Take = None,
+) -> Fields:
     """Return the fields of a message, such as `JoinGroupRequest`; raises FrameError.
 
-    `max_elements`: how many elements its arrays may have together.
+    `max_elements`: how many elements its arrays may have together. `take` gets how many each of them has, before they
+    are read, and may raise FrameError.
     """
-    fields, end = _checked(_reader(name, version, None), content, name, Budget(max_elements, pause))
+    fields, end = _checked(_reader(name, version, None), content, name, Budget(max_elements, pause, take))
     if end != len(content):
         raise FrameError(f"{name} v{version} has {len(content) - end} bytes too many")
     return fields

@@ -25,20 +25,25 @@ _UUID_BYTES = 16
 class Budget:
     """How many elements of arrays and tagged fields a message may still have; they cost far more than their bytes."""
 
-    __slots__ = ("_left", "_limit", "_pause", "_since_pause")
+    __slots__ = ("_left", "_limit", "_pause", "_since_pause", "_take")
 
-    def __init__(self, limit: int, pause: Callable[[], None] | None = None) -> None:
-        """Begin a message; `pause` is called from time to time."""
+    def __init__(
+        self, limit: int, pause: Callable[[], None] | None = None, take: Callable[[int], None] | None = None
+    ) -> None:
+        """Begin a message; `pause` is called from time to time, `take` with the number of elements to come."""
         self._pause = pause
         self._since_pause = 0
         self._limit = limit
         self._left = limit
+        self._take = take
 
     def spend(self, count: int) -> None:
         """Count elements; raises FrameError if that is more than the message may have."""
         self._left -= count
         if self._left < 0:
             raise FrameError(f"more than {self._limit} elements")
+        if self._take is not None:
+            self._take(count)
 
     def note_read(self) -> None:
         """Note that an element was read."""

@@ -8,7 +8,8 @@ import pytest
 
 from zkrebalancer.gateway import authorization, rights
 from zkrebalancer.gateway.links import KEYS
-from zkrebalancer.gateway.rights import NOBODY, Rights
+from zkrebalancer.gateway.rights import NOBODY, Right, Rights
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.errors import FrameError
@@ -61,7 +62,7 @@ class Client:
             return codec.encode(f"{name}Response", version, answered)
 
         content = codec.encode(f"{name}Request", version, fields)
-        found = authorization.answer(Header(KEYS[name], version, 1, "c"), content, self._rights, go_on)
+        found = authorization.answer(Header(KEYS[name], version, 1, "c"), content, self._rights, go_on, Room())
         return codec.decode(f"{name}Response", version, found)
 
 
@@ -168,5 +169,14 @@ def test_lists_of_groups_are_split(client: Client) -> None:
 
 def test_bytes_that_are_no_request_are_refused_before_anything_is_asked(client: Client) -> None:
     with pytest.raises(FrameError):
-        authorization.answer(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff", Rights(client.broker.ask), bytes)
+        authorization.answer(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff", Rights(client.broker.ask), bytes, Room())
     assert client.broker.asked == []
+
+
+def test_a_connection_keeps_a_limited_number_of_rights(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rights._allowed`, keep all that were found: a request may name 100,000 groups."""
+    monkeypatch.setattr(rights, "MAX_KEPT", 1)
+    known = Rights(client.broker.ask)
+    for _ in range(2):
+        assert known.groups(Right.DESCRIBE_GROUP, ["mine", "seen", "other"]) == {"mine", "seen"}
+        assert len(known._until_us) == 1

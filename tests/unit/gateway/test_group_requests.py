@@ -274,9 +274,10 @@ def test_a_group_that_has_only_offsets_is_empty(
         if outcome is not None:
             when_answered(outcome)
 
-    play = SimpleNamespace(
-        receive=lambda _request, _version, _client, when_answered: when_answered(decision), is_settled=True
-    )
+    def receive(request: Any, _version: int, _client: object, when_answered: Any) -> None:
+        when_answered(DescribeGroupsAnswer(tuple(one for one in decision.groups if one.group_id in request.groups)))
+
+    play = SimpleNamespace(receive=receive, is_settled=True)
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics())
     content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "s"]})
     found = one.answer(Header(KEYS["DescribeGroups"], 6, 1, "c"), content, "h", 0, is_coordinator=True)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from socket import SHUT_RDWR
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gevent
 import pytest
 
 from tests.unit.gateway.wire import LIST_OFFSETS, WAIT_S, Open, Wire, member
-from zkrebalancer.gateway import connection
+from zkrebalancer.gateway import authorization, connection, room
 from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, size_of
+from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.rights import Rights
+from zkrebalancer.gateway.room import MAX_SMALL_BYTES
+from zkrebalancer.group_protocol.answers import LeaveGroupAnswer
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.errors import FrameError
 
 BEAT = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
 LARGE_BEGIN = (1 << 20).to_bytes(4, "big") + codec.encode_header(Header(KEYS["Heartbeat"], 3, 5, "c"))
@@ -48,7 +58,7 @@ def test_a_large_request_is_read_only_from_a_client_that_has_logged_in(
 def test_large_requests_have_limited_room_together(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Room.hold`, count nothing, or never give the room back."""
     monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
-    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr(room, "MAX_LARGE_BYTES", 1 << 20)
     wire, other = connect(member), connect(member)
     other.desk.room = wire.desk.room
     other.client.sendall(LARGE_BEGIN)
@@ -80,7 +90,7 @@ def test_a_large_request_that_does_not_arrive_uses_room_for_a_limited_time(
 @pytest.fixture
 def large_answers(connect: Open, monkeypatch: pytest.MonkeyPatch) -> list[Wire]:
     """Two clients that ask, and do not read their answers of 8 MiB; there is room for one."""
-    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 12 << 20)
+    monkeypatch.setattr(room, "MAX_LARGE_BYTES", 12 << 20)
     wires = [connect(member), connect(member)]
     for wire in wires:
         wire.desk.room = wires[0].desk.room
@@ -169,7 +179,7 @@ def test_an_answer_of_a_broker_that_has_to_be_read_whole_needs_room(
     connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In `Connection._pass_answer_on`, hold none: each connection may ask for 16 MiB."""
-    monkeypatch.setattr(connection, "MAX_LARGE_BYTES", 100_000)
+    monkeypatch.setattr(room, "MAX_LARGE_BYTES", 100_000)
     clusters = {"brokers": [{"broker_id": number, "host": "h" * 200, "port": 1} for number in range(1_000)]}
     wire = connect(lambda _header, _content: b"\0" + codec.encode("DescribeClusterResponse", 0, clusters))
     wire.send(KEYS["DescribeCluster"], 0, codec.encode("DescribeClusterRequest", 0, {}))
@@ -200,3 +210,77 @@ def test_connections_share_the_memory_for_pieces(connect: Open) -> None:
         wire.send(LIST_OFFSETS, 1, bytes(100_000))
         assert len(wire.received()) > 100_000
     assert len([one for one in used if one]) >= 2  # in both directions
+
+
+MANY = 1_000
+OFFSET_FETCH = codec.encode(
+    "OffsetFetchRequest", 8, {"groups": [{"group_id": "", "topics": None} for _ in range(MANY)]}
+)
+
+
+def test_a_decoded_request_has_room_or_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Room.decoded`, count its bytes: an element may have three in the request, and half a kilobyte then."""
+    one = room.Room()
+    monkeypatch.setattr(room, "MAX_LARGE_BYTES", MANY * room.ELEMENT_BYTES)
+    header = Header(KEYS["OffsetFetch"], 8, 1, "c")
+    with one.decoded("OffsetFetch", 8, OFFSET_FETCH, None) as fields:
+        assert (len(fields["groups"]), one.used) == (MANY, MANY * room.ELEMENT_BYTES)
+        with pytest.raises(FrameError, match="no room for a decoded request"):
+            authorization.answer(header, OFFSET_FETCH, cast("Rights", None), bytes, one)
+        assert one.used == MANY * room.ELEMENT_BYTES
+    assert one.used == 0
+
+
+def test_a_request_keeps_its_room_until_it_is_answered() -> None:
+    """In `GroupRequests.answer`, give it back before: a join or a commit waits, and many of them use up the memory."""
+    one = room.Room()
+    members = [{"member_id": str(number)} for number in range(MANY)]
+    content = codec.encode("LeaveGroupRequest", 5, {"members": members})
+    waiting: list[Any] = []
+    play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
+    groups = GroupRequests(cast("Groups", play), cast("OffsetStore", None), Metrics(), one)
+    header = Header(KEYS["LeaveGroup"], 5, 1, "c")
+    answering = gevent.spawn(groups.answer, header, content, "h", 0, is_coordinator=True)
+    while not waiting:
+        gevent.sleep(0)
+    assert one.used == MANY * room.ELEMENT_BYTES
+    waiting.pop()(LeaveGroupAnswer(ErrorCode.NONE))
+    answering.get(timeout=WAIT_S)
+    assert one.used == 0
+
+
+def test_a_search_for_many_coordinators_needs_room(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Connection._find_coordinator`, decode it without room."""
+    used: list[int] = []
+    wire = connect(member)
+
+    def coordinators(_groups: list[str]) -> dict[str, Any]:
+        used.append(wire.desk.room.used)
+        return {}
+
+    monkeypatch.setattr(wire.desk, "coordinators", coordinators)
+    content = codec.encode("FindCoordinatorRequest", 4, {"coordinator_keys": ["g"] * MANY})
+    wire.send(KEYS["FindCoordinator"], 4, content)
+    assert wire.received()
+    assert used == [MANY * room.ELEMENT_BYTES]
+
+
+def test_a_join_offers_a_limited_number_of_protocols() -> None:
+    """In `Room.decoded`, let it have as many as others: it may wait for half an hour with them."""
+    protocols = [{"name": str(number)} for number in range(101)]
+    some, all_of_them = (codec.encode("JoinGroupRequest", 5, {"protocols": protocols[:count]}) for count in (100, 101))
+    with room.Room().decoded("JoinGroup", 5, some, None) as fields:
+        assert len(fields["protocols"]) == 100
+    with pytest.raises(FrameError), room.Room().decoded("JoinGroup", 5, all_of_them, None):
+        pass
+
+
+def test_few_elements_need_no_room() -> None:
+    """In `Room.decoded`, count all: once the room is full, nobody could send a heartbeat or commit."""
+    one = room.Room()
+    most = MAX_SMALL_BYTES // room.ELEMENT_BYTES
+    for count in (most, most + 1):
+        partitions = [{"partition_index": number, "committed_offset": 1} for number in range(count - 1)]
+        content = codec.encode("OffsetCommitRequest", 8, {"topics": [{"name": "t", "partitions": partitions}]})
+        with one.decoded("OffsetCommit", 8, content, None):
+            assert one.used == (count * room.ELEMENT_BYTES if count > most else 0)

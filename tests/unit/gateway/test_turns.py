@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
 import gevent
 import pytest
 
 from tests.unit.gateway.test_group_requests import answered
 from tests.unit.gateway.wire import Wire
+from zkrebalancer.gateway import translation
+from zkrebalancer.gateway.group_requests import SLICES, GroupRequests
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.turns import ITEMS_PER_TURN, in_turns
-from zkrebalancer.group_protocol.answers import OffsetCheckAnswer
+from zkrebalancer.group_protocol.answers import (
+    ConsumerGroupDescribeAnswer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsAnswer,
+    LeaveGroupAnswer,
+    LeaveGroupMember,
+    OffsetCheckAnswer,
+)
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.requests import SyncGroupRequest
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN
@@ -73,3 +91,65 @@ def test_others_run_while_a_client_asks_for_many_coordinators(monkeypatch: pytes
     finally:
         wire.close()
     assert len(pauses) == 4 * 2, "of the request, the question for rights, and both answers"
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "answer"),
+    [
+        ("DescribeGroups", "groups", lambda name: DescribedGroup(ErrorCode.NONE, name, "Stable")),
+        ("ConsumerGroupDescribe", "group_ids", lambda name: DescribedConsumerGroup(ErrorCode.NONE, name)),
+        ("LeaveGroup", "members", lambda one: LeaveGroupMember(one.member_id, None, ErrorCode.NONE)),
+    ],
+)
+def test_others_run_while_many_are_described_or_leave(
+    monkeypatch: pytest.MonkeyPatch, name: str, asked: str, answer: Callable[[Any], Any]
+) -> None:
+    """In `GroupRequests._by_machine`, ask for all in one step: 100,000 take a second, and the lease waits."""
+    steps: list[int | str] = []
+    kinds = {"groups": DescribeGroupsAnswer, "group_ids": ConsumerGroupDescribeAnswer}
+
+    def receive(request: Any, _version: int, _client: object, when_answered: Any) -> None:
+        found = getattr(request, asked)
+        steps.append(len(found))
+        answers = tuple(map(answer, found))
+        when_answered(kinds[asked](answers) if asked in kinds else LeaveGroupAnswer(ErrorCode.NONE, answers))
+
+    monkeypatch.setattr("zkrebalancer.gateway.group_requests.let_others_run", lambda: steps.append("others"))
+    at_once = SLICES[name][2]
+    names = [f"n{number}" for number in range(2 * at_once + 1)]
+    version = {"LeaveGroup": 5}.get(name, 0)
+    given = [{"member_id": one} for one in names] if asked == "members" else [*names, names[0]]
+    content = codec.encode(f"{name}Request", version, {asked: given})
+    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics())
+    found = one.answer(Header(KEYS[name], version, 1, "c"), content, "h", 0, is_coordinator=True)
+    where, key = SLICES[name][1], "member_id" if asked == "members" else "group_id"
+    assert [entry[key] for entry in codec.decode(f"{name}Response", version, found)[where]] == names
+    between = ["others"] * (len(given) // ELEMENTS_PER_TURN)  # while it is read or written
+    assert steps == [*between, at_once, "others", at_once, "others", 1, *between]
+
+
+def test_an_error_of_the_group_ends_a_long_leave() -> None:
+    """In `GroupRequests._ask_in_slices`, go on: the answer would lack the error, or name some members only."""
+    answers = iter([LeaveGroupAnswer(ErrorCode.NONE), LeaveGroupAnswer(ErrorCode.NOT_COORDINATOR)])
+    members = [{"member_id": str(number)} for number in range(3 * SLICES["LeaveGroup"][2])]
+
+    def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
+        when_answered(next(answers))
+
+    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics())
+    content = codec.encode("LeaveGroupRequest", 5, {"members": members})
+    found = one.answer(Header(KEYS["LeaveGroup"], 5, 1, "c"), content, "h", 0, is_coordinator=True)
+    assert codec.decode("LeaveGroupResponse", 5, found)["error_code"] == ErrorCode.NOT_COORDINATOR
+
+
+def test_others_run_while_a_long_request_or_answer_is_translated() -> None:
+    """In `translation._maker` or `fields_of`, do not pause."""
+    many = [{"member_id": str(number), "assignment": b""} for number in range(MANY)]
+    other = Other()
+    request = translation.build(
+        SyncGroupRequest, {"group_id": "g", "generation_id": 1, "member_id": "0", "assignments": many}
+    )
+    between = other.turns
+    assert between >= 5
+    assert len(translation.fields_of(request)["assignments"]) == MANY
+    assert other.stop() >= between + 5

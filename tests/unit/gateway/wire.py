@@ -17,11 +17,12 @@ from gevent.ssl import SSLContext
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import security
 from zkrebalancer.gateway.addresses import Addresses, Node
-from zkrebalancer.gateway.connection import Connection, Room
+from zkrebalancer.gateway.connection import Connection
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.frames import FrameReader, framed
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions

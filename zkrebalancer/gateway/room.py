@@ -1,0 +1,67 @@
+"""The memory of all connections together: anybody may connect, and send requests that use far more than their bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, Pieces
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Fields
+from zkrebalancer.kafka_protocol.errors import FrameError
+
+MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
+MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
+MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
+FEWER_ELEMENTS = {"JoinGroup": 100}  # its protocols; it waits for other members, with all that it has
+ELEMENT_BYTES = 512  # of an element that may have three bytes in the request: its dictionary, and that of the answer
+
+
+class Room:
+    """The memory for large requests and answers, for elements of decoded requests, and for pieces."""
+
+    def __init__(self) -> None:
+        """Start with nothing in it."""
+        self._used = 0
+        self.pieces = Pieces()
+
+    @property
+    def used(self) -> int:
+        """Return how much large requests and answers use."""
+        return self._used
+
+    @contextlib.contextmanager
+    def hold(self, size: int, what: str) -> Iterator[None]:
+        """Use room for `what`; raises FrameError if too little is left."""
+        self._take(size, what)
+        try:
+            yield
+        finally:
+            self._used -= size
+
+    def hold_if_large(self, size: int, what: str) -> contextlib.AbstractContextManager[None]:
+        """Use room for `what`, as `hold` does, unless it is small."""
+        return self.hold(size, what) if size > MAX_SMALL_BYTES else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def decoded(self, name: str, version: int, content: bytes, pause: codec.Pause) -> Iterator[Fields]:
+        """Give a request's fields, which use room until it is answered, unless they are few; raises FrameError."""
+        used = wanted = 0
+
+        def take(count: int) -> None:
+            nonlocal used, wanted
+            wanted += count * ELEMENT_BYTES
+            if wanted > MAX_SMALL_BYTES:
+                self._take(wanted - used, "a decoded request")
+                used = wanted
+
+        limit = FEWER_ELEMENTS.get(name, MAX_REQUEST_ELEMENTS)
+        try:
+            yield codec.decode(f"{name}Request", version, content, limit, pause=pause, take=take)
+        finally:
+            self._used -= used
+
+    def _take(self, size: int, what: str) -> None:
+        if self._used + size > MAX_LARGE_BYTES:
+            raise FrameError(f"no room for {what} of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
+        self._used += size
