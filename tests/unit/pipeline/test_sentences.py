@@ -71,6 +71,8 @@ def test_a_scenario_may_have_another_primary_measure() -> None:
     assert compared(FAST, SLOW, "lag_back_ms after kill-member", backlog).is_primary
     assert not compared(FAST, SLOW, "settled_ms after kill-member", backlog).is_primary
     assert not compared(FAST, SLOW, "lag_back_ms after kill-member").is_primary
+    assert compared(FAST, SLOW, "settled_ms after add-member", backlog).is_primary, "it reads the backlog meanwhile"
+    assert not compared(FAST, SLOW, "lag_back_ms after add-member", backlog).is_primary
 
 
 def test_who_delivers_more_wins() -> None:

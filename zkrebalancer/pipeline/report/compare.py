@@ -100,7 +100,7 @@ def compare(
         values=values,
         verdicts=verdicts(values),
         changes_ms=_changes_ms(changes, counted),
-        first_records_ms=_changes_ms(changes, counted, lambda _setting: FIRST_RECORD),
+        first_records_ms=_changes_ms(changes, counted, lambda _setting, _change: FIRST_RECORD),
         curves={},
         timelines={},
         changes={},
@@ -209,17 +209,18 @@ def _of_each_kind(changes: pd.DataFrame) -> dict[str, float]:
 
 
 def _changes_ms(
-    changes: pd.DataFrame, counted: Sequence[Run], measure_of: Callable[[Setting], str] = primary
+    changes: pd.DataFrame, counted: Sequence[Run], measure_of: Callable[[Setting, str], str] = primary
 ) -> dict[Setting, dict[str, dict[str, list[float]]]]:
     """Return one measure of every change, kinds apart where there are several."""
     kinds = _kinds(changes, counted)
     found: dict[Setting, dict[str, dict[str, list[float]]]] = {}
     for run in counted:
-        measure = measure_of(run.setting)
-        for name, times in changes[changes["run"] == run.name].groupby("name", sort=False)[measure]:
-            of_kind = f"{measure}{AFTER}{name}" if len(kinds[run.setting.without_heartbeats]) > 1 else measure
+        for name, rows in changes[changes["run"] == run.name].groupby("name", sort=False):
+            is_one_of_several = len(kinds[run.setting.without_heartbeats]) > 1
+            measure = measure_of(run.setting, str(name) if is_one_of_several else "")
+            of_kind = f"{measure}{AFTER}{name}" if is_one_of_several else measure
             by_protocol = found.setdefault(run.setting, {}).setdefault(of_kind, {})
-            by_protocol.setdefault(run.protocol, []).extend(times.dropna())
+            by_protocol.setdefault(run.protocol, []).extend(rows[measure].dropna())
     return found
 
 

@@ -21,8 +21,8 @@ from zkrebalancer.pipeline.report.sentences import (
     Values,
     described,
     in_order,
+    is_primary,
     measures_of,
-    primary,
 )
 
 DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", *LAG, "delay_p99_ms", "delay_max_ms", "moved_above_least",
@@ -75,7 +75,7 @@ def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palett
         (setting, measure, {name: [*of[measure].values()] for name, of in by_protocol.items() if measure in of})
         for setting, by_protocol in values.items()
         for measure in measures_of({measure for of in by_protocol.values() for measure in of})
-        if measure.partition(AFTER)[0] == primary(setting)
+        if is_primary(setting, measure)
     ]
     if not rows:
         return None

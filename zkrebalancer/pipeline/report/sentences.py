@@ -24,6 +24,8 @@ FIRST_RECORD = "first_record_ms"
 PRIMARY = "settled_ms"  # named in advance: what this project claims
 CAUGHT_UP = "lag_back_ms"
 PRIMARY_OF = {"backlog": CAUGHT_UP}  # of scenarios in which a pause is felt for longer than it lasts
+# The change that comes while a group reads a backlog: its lag falls then, whatever the change does, so PRIMARY counts.
+WHILE_READING = {"backlog": "add-member"}
 AFTER = " after "  # between a measure and the change that it belongs to, where a scenario has several kinds of them
 # Each measure: its name in a sentence and its unit; lower is better, but for those in MORE_IS_BETTER.
 MEASURES: Mapping[str, tuple[str, str]] = {
@@ -87,7 +89,7 @@ class Verdict:
     @property
     def is_primary(self) -> bool:
         """Whether its measure is the one that was named beforehand."""
-        return self._of_what == primary(self.setting)
+        return is_primary(self.setting, self.measure)
 
     @property
     def _of_what(self) -> str:
@@ -208,9 +210,17 @@ def _of_setting(setting: Setting, values: Mapping[str, Values]) -> Iterable[Verd
                 yield Verdict(setting, ours, other, measure, tuple(one.values()), tuple(two.values()), apart)
 
 
-def primary(setting: Setting) -> str:
-    """Return the measure that was named in advance as what counts in a scenario."""
+def primary(setting: Setting, change: str) -> str:
+    """Return the measure that was named in advance as what counts of a kind of change; "": of the only kind."""
+    if change and change == WHILE_READING.get(setting.scenario):
+        return PRIMARY
     return PRIMARY_OF.get(setting.scenario, PRIMARY)
+
+
+def is_primary(setting: Setting, measure: str) -> bool:
+    """Whether a measure, of a kind of change where there are several, is the one that was named in advance."""
+    of_what, _after, change = measure.partition(AFTER)
+    return of_what == primary(setting, change)
 
 
 def measures_of(values: Iterable[str]) -> list[str]:
