@@ -247,7 +247,8 @@ class Planning:
             if member.registration is None:
                 self._unread.add(consumer)
             if member.takes_part:
-                self._note_instance(consumer, member.instance)
+                # Who is the older one of two is unknown without a registration.
+                self._note_instance(consumer, None if member.registration is None else member.instance)
                 after = self._describe(member)
                 if keeps_its_share(self._view, member):
                     self._keeping.add(consumer)

@@ -128,10 +128,11 @@ def _as_it_was(
     return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
 
-def _had(member: Member) -> frozenset[TopicPartition]:
+def _had(view: GroupView, member: Member) -> frozenset[TopicPartition]:
     """Return what the clients of a member with a grace of its own may read after its session has ended."""
-    known = member.registration
-    return frozenset(member.held()) if known is not None and known.static_grace_ms is not None else frozenset()
+    known, recorded = member.registration, view.statics.get(member.instance or "")
+    grace_ms = known.static_grace_ms if known is not None else recorded[0].grace_ms if recorded is not None else None
+    return frozenset() if grace_ms is None else frozenset(member.held())
 
 
 def _instances_present(view: GroupView) -> set[str]:
@@ -212,7 +213,7 @@ class StaticMembers:
         for member in gone:
             self._remember(member)
             if member.instance in view.statics:
-                self._wait_for(member.instance, _had(member))
+                self._wait_for(member.instance, _had(view, member))
 
     def adopt(self) -> Iterator[int]:
         """After loading, await the deadlines of members that are away, and set those of members that left meanwhile.
@@ -221,6 +222,7 @@ class StaticMembers:
         """
         view = self._view
         self._note_hidden()
+        self._note_unread()
         present = _instances_present(view)
         for instance, (record, _version) in sorted(view.statics.items()):
             if instance not in view.statics:
@@ -233,6 +235,13 @@ class StaticMembers:
                 self._await_return(instance, record)
             yield WORK_OF_A_RECORD
         self._has_read = True
+
+    def _note_unread(self) -> None:
+        """Let the record that names a member tell its instance id while its registration cannot be read."""
+        unread = [member for member in self._view.members.values() if member.registration is None]
+        named = {record.consumer: instance for instance, (record, _version) in self._view.statics.items() if unread}
+        for member in unread:
+            member.recorded_instance = named.get(member.consumer, member.recorded_instance)
 
     def _note_hidden(self) -> None:
         """If a record may not be read, let what had no holder at first wait for its member, as long as it may wait."""
@@ -254,11 +263,20 @@ class StaticMembers:
     def _remember(self, member: Member) -> None:
         """Note what a member with a grace of its own had, if its record may not be read, in place of that record."""
         known = member.registration
+        if known is None and member.instance is None:
+            self._await_too(member)
         if known is None or known.instance_id is None or known.static_grace_ms is None:
             return
         if self._view.is_hidden(known):
             record = StaticMember(member.consumer, frozenset(member.held()), None, known.static_grace_ms, None)
             self._view.statics[known.instance_id] = record, ANY_VERSION
+
+    def _await_too(self, member: Member) -> None:
+        """Let what a member had wait that may be the one whose record may not be read."""
+        view, until_us = self._view, self._scheduler.now.mono_us + LONGEST_GRACE_US
+        if view.awaited is not None and member.is_registration_refused:
+            view.awaited = replace(view.awaited, held=view.awaited.held - member.held().keys(), until_us=until_us)
+            self._scheduler.wake("hidden statics", until_us, self._awaited_enough)
 
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
@@ -278,12 +296,12 @@ class StaticMembers:
             self._view.away[instance] = member
             if record.grace_ms is not None:  # exactly what it had, because the record may name more
                 lives = [member, *(other for other in self._view.members.values() if other.instance == instance)]
-                had = frozenset(tp for life in lives for tp in _had(life))
+                had = frozenset(tp for life in lives for tp in _had(self._view, life))
                 record = replace(record, partitions=record.partitions & had)
                 self._wait_for(instance, record.partitions)
             self._set_deadline(instance, record)
             return
-        had = _had(member)
+        had = _had(self._view, member)
         self._wait_for(instance, had)
         if instance not in _instances_present(self._view):
             self._view.away[instance] = member

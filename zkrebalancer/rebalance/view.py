@@ -67,6 +67,7 @@ class Member:
     is_registration_refused: bool = False  # it exists, but may not be read
     is_given_hidden: bool = False  # what it was given may not be read: what it claims is believed, it gets nothing more
     read_again_us: int = 0  # before that, a changed registration waits
+    recorded_instance: str | None = None  # without a registration: the instance whose record names it
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
 
@@ -168,7 +169,7 @@ class Member:
     @property
     def instance(self) -> str | None:
         """The instance id of a static member."""
-        return self.registration.instance_id if self.registration else None
+        return self.registration.instance_id if self.registration else self.recorded_instance
 
     @property
     def stop_timeout_ms(self) -> int | None:
@@ -292,6 +293,7 @@ class GroupView(OffsetMarks):
             member, before = other.members[consumer], self.members[consumer]
             member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
             member.registration = member.registration or before.registration
+            member.recorded_instance = before.recorded_instance
         for instance in other.unreadable_statics.keys() & self.statics.keys():
             if other.unreadable_statics[instance] == ANY_VERSION:
                 del other.unreadable_statics[instance]
@@ -417,9 +419,11 @@ class GroupView(OffsetMarks):
         return self.awaited is not None and partition in self.awaited
 
     def cannot_be_recorded(self, member: Member) -> bool:
-        """Whether no start of a member can be recorded: it has a grace of its own, and its record may not be read."""
+        """Whether no start of a static member can be recorded: its registration, or what waits for it, is unknown."""
         known = member.registration
-        return known is not None and known.static_grace_ms is not None and self.is_hidden(known)
+        if known is None:
+            return member.instance is not None
+        return known.static_grace_ms is not None and self.is_hidden(known)
 
     def is_hidden(self, registration: Registration) -> bool:
         """Whether the record of a static member may not be read, and was not before: then it is not written either."""

@@ -240,6 +240,53 @@ def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -
     world.pass_time(60_000)
     assert len(world.owned()["a-1"]) == 2
     world.add_agent("s2", instance_id="i")
+@pytest.mark.parametrize("nodes", [("ids",), ("ids", "owners", "channel")])
+@pytest.mark.parametrize("grace_ms", [None, 20_000])
+def test_rule_17_holds_for_a_member_whose_registration_is_hidden(nodes: tuple[str, ...], grace_ms: int | None) -> None:
+    """In `StaticMembers._note_unread`, note nothing: its record gets a deadline, and is deleted.
+
+    In `_had`, look at registrations only; in `GroupView.cannot_be_recorded`, too: what it gets is in no record.
+    """
+    world = world_with(GroupSettings(static_grace_ms=20_000), "b")
+    agent = world.add_agent("s", instance_id="i", static_grace_ms=grace_ms)
+    world.pass_time(2_000)
+    had = world.owned()["s-1"]
+    for node in nodes:
+        hide(world, f"{paths.group(GROUP)}/{node}/s-1")
+    read_again(world)
+    world.set_topic("t", 8)
+    world.pass_time(30_000)
+    assert world.owned()["s-1"] == had
+    assert len(world.owned()["b-1"]) == 6
+    record = ownership.decode_static(world.zk.nodes[paths.static(GROUP, "i")].content)
+    assert (record.consumer, record.deadline_ms) == ("s-1", None)
+    world.kill_agent(agent)
+    world.zk.expire(agent.session)
+    world.pass_time(1_000)
+    read_again(world)
+    world.pass_time(15_000)
+    assert not [tp for tp in had if owner_of(world, tp)]
+    world.pass_time(5_000)
+    world.assert_settled()
+
+
+def test_rule_17_what_waits_for_an_unknown_member_includes_what_a_member_had_whose_registration_is_hidden() -> None:
+    """In `StaticMembers._await_too`, do nothing."""
+    world = world_with(GroupSettings(), "b")
+    agent = world.add_agent("s", instance_id="i", static_grace_ms=20_000)
+    world.pass_time(2_000)
+    had = world.owned()["s-1"]
+    hide(world, paths.ids(GROUP, "s-1"))
+    hide(world, paths.static(GROUP, "i"))
+    read_again(world)
+    world.kill_agent(agent)
+    world.zk.expire(agent.session)
+    world.pass_time(20_000)
+    assert not [tp for tp in had if owner_of(world, tp)]
+    world.pass_time(MAX_STATIC_GRACE_MS)
+    world.assert_settled()
+
+
     world.pass_time(2_000)
     assert world.owned()["s2-1"].keys() == had.keys()
     world.set_topic("t", 6)
