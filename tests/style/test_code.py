@@ -51,6 +51,13 @@ def test_only_the_command_line_prints() -> None:
     assert [problem for source in sources for problem in code_rules.prints(source)] == []
 
 
+def test_all_commands_ask_questions_in_one_way() -> None:
+    """Others let no greenlet run: after ten seconds, the ZooKeeper session of the command is over."""
+    others = ("click.confirm(", "click.prompt(", "prompt=", " input(")
+    found = [(source.path, other) for source in python_sources(*PRODUCT) for other in others if other in source.text]
+    assert found == []
+
+
 def test_each_use_of_the_wall_clock_was_looked_at() -> None:
     """A new one: what if the clock jumps by a day? Then add it here, and what remains to docs/reliability.md."""
     sources = python_sources(*PRODUCT)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.groups import leading
 from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.tables import console
@@ -88,8 +88,8 @@ def set_count(count: int, yes: bool, zookeeper: str, as_json: bool) -> None:
     if not (yes or (sys.stdin.isatty() and not as_json)):
         raise click.UsageError("all groups would get new leaders; confirm with --yes")
     with BlockingZk(zookeeper) as zk:
-        if not yes:
-            click.confirm(f"{_now(zk)} by {count}? All groups get new leaders.", abort=True)
+        if not (yes or questions.is_confirmed(f"{_now(zk)} by {count}? All groups get new leaders.")):
+            raise click.Abort
         before = change_shards.change(zk, count)
     if as_json:
         click.echo(json.dumps({"before": before, "count": count}))

@@ -8,7 +8,7 @@ from typing import TypeVar
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
 
-SESSION_TIMEOUT_MS = 40_000  # long, because Kafka's client may block the hub, and with it the session
+SESSION_TIMEOUT_MS = 40_000  # long, because a large group may block the hub, and with it the session
 Answer = TypeVar("Answer")
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswerError
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import gevent
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
@@ -30,10 +31,30 @@ PASSING = frozenset(
 )
 # It may have done what was asked, or will.
 UNCONFIRMED = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
+Answer = TypeVar("Answer")
 
 
 class KafkaOffsetsError(RebalancerError):
     """The brokers did not answer, or rejected the request, or there could be no client."""
+
+
+def in_thread(ask: Callable[[], Answer]) -> Answer:
+    """Ask Kafka, and let the hub run meanwhile: otherwise the ZooKeeper session of this process could end.
+
+    After Ctrl-C, the thread goes on alone: nobody else may use a client that it closes.
+    """
+    answer, error = gevent.get_hub().threadpool.apply(_answer_or_error, (ask,))
+    if error is not None:
+        raise error
+    return cast("Answer", answer)
+
+
+def _answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer | None, Exception | None]:
+    """Return an error instead of raising it, because the thread pool would print a traceback."""
+    try:
+        return ask(), None
+    except (KafkaException, NoAnswerError, RebalancerError) as error:
+        return None, error
 
 
 def log_ends(
@@ -136,7 +157,7 @@ class StoredInKafka:
             is_last = time.monotonic() + REPEAT_AFTER_S >= give_up_s
             try:
                 (sent,) = getattr(self._admin, method)(what, request_timeout=UNREACHED_S).values()
-                answer = sent.result(give_up_s - time.monotonic())
+                answer = in_thread(partial(sent.result, give_up_s - time.monotonic()))
             except KafkaException as error:
                 if is_last or error.args[0].code() not in PASSING:
                     raise
@@ -164,6 +185,10 @@ def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: in
 
 
 def _answers(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
+    return in_thread(partial(_answers_here, kafka, partitions, time_ms))
+
+
+def _answers_here(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
     errors = ConnectionErrors()
     consumer = _consumer(errors.settings(kafka))
     asked = [KafkaPartition(*partition, time_ms) for partition in partitions]

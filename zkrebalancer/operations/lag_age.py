@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, new_consumer
+from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, in_thread, new_consumer
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 
@@ -27,6 +28,12 @@ def first_unread_ms(kafka: Mapping[str, str], unread: Mapping[TopicPartition, in
         KafkaOffsetsError: the client could not be used at all.
 
     """
+    return in_thread(partial(_first_unread_ms, kafka, unread))
+
+
+def _first_unread_ms(
+    kafka: Mapping[str, str], unread: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
     errors = ConnectionErrors()
     consumer = new_consumer(
         {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -121,8 +121,11 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
         pause.write(zk)
         refuse_consumers(zk, group)
         yield pause
-    finally:
-        _resume(zk, pause)
+    except BaseException:
+        with suppress(RebalancerError):  # the first error says why nothing was written
+            _resume(zk, pause)
+        raise
+    _resume(zk, pause)
 
 
 def refuse_consumers(zk: BlockingZk, group: str) -> None:

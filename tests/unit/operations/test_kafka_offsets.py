@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import gevent
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
@@ -14,6 +16,7 @@ from zkrebalancer.operations.kafka_offsets import END, FIRST, NO_OFFSET, KafkaOf
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 KAFKA = {"bootstrap.servers": "b:1"}
 ENDS = {FIRST: 3, END: 90}
+WAIT_S = 10.0
 
 
 class Answer:
@@ -75,3 +78,23 @@ def test_both_ends_of_all_partitions_need_two_requests(answering: Callable[..., 
     brokers = answering()
     assert log_ends(KAFKA, [("t", 0), ("t", 1)]) == {("t", 0): (3, 90), ("t", 1): (3, 90)}
     assert brokers.closed == 2
+
+
+class SlowBrokers(Brokers):
+    """They answer once a greenlet has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran = threading.Event()
+        gevent.spawn(self.ran.set)
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_timeout: float) -> list[Answer]:
+        assert self.ran.wait(WAIT_S)
+        return super().offsets_for_times(asked)
+
+
+def test_connections_live_while_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `in_thread`, ask at once: after some questions in a row, the ZooKeeper session of a command is over."""
+    brokers = SlowBrokers()
+    monkeypatch.setattr(kafka_offsets, "_consumer", lambda _settings: brokers)
+    assert log_ends(KAFKA, [("t", 0)]) == {("t", 0): (3, 90)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import gevent
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 
@@ -136,3 +138,16 @@ def test_a_client_that_cannot_be_used_is_an_error_with_its_cause(monkeypatch: py
         read(monkeypatch, reader, 0)
     assert str(raised.value) == "no records from Kafka at b:1: no state (wrong password)"
     assert reader.closed == 1
+
+
+def test_connections_live_while_records_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `first_unread_ms`, read outside of a thread."""
+    ran = threading.Event()
+    gevent.spawn(ran.set)
+
+    class SlowReader(Reader):
+        def consume(self, count: int, timeout: float) -> list[Message]:
+            assert ran.wait(10)
+            return super().consume(count, timeout)
+
+    assert read(monkeypatch, SlowReader([Message(0, 700)]), 0) == {("t", 0): 700}

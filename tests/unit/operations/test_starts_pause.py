@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -18,9 +19,11 @@ from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredGroup, StoredMember
 from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.group_lifecycle import GroupInUseError, read_nodes
-from zkrebalancer.operations.starts_pause import OffsetsRefusedError, refuse_consumers
+from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError, refuse_consumers, starts_paused
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Delete, Multi
+from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Reply
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
 
 LEFT_BEHIND = f"{paths.owners(GROUP)}/c-1"
@@ -119,3 +122,29 @@ def test_members_at_a_gateway_are_consumers(*, is_served: bool) -> None:
     client.set(node, stored.to_bytes(replace(AT_GATEWAY, members=())))
     refuse_consumers(zk, GROUP)
     read_nodes(zk, GROUP)
+
+
+class Breaking(ModelClient):
+    """Its connection may break."""
+
+    is_broken = False
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if self.is_broken:
+            raise ZooKeeperUnavailableError("the connection to ZooKeeper broke")
+        return super().perform(call, expected)
+
+
+def test_why_nothing_was_written_is_told_though_the_pause_cannot_be_ended_either() -> None:
+    """In `starts_paused`, end the pause in `finally`."""
+    client = Breaking(world_with().zk)
+
+    def fail() -> None:
+        client.is_broken = True
+        raise KafkaOffsetsError("no answer from Kafka")
+
+    with pytest.raises(KafkaOffsetsError, match="no answer"), starts_paused(cast("BlockingZk", client), GROUP, "reset"):
+        fail()
+    client.is_broken = False
+    with pytest.raises(ZooKeeperUnavailableError), starts_paused(cast("BlockingZk", client), GROUP, "reset"):
+        client.is_broken = True

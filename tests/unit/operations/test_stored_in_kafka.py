@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gevent
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -118,6 +119,22 @@ def test_what_a_broker_may_have_stored_is_not_called_rejected(monkeypatch: pytes
         _admin, store = stored(monkeypatch, reply)
         with pytest.raises(KafkaOffsetsError, match=rf"did not confirm the offsets of g \({reason}\)"):
             store.write({("t", 0): 5})
+
+
+class SlowAdmin(Admin):
+    """It answers once other greenlets have run."""
+
+    def _answer(self, request: list[Any]) -> dict[str, Future[Any]]:
+        ((group, answered),) = super()._answer(request).items()
+        later: Future[Any] = Future()
+        gevent.spawn(lambda: later.set_result(answered.result(0)))
+        return {group: later}
+
+
+def test_connections_live_while_a_coordinator_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `StoredInKafka._answer`, wait outside of a thread."""
+    monkeypatch.setattr(kafka_offsets, "AdminClient", lambda _settings: SlowAdmin([answer("t", 0, 5)]))
+    assert StoredInKafka(KAFKA, "g").read() == {("t", 0): 5}
 
 
 @pytest.mark.parametrize("code", sorted(kafka_offsets.PASSING))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import click
 from rich.table import Table
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
@@ -48,7 +48,7 @@ class Asked:
 
     def is_confirmed(self, question: str) -> bool:
         """Ask, if the answer is open and there is a terminal."""
-        return not self.dry_run and (not self.asks or click.confirm(question))
+        return not self.dry_run and (not self.asks or questions.is_confirmed(question))
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.groups.changes import required_yes_option
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import evict as operation
@@ -47,7 +47,7 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
         if not has_leader:
             click.echo("note: no coordinator leads; the consumer stays until one does", err=True)
         if not (yes or dry_run):
-            dry_run = not click.confirm("Evict?")
+            dry_run = not questions.is_confirmed("Evict?")
         if not dry_run:
             operation.evict(zk, group, consumer)
     if as_json:

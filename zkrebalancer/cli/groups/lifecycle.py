@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.groups.changes import required_yes_option
 from zkrebalancer.operations import audit
 from zkrebalancer.operations import configure as operation
@@ -68,7 +68,7 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
             lost = f"{len(nodes.offsets)} stored offsets, which `groups offsets restore` cannot bring back"
             click.echo(f"group {group}: {len(nodes.every)} nodes, among them {lost}")
         if not (yes or dry_run):
-            dry_run = not click.confirm("Delete?")
+            dry_run = not questions.is_confirmed("Delete?")
         if not dry_run:
             delete_group(zk, group, nodes)
             audit.record(f"deleted group {group} with {len(nodes.offsets)} stored offsets")

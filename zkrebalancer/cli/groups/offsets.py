@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import audit, move_offsets, offset_file
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
@@ -217,7 +217,7 @@ def _may_replace(changes: Mapping[TopicPartition, Imported | Restored], *, can_a
     replaced = sum(change.before not in {None, change.after} for change in changes.values())
     if replaced and not can_ask:
         raise click.UsageError(f"{replaced} stored offsets would be replaced; confirm with --yes, or try --dry-run")
-    return not replaced or click.confirm(f"Replace {replaced} stored offsets?")
+    return not replaced or questions.is_confirmed(f"Replace {replaced} stored offsets?")
 
 
 def _read_file(file: Path) -> dict[TopicPartition, int]:
