@@ -24,13 +24,26 @@ class Garbage:
         """Change nothing yet."""
         self._shards = shards
         self._is_off = False
+        self.is_due = False  # because a leadership has ended
+        self._is_urgent = False
 
     def begin(self) -> None:
         """Leave full collections out."""
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
 
+    def resigned(self) -> None:
+        """Note that a leadership has ended: its groups refer to each other's parts in cycles, which only `all` frees.
+
+        If this process leads no other shard, `look` does that before as many groups are read again: both would need
+        twice the memory. Otherwise the groups of other shards would wait; the caller should wait until nothing moves.
+        """
+        self.is_due = True
+        self._is_urgent = all(one.leadership is None for one in self._shards.machines)
+
     def look(self, event: Event) -> None:
         """After an event: collect nothing while many groups wait to be read; what is new then only `all` examines."""
+        if self._is_urgent and not any(one.has_rubbish for one in self._shards.machines):
+            self.all()
         if not (self._is_off or isinstance(event, RepliedAll)):
             return  # groups are read with many reads at once; there may be hundreds of shards to look at
         is_reading = any(len(one.groups_to_load) > MANY_GROUPS for one in self._shards.machines)
@@ -45,5 +58,6 @@ class Garbage:
 
     def all(self) -> None:
         """Collect everything."""
+        self.is_due = self._is_urgent = False
         gc.unfreeze()
         gc.collect()

@@ -149,9 +149,12 @@ class CoordinatorService:
         self.monitor.beat(self._events.put, self._zk.request)
 
     def _collect_garbage(self) -> None:
-        """Collect everything from time to time, while nothing moves."""
+        """Collect everything from time to time, and soon after a leadership, while nothing moves."""
         while True:
-            gevent.sleep(COLLECT_INTERVAL_S)
+            waited_s = 0.0
+            while waited_s < COLLECT_INTERVAL_S and not self._garbage.is_due:
+                gevent.sleep(MAX_WAIT_S)
+                waited_s += MAX_WAIT_S
             postponed_s = 0.0
             while postponed_s < MAX_COLLECT_DELAY_S and self._is_rebalancing():
                 gevent.sleep(MAX_WAIT_S)
@@ -194,6 +197,8 @@ class CoordinatorService:
             if self._load_reader is not None:
                 self._load_reader.read(effect)
         elif isinstance(effect, Emit):
+            if effect.kind == "leader_resigned":
+                self._garbage.resigned()
             cause = self.monitor.emitted(effect)
             self._write_down(effect)
             _log_all(self._operator_log.lines(effect, cause, clock.steady_us()))

@@ -124,6 +124,11 @@ class Coordinator:
         """Whether this coordinator leads and knows every topic, and which groups exist."""
         return self.leadership is not None and self.subscriptions.are_topics_known and self._is_listed
 
+    @property
+    def has_rubbish(self) -> bool:
+        """Whether it still has data of ended leaderships, and frees some in each step."""
+        return bool(self._rubbish)
+
     def step(self, event: Event, now: Now) -> list[Effect]:
         """Handle one event; return the effects to perform, in order."""
         self.scheduler.now = now

@@ -22,6 +22,10 @@ class Rubbish:
         self._own = scheduler.part(OWNER)
         self._containers: list[Container] = []
 
+    def __bool__(self) -> bool:
+        """Whether there is something to free."""
+        return bool(self._containers)
+
     def add(self, *containers: Container) -> None:
         """Free these containers, in this step and the following ones."""
         self._containers.extend(containers)

@@ -37,19 +37,20 @@ def test_a_full_disk_pauses_telemetry_but_not_the_coordinator(
     assert (first, last.endswith("; 2 events before it were dropped")) == (text, True)
 
 
-def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Time passes in the patched sleep, until the third collection."""
-    now_s = 0.0
-    collected_s: list[float] = []
+def a_service() -> CoordinatorService:
     service = CoordinatorService("z:1", Identity(1, "h"), 1_000, {}, EventLog(None, "coordinator-1"))
     service.coordinator.machines = (Coordinator(Identity(1, "h")),)
-    monkeypatch.setattr(Coordinator, "groups_being_rebalanced", {"backs-off": True, "idle": False})
+    return service
+
+
+def collections(monkeypatch: pytest.MonkeyPatch, service: CoordinatorService, count: int) -> list[float]:
+    """Return when the next full collections begin, in seconds; time passes in the patched sleep."""
+    now_s = 0.0
+    collected_s: list[float] = []
 
     def sleep(pause_s: float) -> None:
         nonlocal now_s
-        if len(collected_s) == 3 or now_s > 10 * COLLECT_INTERVAL_S:
+        if len(collected_s) == count or now_s > 10 * COLLECT_INTERVAL_S:
             raise GreenletExit
         now_s += pause_s
 
@@ -58,5 +59,20 @@ def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_
     monkeypatch.setattr(gc, "collect", lambda: collected_s.append(now_s))
     with pytest.raises(GreenletExit):
         service._collect_garbage()
+    return collected_s
+
+
+def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = a_service()
+    monkeypatch.setattr(Coordinator, "groups_being_rebalanced", {"backs-off": True, "idle": False})
     longest_s = COLLECT_INTERVAL_S + MAX_COLLECT_DELAY_S
-    assert collected_s == [longest_s, 2 * longest_s, 3 * longest_s]
+    assert collections(monkeypatch, service, 3) == [longest_s, 2 * longest_s, 3 * longest_s]
+
+
+def test_garbage_is_collected_soon_after_a_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_perform`, do not tell `Garbage`; in `_collect_garbage`, always wait for the whole interval."""
+    service = a_service()
+    service._perform(Emit("leader_resigned", None, None, None, {"epoch": 1, "brokerid": 1, "reason": "asked to stop"}))
+    assert collections(monkeypatch, service, 2) == [0.0, COLLECT_INTERVAL_S]
