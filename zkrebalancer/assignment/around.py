@@ -43,4 +43,5 @@ def _without(columns: Columns, keeps: Flags, rows: Flags) -> Columns:
         rate=columns.rate[rows],
         rack_set=columns.rack_set[rows],
         disputed=None if columns.disputed is None else columns.disputed[rows],
+        numbers=(np.arange(len(columns.topic)) - columns.first[columns.topic])[rows],
     )

@@ -31,7 +31,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class Columns:
     """A group to assign: T topics, P partitions, M members, S distinct subscriptions.
 
-    `first`: topic t has the rows first[t] … first[t + 1] - 1; the partition number of a row is row - first[t].
+    `first`: topic t has the rows first[t] … first[t + 1] - 1, in the order of their partition numbers.
     `holder`: the current owner, which has to stop the row before another member may start it.
     `owner`: the current owner if it still subscribes to the topic, so that a sticky strategy may keep the row there.
     The same array object as `holder` if they are equal.
@@ -60,10 +60,16 @@ class Columns:
     rack_set: Offsets  # [P]
     is_contradicted: bool  # whether two members claim the same row
     disputed: Flags | None  # [P] rows that another member claims in the holder's generation; None: there are none
+    numbers: Offsets | None = None  # [P] partition number of each row; None: row - first[topic], as no row is left out
 
     def readers(self, topic: int) -> Rows:
         """Return the members that subscribe to a topic, in order."""
         return np.flatnonzero(self.threads[self.subscription, topic] > 0).astype(np.int32)
+
+    def numbers_of(self, topic: int) -> Offsets:
+        """Return the partition numbers of a topic's rows."""
+        begin, end = self.first[topic : topic + 2]
+        return np.arange(end - begin) if self.numbers is None else self.numbers[begin:end]
 
 
 Strategy: TypeAlias = Callable[[Columns, Mapping[str, object]], tuple[Rows, Rows]]

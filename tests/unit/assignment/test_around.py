@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.assignment.problems import CONSUMER_NAMES, problems
+from tests.unit.assignment.problems import CONSUMER_NAMES, TOPIC_NAMES, problems
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Member, Problem
@@ -46,3 +48,27 @@ def test_the_others_are_balanced_among_themselves() -> None:
     }
     found = place(STRATEGIES["sticky"], Problem({"t": 6}, members), keeping={"a"})
     assert {name: len(found.share(name)) for name in members} == {"a": 2, "b": 2, "c": 2}
+
+
+PINS = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.lists(st.integers(0, 6), unique=True))
+
+
+@given(problem=problems(), keeping=KEEPING, pinned=PINS)
+def test_pins_name_the_same_partitions_whoever_keeps_what_it_holds(
+    problem: Problem, keeping: set[str], pinned: dict[str, list[int]]
+) -> None:
+    """In `_without`, leave out the partition numbers."""
+    found = place(STRATEGIES["balanced"], replace(problem, options={"pinned": pinned}), keeping=keeping)
+    for (topic, number), owner in current_owners(problem).items():
+        if number in pinned.get(topic, ()) and topic in problem.members[owner].threads:
+            assert found.receiver((topic, number)) == owner
+
+
+def test_only_what_is_pinned_stays_when_somebody_joins_while_a_member_keeps_what_it_holds() -> None:
+    members = {
+        name: Member({"t": 1}, {("t", number): 0 for number in numbers})
+        for name, numbers in {"a": (0, 2), "b": (1, 3, 4, 5), "c": ()}.items()
+    }
+    problem = Problem({"t": 6}, members, options={"pinned": {"t": [3, 5]}, "move_cost": 0, "min_gain": 0})
+    found = place(STRATEGIES["balanced"], problem, keeping={"a"})
+    assert found.share("b").keys() == {("t", 3), ("t", 5)}

@@ -167,9 +167,9 @@ def _loads(columns: Columns, options: BalancedOptions) -> Floats:
 
 def _pinned(columns: Columns, options: BalancedOptions) -> Flags:
     pinned = np.zeros(len(columns.owner), np.bool_)
-    for number, topic in enumerate(columns.topics):
-        count = columns.first[number + 1] - columns.first[number]
-        for partition in options.pinned.get(topic, ()):
-            if partition < count:
-                pinned[columns.first[number] + partition] = columns.owner[columns.first[number] + partition] != NOBODY
+    for topic, name in enumerate(columns.topics):
+        if name in options.pinned:
+            rows, wanted = slice(*columns.first[topic : topic + 2]), options.pinned[name]
+            pinned[rows] = np.isin(columns.numbers_of(topic), [*wanted])
+    pinned &= columns.owner != NOBODY
     return pinned
