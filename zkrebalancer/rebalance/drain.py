@@ -41,7 +41,8 @@ class Drain:
     def note(self, consumer: str, registration: Registration | None, member: ProblemMember | None) -> bool:
         """Note a member as it would be without a drain, None if it is gone; return whether it is drained.
 
-        A member without a registration that can be read is neither drained nor a reader.
+        `registration`: None if it cannot be read, or if the member keeps its share, because it can be told nothing:
+        then the member is neither drained nor a reader.
         """
         if member is None or registration is None:
             self._count(consumer, NOTHING)

@@ -256,7 +256,8 @@ class Planning:
                 self._outside.add(consumer)
             if not all(map(self._view.is_known, held)) or (self._view.hidden_topics and self._standing(held)):
                 self._odd_holders.add(consumer)
-        if not self._drain.note(consumer, None if member is None else member.registration, after):
+        known = None if member is None or consumer in self._keeping else member.registration
+        if not self._drain.note(consumer, known, after):
             self._replace(consumer, after)
 
     def _replace(self, consumer: str, after: ProblemMember | None) -> None:

@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.support.groups import events, world_with
-from tests.support.world import World
+from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.assignment.model import Member
-from zkrebalancer.protocol import settings
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, GroupSettings
 from zkrebalancer.rebalance.drain import Drain
 
 DRAINING_A = GroupSettings(drained_members=("a-1",))
+LATER_MS = 40_000  # the pauses between tries are up to 30 s
 
 
 def configure(world: World, group: GroupSettings) -> None:
@@ -75,6 +77,25 @@ def test_the_last_reader_of_a_topic_keeps_it_until_another_one_joins() -> None:
     world.add_agent("b")
     world.pass_time(2_000)
     assert counts(world) == {"a-1": 0, "b-1": 5}
+
+
+@pytest.mark.parametrize("mode", ["incremental", EAGER])
+def test_a_topic_keeps_its_last_reader_that_can_be_given_something(mode: str) -> None:
+    """In `Planning._look_at`, let `b`, which keeps its share, count as a reader: the topic would lose its owner."""
+    group = GroupSettings(mode=mode)
+    world = world_with(group, "a", "b")
+    world.zk.denied.add(("", paths.channel(GROUP, "b-1"), Right.CREATE))
+    world.set_topic("t", 6)
+    world.pass_time(5_000)
+    assert counts(world) == {"a-1": 4, "b-1": 2}
+
+    configure(world, replace(group, drained_members=("a-1",)))
+    world.pass_time(LATER_MS)
+    assert counts(world) == {"a-1": 4, "b-1": 2}
+
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    assert counts(world) == {"a-1": 0, "b-1": 6}
 
 
 def test_a_drained_member_reads_a_topic_again_when_its_other_readers_are_gone() -> None:
