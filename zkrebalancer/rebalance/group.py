@@ -91,7 +91,7 @@ class Group:
 
     # Facts ------------------------------------------------------------------------------------------------------
 
-    def handle(self, fact: facts.Fact) -> None:  # noqa: C901, PLR0912  # a table
+    def handle(self, fact: facts.Fact) -> None:  # noqa: C901, PLR0912, PLR0915  # a table
         """Do what follows from a fact that one part has reported."""
         match fact:
             case facts.Changed(kind, subject):
@@ -130,6 +130,8 @@ class Group:
                 self._plan_without(released, "lease-over", released.consumer)
             case facts.LetGo(released):
                 self._note_released(released)
+                if released.partitions and self.planning.leaves_all(released.consumer):
+                    self.request("retry", released.consumer)  # so far, nobody else was to get them
             case facts.Advanced():
                 self.maybe_finish()
             case facts.Failed(reason):
@@ -340,16 +342,9 @@ class Group:
             self._send_nothing()
             return
         self._last_generation = generation
-        self._scheduler.emit(
-            "rebalance_planned",
-            generation,
-            request.cause.id,
-            mode=plan.mode,
-            member_count=len(self.view.members),
-            partition_count=transition.assigned_count,
-            moved_count=plan.moved_count,
-            plan_us=plan_us,
-        )
+        counts = {"member_count": len(self.view.members), "partition_count": transition.assigned_count}
+        counts |= {"moved_count": plan.moved_count, "plan_us": plan_us}
+        self._scheduler.emit("rebalance_planned", generation, request.cause.id, mode=plan.mode, **counts)
         plan.made_us, self._carried_out = self._scheduler.now.mono_us, request
         self._go(GroupState.MOVING, f"generation {generation}")
         self._moving.begin(plan)

@@ -369,6 +369,10 @@ class Planning:
         standing = {tp: thread for tp, thread in held.items() if topics.get(tp[0]) is UNREAD or tp[0] in hidden}
         return {tp: thread for tp, thread in standing.items() if self._view.exists(tp)}
 
+    def leaves_all(self, consumer: str) -> bool:
+        """Whether the last plan left a member all that it held, so that nobody waits for what it lets go."""
+        return consumer in self._keeping and consumer not in self._fenced
+
     def _stays(self, consumer: str) -> bool:
         """Whether a member has nothing to stop or start; one that has to leave is told so as soon as it can be."""
         return consumer not in self._fenced and keeps_its_share(self._view, self._view.members[consumer])

@@ -124,6 +124,25 @@ def test_others_go_on_without_a_member_that_may_get_no_command(mode: str) -> Non
     assert not any(path.endswith(paths.PROBE) for path in world.zk.nodes)
 
 
+@MODES
+def test_what_a_hidden_member_gives_up_as_a_former_leader_has_told_it_goes_to_others(mode: str) -> None:
+    """In `Group.handle`, request no plan when something is let go that the last plan left where it was."""
+    world = a_group(mode, clients="ac")
+    world.agents["c"].silent = True
+    world.add_agent("b")
+    world.pass_time(100)
+    world.zk.denied.add(("", paths.given(GROUP, "c-1"), Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(TIMEOUT_MS // 2)
+    world.agents["c"].silent = False
+    world.pass_time(SETTLED_MS)
+    assert sum(counts(world).values()) == 6
+    assert counts(world)["c-1"] < 3
+    assert is_at_rest(world)
+    allow_again(world)
+
+
 def test_an_eager_group_does_not_stop_for_each_try_of_a_static_members_record() -> None:
     world = a_group(EAGER)
     world.zk.denied.add(("", paths.static(GROUP), Right.CREATE))
