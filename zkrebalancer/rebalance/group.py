@@ -141,7 +141,7 @@ class Group:
             case facts.Outdated():
                 self._load_anew()
             case facts.Readable():  # in its turn: a right is often given for all groups
-                self._leadership.groups_to_load.add_or_change(self.name, "outdated")
+                self._leadership.groups_to_load.add(self.name, "outdated", instead_of=RECONCILIATION)
             case _:
                 raise TypeError(f"not a fact: {fact!r}")
 
@@ -438,7 +438,9 @@ class Group:
                 self._end_plan("superseded")  # its remaining commands were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject, author)
-            if (before.paused_by or reply.stat.version > known + 1) and not new.starts_paused:
-                self.load("outdated")  # an operation, maybe unseen, may have deleted what is known, such as marks
+            if before.paused_by and not new.starts_paused:
+                self.load("outdated")  # the operation may have deleted what is known, such as marks
+            elif reply.stat.version > known + 1 and not new.starts_paused:
+                self._load_anew()  # as may one that was not seen; at once each time, writes would prevent every plan
         else:
             self._leadership.gone.add(self.name)

@@ -32,17 +32,13 @@ class Turns:
         """The waiting groups, and why each waits."""
         return self._reasons
 
-    def add(self, group: str, reason: str) -> None:
-        """Add a group; if it waits already, its turn and reason stay."""
-        self._reasons.setdefault(group, reason)
+    def add(self, group: str, reason: str, instead_of: str | None = None) -> None:
+        """Add a group; if it waits already, its turn stays, and its reason, unless that is `instead_of`."""
+        if self._reasons.get(group, instead_of) == instead_of:
+            self._reasons[group] = reason
         if group not in self._in_order:
             self._in_order.add(group)
             self._order.append(group)
-
-    def add_or_change(self, group: str, reason: str) -> None:
-        """Add a group, or change the reason for which it waits."""
-        self.remove(group)
-        self.add(group, reason)
 
     def extend(self, groups: Sequence[str], reason: str) -> None:
         """Add many groups: as `add`, without a step of Python for each."""

@@ -14,6 +14,7 @@ from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import ShutDown
+from zkrebalancer.rebalance.states import GroupState
 
 
 def test_a_change_during_a_rebalance_is_not_lost() -> None:
@@ -208,6 +209,25 @@ def test_a_strategy_that_fails_does_not_strand_the_plan_that_is_carried_out(
     monkeypatch.undo()
     world.pass_time(20_000)
     world.assert_settled()
+
+
+def test_a_group_whose_settings_are_written_again_and_again_while_it_is_read_is_planned() -> None:
+    """In `_settings_read`, read the group at once after each gap between versions: it is never planned."""
+    content = settings.encode(GroupSettings())
+    world = world_with(GroupSettings(), "a")
+    process, path = world.leader(), paths.group(GROUP)
+    group = process.machine.groups[GROUP]
+    world.act(world.add_agent("b"))
+    for _ in range(2):
+        world.configure(content)
+    for _ in range(5_000):
+        if group.state is GroupState.LOADING and path in process.session.content_watches:  # it has just been read
+            for _ in range(2):
+                world.configure(content)
+        if not (world.move(process) or any(map(world.act, world.agents.values()))):
+            world.now_us = max(world.now_us, world.next_deadline_us() or 0)
+            world.tick()
+    assert len(world.owned()["b-1"]) == 2
 
 
 def test_a_wildcard_that_does_not_compile_is_refused_once_and_the_rest_goes_on() -> None:

@@ -125,17 +125,23 @@ def test_offsets_are_not_deleted_while_their_marks_are_hidden_and_are_afterwards
     assert world.zk.children(MARK) == []
 
 
-def test_groups_wait_for_their_turn_when_a_right_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Group`, load at once if something is `Readable`: all groups would be read at the same time."""
+@pytest.mark.parametrize(("waits", "reason"), [("reconciliation", "outdated"), ("reconnected", "reconnected")])
+def test_groups_wait_for_their_turn_when_a_right_is_back(
+    monkeypatch: pytest.MonkeyPatch, waits: str, reason: str
+) -> None:
+    """In `Group`, load at once if something is `Readable`: all groups would be read at the same time.
+
+    Replace any reason: a group that was read because of a broken connection would keep its time limits.
+    """
     world = world_with_a_hidden_topic(INCREMENTAL, MARK)
     read_again(world)
     turns = world.leader().machine.groups_to_load
     monkeypatch.setattr(coordinator, "MAX_LOADING", 0)
-    turns.add(GROUP, "reconciliation")
+    turns.add(GROUP, waits)
     world.zk.denied.clear()
     world.pass_time(40_000)
     assert "outdated" not in triggers(world)
-    assert turns.next() == (GROUP, "outdated"), "a reconciliation waits until the group is at rest"
+    assert turns.next() == (GROUP, reason), "a reconciliation waits until the group is at rest"
     turns.add(GROUP, "outdated")
     monkeypatch.undo()
     world.tick()
@@ -234,12 +240,6 @@ def test_rule_17_holds_for_a_member_whose_record_is_hidden(mode: str) -> None:
     assert len(world.owned()["b-1"]) == 6
 
 
-def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -> None:
-    """In `GroupView.become`, forget it; in `note_stored`, count its version on: each write would be contradicted."""
-    world, had = world_with_a_static_member("same", 200_000)
-    world.pass_time(60_000)
-    assert len(world.owned()["a-1"]) == 2
-    world.add_agent("s2", instance_id="i")
 @pytest.mark.parametrize("nodes", [("ids",), ("ids", "owners", "channel")])
 @pytest.mark.parametrize("grace_ms", [None, 20_000])
 def test_rule_17_holds_for_a_member_whose_registration_is_hidden(nodes: tuple[str, ...], grace_ms: int | None) -> None:
@@ -287,6 +287,12 @@ def test_rule_17_what_waits_for_an_unknown_member_includes_what_a_member_had_who
     world.assert_settled()
 
 
+def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -> None:
+    """In `GroupView.become`, forget it; in `note_stored`, count its version on: each write would be contradicted."""
+    world, had = world_with_a_static_member("same", 200_000)
+    world.pass_time(60_000)
+    assert len(world.owned()["a-1"]) == 2
+    world.add_agent("s2", instance_id="i")
     world.pass_time(2_000)
     assert world.owned()["s2-1"].keys() == had.keys()
     world.set_topic("t", 6)

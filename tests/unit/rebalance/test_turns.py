@@ -27,3 +27,13 @@ def test_a_group_that_was_removed_and_comes_again_has_a_turn() -> None:
     turns.add("a", "second")
     turns.add("b", "second")
     assert taken(turns) == [("a", "second"), ("b", "second")]
+
+
+def test_a_reason_is_replaced_only_if_it_is_the_one_that_counts_less() -> None:
+    """In `Turns.add`, replace any reason."""
+    turns = Turns()
+    turns.extend(["a", "b"], "less")
+    turns.add("c", "more")
+    for group in "bcd":
+        turns.add(group, "new", instead_of="less")
+    assert taken(turns) == [("a", "less"), ("b", "new"), ("c", "more"), ("d", "new")]
