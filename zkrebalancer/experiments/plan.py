@@ -16,7 +16,7 @@ from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.localcluster.programs import HEAP, QUICK_START
 
 CHROOT = "/experiment"
-TICK_MS = 2_000  # ZooKeeper's default; sessions expire with this precision
+TICK_MS, TUNED_TICK_MS = 2_000, 500  # ZooKeeper's default, and tuned: sessions end up to so much late
 COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
 _JVM = {HEAP: f"{java_programs.HEAP_MB}m"}
@@ -57,7 +57,7 @@ class Plan:
         """Return its servers, which are not started."""
         return LocalCluster(
             chroot=CHROOT,
-            tick_ms=TICK_MS,
+            tick_ms=TICK_MS if self.tuning == "default" else TUNED_TICK_MS,
             zookeepers=self.scenario.servers,
             broker=self.broker,
             brokers=self.scenario.servers,
