@@ -23,7 +23,8 @@ from tests.docs.figures import (
 from tests.style.sources import ROOT
 
 PAGES = ("docs/experiments.md", "docs/results.md")
-JOINS = "experiments-2026-11-28.jsonl"  # those of the first page, kills, far networks
+JOINS = "experiments-2026-11-28.jsonl"  # those of the first page
+KILLED = "experiments-2026-11-28-kills.jsonl"  # kills, far networks
 OTHERS, ZOOKEEPERS = "experiments-2026-11-28-others.jsonl", "experiments-2026-11-28-zookeeper.jsonl"  # any phase
 ONE_PHASE, ONE_RUN = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-others.jsonl"
 UNREAD = "experiments-2026-11-27-load.jsonl"  # a member joins while many records are unread
@@ -41,8 +42,8 @@ UNOWNED = partial(Row, measure="unowned_partition_ms", unit=1_000, digits=1)
 KILL, RETURN = "kill-member", "restart-member"
 
 scale_out = partial(Row, file=JOINS, scenario="scale-out")
-crash = partial(Row, file=JOINS, scenario="crash")
-far = partial(Row, file=JOINS, scenario="far-10ms")
+crash = partial(Row, file=KILLED, scenario="crash")
+far = partial(Row, file=KILLED, scenario="far-10ms")
 
 AT_REST = [
     scale_out("at rest: requests per second", "rest_requests_per_s"),
@@ -69,17 +70,17 @@ THREE_JOIN = [
 KILLS = [
     crash("killed: settled, ms, median", SETTLED, change=KILL),
     crash("longest", SETTLED, change=KILL, summary=max),
-    UNOWNED("killed: partitions without a consumer, s", file=JOINS, scenario="crash", change=KILL),
+    UNOWNED("killed: partitions without a consumer, s", file=KILLED, scenario="crash", change=KILL),
     crash("returns: settled, ms, median", SETTLED, change=RETURN),
     crash("longest", SETTLED, change=RETURN, summary=max),
-    UNOWNED("returns: partitions without a consumer, s", file=JOINS, scenario="crash", change=RETURN),
+    UNOWNED("returns: partitions without a consumer, s", file=KILLED, scenario="crash", change=RETURN),
     crash("records delivered twice, median of a run", "duplicated"),
 ]
 FAR = [
     far("settled, ms: median", SETTLED),
     far("longest", SETTLED, summary=max),
     far("time to the first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=JOINS, scenario="far-10ms"),
+    UNOWNED("partitions without a consumer, s", file=KILLED, scenario="far-10ms"),
 ]
 SUMMARY = [
     THREE_JOIN[0],
@@ -89,7 +90,7 @@ SUMMARY = [
     UNOWNED("three join: partitions without an owner, s", file=JOINS, scenario="scale-out"),
     *(scale_out(f"three join: {title}", measure, digits=digits) for title, measure, digits in DELAYS),
     crash("a member is killed: settled, ms", SETTLED, change=KILL),
-    UNOWNED("killed: partitions without an owner, s", file=JOINS, scenario="crash", change=KILL),
+    UNOWNED("killed: partitions without an owner, s", file=KILLED, scenario="crash", change=KILL),
     crash("it returns: settled, ms", SETTLED, change=RETURN),
     *AT_REST,
 ]
