@@ -153,7 +153,9 @@ def _difference(column: Column, row: Row) -> str:
     wanted = (column.protocol, column.settings, row.scenario, str(row.members), row.measure)
     for found in _rows(row.file.replace(".jsonl", "-comparison.csv")):
         key = tuple(found[name] for name in ("protocol", "settings", "scenario", "members", "measure"))
-        if key == wanted and found["p"]:
+        if key == wanted and found["outcome"]:
+            if not found["p"]:
+                return "too few runs"
             if found["outcome"] not in SHOWN:
                 return f"not shown (p = {float(found['p']):.2f})"
             ends = (float(found[end]) / row.unit for end in ("difference_low", "difference_high"))

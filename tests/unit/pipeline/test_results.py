@@ -182,6 +182,9 @@ def test_too_few_runs_are_no_proof_that_nothing_is_lost(tmp_path: Path) -> None:
     assert "kip848 102 ms (ours worse, not significant; 2 pairs, too few to test)." in page
     assert f"No loss is shown. In {worse} of {count} comparisons, this project's median is worse, but" in page
     assert f"{count} of {count} comparisons have fewer than 6 pairs and can show nothing, a loss neither." in page
+    rows = pd.read_csv(tmp_path / "out" / "comparison.csv")
+    assert rows["p"].isna().all()
+    assert set(rows["outcome"].dropna()) == {"open"}
 
 
 def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:

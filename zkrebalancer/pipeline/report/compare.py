@@ -283,8 +283,9 @@ def comparison_table(found: Comparison) -> pd.DataFrame:
             for measure, of_runs in values.items():
                 one, verdict = sample(list(of_runs.values())), judged.get((setting, protocol, measure))
                 difference = verdict.difference if verdict else None
-                judgement = (verdict.ours, tuned, verdict.outcome, verdict.pairs, verdict.p) if verdict else (None,) * 5
+                judgement = (verdict.ours, tuned, verdict.outcome, verdict.pairs) if verdict else (None,) * 4
+                p = verdict.p if verdict and verdict.is_tested else None
                 apart = (difference.median, difference.low, difference.high) if difference else (None,) * 3
                 summary = (one.count, one.median, one.low, one.high)
-                rows.append((*astuple(setting), protocol, measure, *summary, *judgement, *apart))
+                rows.append((*astuple(setting), protocol, measure, *summary, *judgement, p, *apart))
     return pd.DataFrame(rows, columns=COMPARED)

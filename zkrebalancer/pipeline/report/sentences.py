@@ -118,6 +118,11 @@ class Verdict:
         return sample(self.our_values).median, sample(self.other_values).median
 
     @property
+    def is_tested(self) -> bool:
+        """Whether there are enough pairs to show anything."""
+        return self.pairs >= MIN_PAIRS
+
+    @property
     def _is_shown(self) -> bool:
         return self.difference is not None and self.p <= ALPHA
 
@@ -166,7 +171,7 @@ class Verdict:
     @property
     def test(self) -> str:
         """Return how many pairs were tested, and what came out."""
-        few = "too few to test" if self.pairs < MIN_PAIRS else f"p {chance(self.p)}"
+        few = f"p {chance(self.p)}" if self.is_tested else "too few to test"
         return f"{counted(self.pairs, 'pair')}, {few}"
 
     def _how_sure(self) -> str:
@@ -175,7 +180,7 @@ class Verdict:
         unit = described(self.measure)[1]
         low, high = (shown(value, unit) for value in (self.difference.low, self.difference.high))
         how = f"{counted(self.pairs, 'pair')}, p {chance(self.p)}"
-        few = f"; with fewer than {MIN_PAIRS} nothing can be shown" if self.pairs < MIN_PAIRS else ""
+        few = "" if self.is_tested else f"; with fewer than {MIN_PAIRS} nothing can be shown"
         return f"the other minus ours, {CONFIDENCE:.0%}: {low} to {high}; {how}{few}"
 
 
@@ -191,7 +196,7 @@ def verdicts(settings: Mapping[Setting, Mapping[str, Values]]) -> list[Verdict]:
         tested = {
             place: one.difference.p
             for place, one in enumerate(found)
-            if one.difference and one.pairs >= MIN_PAIRS and one.is_primary == is_primary
+            if one.difference and one.is_tested and one.is_primary == is_primary
         }
         corrected |= zip(tested, correct([*tested.values()]), strict=True)
     return [replace(verdict, p=corrected[place]) for place, verdict in enumerate(found)]
@@ -255,7 +260,7 @@ def losses(found: Iterable[Verdict]) -> list[Verdict]:
 
 def untested(found: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts against others that have too few pairs to show anything."""
-    return [verdict for verdict in found if verdict.pairs < MIN_PAIRS and verdict.other not in OURS]
+    return [verdict for verdict in found if not verdict.is_tested and verdict.other not in OURS]
 
 
 def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
