@@ -10,6 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.docs import tables
+from tests.docs.figures import DATA
+from tests.style.sources import ROOT
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
@@ -86,6 +89,26 @@ def test_costs_are_those_of_results_with_and_without_events(tmp_path: Path) -> N
     (older,) = results.costs(find_runs([tmp_path / "runs"])).to_dict("records")
     assert pd.isna(older["cpu_ms"])
     assert older["cpu_all_ms"] == 9.5
+
+
+@pytest.mark.parametrize("name", [tables.JOINS, tables.KILLED])
+def test_what_is_published_gives_the_published_comparison(tmp_path: Path, name: str) -> None:
+    """Correct for other comparisons, or publish other runs: readers could not see why a difference counts."""
+    found = compare(None, find_runs([DATA / name]), [], tmp_path)
+    published = pd.read_csv(DATA / name.replace(".jsonl", "-comparison.csv")).query("p.notna()")
+    rows = {
+        (row["scenario"], row["settings"], row["protocol"], row["measure"]): row for row in published.to_dict("records")
+    }
+    primary = [verdict for verdict in found.verdicts if verdict.is_primary]
+    assert primary
+    for verdict in primary:
+        row = rows[verdict.setting.scenario, verdict.setting.settings, verdict.other, verdict.measure]
+        assert (row["pairs"], row["outcome"]) == (verdict.pairs, verdict.outcome)
+        assert row["p"] == pytest.approx(verdict.p)
+        assert row["median"] == pytest.approx(verdict.medians[1], abs=0.1)
+    if name == tables.JOINS:
+        (chance,) = {verdict.p for verdict in primary}
+        assert f"in the time to settled has p = {chance:.3f}" in (ROOT / "docs/results.md").read_text()
 
 
 def published_with_heartbeats(folder: Path) -> list[str]:
