@@ -19,6 +19,8 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     if task.group not in groups:
         return  # the same step deleted the group, or the coordinator resigned
     group = groups[task.group]
+    if group.view.touched or group.planning._is_all_touched:
+        return  # a later event of the same step has changed the group
     anew = Planning(group.view, group._leadership.subscriptions, lambda _text: None)
     anew._resetting = group.planning._resetting  # as at the start of planning
     anew._drain.settings = group.planning._drain.settings
