@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def test_rivals_with_other_heartbeats_are_compared_with_our_tuned_runs(tmp_path:
     ) in head
     assert "<td>settled</td><td>kip848, 50 ms</td><td>7</td><td>940 ms</td>" in head
     assert "<th>central-incremental, tuned</th><th>kip848, 50 ms</th>" in page
+    assert re.search(r"<text [^>]*>kip848, 50 ms</text>", head), "in the picture, too"
     assert "<td>against kip848, 50 ms</td>" in page
     assert output.TUNED_BESIDE.format("central-incremental") in page
     assert "<td>topic_mirror interval_s</td><td>1</td><td>-</td>" in page

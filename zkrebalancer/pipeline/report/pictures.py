@@ -23,6 +23,7 @@ from zkrebalancer.pipeline.report.sentences import (
     in_order,
     is_primary,
     measures_of,
+    named,
 )
 
 DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", *LAG, "delay_p99_ms", "delay_max_ms", "moved_above_least",
@@ -86,7 +87,9 @@ def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palett
         figure = Figure(figsize=(page.WIDTH_IN, sum(heights)), layout="constrained")
         axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
         for axis, (setting, measure, of) in zip(axes.flat, rows, strict=True):
-            _draw_measure(axis, {name: of[name] for name in in_order(of)[::-1]}, palette, scale)
+            names = in_order(of)[::-1]
+            _draw_measure(axis, {name: of[name] for name in names}, palette, scale)
+            axis.set_yticks(range(len(names)), [named(setting, name) for name in names])
             axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
         axes.flat[-1].set_xlabel("ms")
         axes.flat[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
