@@ -134,7 +134,7 @@ class Sidecar:
             while not self._signal_count():
                 self._round()
         except BaseException:
-            self._has_failed = True  # the child gets no more requests
+            self._fail()
             raise
 
     def _round(self) -> None:
@@ -230,6 +230,11 @@ class Sidecar:
             self._child.kill()
         self._child = None  # last: `run` kills it after an exception
 
+    def _fail(self) -> None:
+        """Ask the child nothing more, and end its work before others get its partitions."""
+        self._has_failed = True
+        self._kill()
+
     def _end(self) -> None:
         deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
         if self._child is not None:
@@ -255,12 +260,19 @@ class Sidecar:
         ledger = self._ledger
         ledger.withhold(partitions)
         if not self._has_failed:
-            if self._child is not None:
-                self._revoking = set(partitions)
-                self._tell_child(self._child, partitions)
-            self._wait_released(partitions)
-            self._consumer.finish(ledger.finished())
+            try:
+                self._let_finish(partitions)
+            except BaseException:
+                self._fail()
+                raise
         ledger.drop(partitions)
+
+    def _let_finish(self, partitions: list[TopicPartition]) -> None:
+        if self._child is not None:
+            self._revoking = set(partitions)
+            self._tell_child(self._child, partitions)
+        self._wait_released(partitions)
+        self._consumer.finish(self._ledger.finished())
 
     def _wait_released(self, partitions: list[TopicPartition]) -> None:
         timeout_s = self._settings.revoke_timeout_ms / 1_000

@@ -6,7 +6,8 @@ from unittest import mock
 
 import pytest
 
-from consumer_agent.sidecar.frames import Revoked
+from consumer_agent.records import Batch
+from consumer_agent.sidecar.frames import FrameError, Revoked
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
 
@@ -69,3 +70,28 @@ def test_the_watchdog_is_fed_while_a_child_takes_its_time_to_answer_a_revoke() -
     child.exchange.side_effect = [[], [], [Revoked(frozenset({A}))]]
     sidecar._revoke([A])
     assert len(looks) == 3
+
+
+@pytest.mark.parametrize("within_revoke", [False, True])
+def test_after_an_error_the_child_is_killed_before_its_partitions_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, within_revoke: bool
+) -> None:
+    """In `Sidecar._fail`, leave it to `run`: until then, the child works on beside the next owners."""
+    child, consumer = mock.Mock(), mock.MagicMock()
+    monkeypatch.setattr("consumer_agent.sidecar.sidecar.Child", mock.Mock(return_value=child))
+    child.exchange.side_effect = FrameError("a stray line")
+    signals = int(within_revoke)  # then the error comes while the consumer closes
+    sidecar = Sidecar(SidecarSettings(command="true"), consumer, None, lambda: signals, RunCounts(), lambda: None)
+    was_killed: list[bool] = []
+
+    def close(*_: object) -> None:
+        try:
+            sidecar._revoke([A])
+        finally:
+            was_killed.append(child.kill.called)
+
+    consumer.__enter__.return_value, consumer.poll.return_value = consumer, Batch()
+    consumer.close.side_effect, consumer.__exit__.side_effect = close, close
+    with pytest.raises(FrameError):
+        sidecar.run({})
+    assert was_killed == [True, *[True] * within_revoke]
