@@ -11,13 +11,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from consumer_agent.errors import ConsumerStateError
-from consumer_agent.region.sink import Advance, Claim, Row, settled
+from consumer_agent.region.sink import IDLE_LIMIT_MS, Advance, Claim, Row, settled
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
 _log = logs.named(__name__)
 T = TypeVar("T")
-IDLE_LIMIT_MS = 60_000  # of a transaction whose application does nothing, unless the connection has a limit already
 
 EXISTS = "SELECT to_regclass('consumer_progress') IS NOT NULL"
 TABLE = """
@@ -26,9 +25,11 @@ TABLE = """
         generation bigint NOT NULL, next_offset bigint NOT NULL, PRIMARY KEY (group_name, topic, partition)
     )
 """
+# However long the limit is, the server notices within a minute that the host of a connection is gone.
 LIMIT = """
-    SELECT set_config('idle_in_transaction_session_timeout', %s, false)
-    WHERE current_setting('idle_in_transaction_session_timeout') = '0'
+    SELECT set_config(name, wanted, false) FROM (VALUES ('idle_in_transaction_session_timeout', %s),
+        ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3'))
+        AS given (name, wanted) JOIN pg_settings USING (name) WHERE source = 'default' OR setting = '0'
 """
 # A row for each claim, so that there is something to lock; its generation is below every other.
 RESERVE = """
@@ -68,11 +69,11 @@ ADVANCE = """
 class PostgresSink:
     """A `Sink` in a PostgreSQL database, for a connection of psycopg 3; the application writes rows with a cursor.
 
-    A transaction whose application does nothing for IDLE_LIMIT_MS is ended by the server, so that a suspended consumer
-    does not keep its rows locked. A limit that the connection has (`idle_in_transaction_session_timeout`) stays.
+    A transaction whose application sends nothing for `idle_limit_ms` is ended by the server, so that a suspended
+    consumer does not keep its rows locked. A limit of the connection (`idle_in_transaction_session_timeout`) stays.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], idle_limit_ms: int = IDLE_LIMIT_MS) -> None:
         """Create the table if it is missing.
 
         Raises:
@@ -81,6 +82,7 @@ class PostgresSink:
 
         """
         self._connection = connection
+        self._idle_limit_ms = idle_limit_ms
         self._cursor: psycopg.Cursor[Any] | None = None
         self._in_transaction(self._prepare)
 
@@ -93,7 +95,7 @@ class PostgresSink:
         if cursor.execute(EXISTS).fetchall() != [(True,)]:  # else no right to create tables is needed
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext('consumer_progress'))")
             cursor.execute(TABLE)
-        cursor.execute(LIMIT, (str(IDLE_LIMIT_MS),))
+        cursor.execute(LIMIT, (str(self._idle_limit_ms),))
 
     def claim(self, group: str, claims: Sequence[Claim], /) -> dict[TopicPartition, int]:
         """See `Sink.claim`."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from zkrebalancer.protocol.cluster_nodes import is_same_topic, merged_names
 from zkrebalancer.protocol.fields import TopicPartition
 
+IDLE_LIMIT_MS = 60_000  # of a transaction in which nothing is sent, if the database can end it
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

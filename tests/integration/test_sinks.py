@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 import pytest
@@ -23,9 +24,12 @@ from tests.support.deadlines import WITHIN_S
 from tests.support.memory_sink import MemorySink
 from tests.support.postgres import postgres
 from tests.unit.consumer_agent.runtime.interrupts import Interrupt, Interrupted
+from zkrebalancer.pipeline.source import SparkRegion
+from zkrebalancer.pipeline.source.offsets import Range
 
 P0, P1 = ("orders", 0), ("orders", 1)
 ID, NEW_ID = "id-1 czxid-7", "id-2 czxid-9"
+SHOW_LIMIT = "SELECT current_setting('idle_in_transaction_session_timeout')"
 Connect = Callable[[], Any]  # returns another connection to the same database
 OF_SQL = pytest.mark.parametrize("database", ["sqlite", "postgres"])
 
@@ -236,10 +240,9 @@ def test_connections_with_automatic_commits(server: str, tmp_path: Path) -> None
 
 def test_a_suspended_transaction_in_postgresql_ends(server: str) -> None:
     """The limit is set unless the connection has one."""
-    show = "SELECT current_setting('idle_in_transaction_session_timeout')"
     with psycopg.connect(server) as connection:
         as_sink(connection)
-        assert connection.execute(show).fetchall() == [("1min",)]
+        assert connection.execute(SHOW_LIMIT).fetchall() == [("1min",)]
     with closing(psycopg.connect(server, options="-c idle_in_transaction_session_timeout=50")) as connection:
         sink = as_sink(connection)
         claim(sink, 100, identity="of-this-test")
@@ -253,6 +256,27 @@ def test_a_suspended_transaction_in_postgresql_ends(server: str) -> None:
         with pytest.raises(psycopg.Error):
             sink.connection.execute("SELECT 1")
         sink.rollback()  # raises nothing that would hide that
+
+
+def test_a_spark_query_may_compute_in_its_transaction_for_as_long_as_a_batch_may_take(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are computed in there. In `SparkRegion.store`, use the limit of others: the server ends it after 60 s.
+
+    Spark repeats the same batch after each restart, so the query never gets beyond it.
+    """
+    monkeypatch.setattr("zkrebalancer.pipeline.source.region.ranges_of", lambda *_: [Range(*P0, 10, 11, 300)])
+    shown: list[Any] = []
+
+    def write(transaction: Any, _rows: object) -> None:
+        shown.extend(transaction.execute(SHOW_LIMIT).fetchall())
+        names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"
+        source = "SELECT DISTINCT source FROM pg_settings WHERE name = ANY(%s)"
+        shown.extend(transaction.execute(source, (list(names),)).fetchall())
+
+    region = SparkRegion(group="of-spark", checkpoint="c", open_database=lambda: psycopg.connect(server), write=write)
+    region.store(mock.Mock(columns=["topic", "partition", "offset"]), 1)
+    assert shown == [("1h",), ("session",)]  # a host that is gone is noticed earlier
 
 
 @pytest.mark.parametrize("again_after", [0, 7])

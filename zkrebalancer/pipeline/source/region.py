@@ -20,6 +20,7 @@ from zkrebalancer.pipeline.source.checkpoint import ranges_of
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import MAX_STOP_TIMEOUT_MS
 
 NEEDED = ("topic", "partition", "offset")  # columns by which rows are left out
 
@@ -63,7 +64,7 @@ class SparkRegion:
             raise ConfigurationError(f"a region needs the source's column {missing[0]} in each batch")
         ranges = ranges_of(batch.sparkSession, self._checkpoint, batch_id)
         with closing(self._open_database()) as database:
-            sink = as_sink(database)
+            sink = as_sink(database, MAX_STOP_TIMEOUT_MS)  # a longer batch is in vain: its member is evicted
             advances = self._begin(sink, ranges)
             if not advances:
                 return
