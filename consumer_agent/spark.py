@@ -44,6 +44,11 @@ class PlanningConsumer(Consumer):
         """Return what the progress of each partition in a sink belongs to."""
         return dict(self._frontend.own_state("origins").origins)
 
+    def has_lease(self) -> bool:
+        """Whether `advance` is possible now: without a lease, others may own the partitions."""
+        shared = self._frontend.own_state("has_lease")
+        return shared.now_ms() < shared._emit_until_ms  # noqa: SLF001  # `metrics` would also ask Kafka
+
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count the records of paused partitions below these offsets as returned: `{("orders", 0): 42}`.
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from consumer_agent.spark import CommitFailedError, CommitTimeoutError, PlanningConsumer
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.pipeline.source import offsets
-from zkrebalancer.pipeline.source.kafka import END, DataLossError, Logs
+from zkrebalancer.pipeline.source.kafka import END, DataLossError, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.pipeline.source.short_logs import PATIENCE_S, ShortLogs
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import TopicPartition
 
 COMMIT_TIMEOUT_S = 10.0
@@ -41,6 +42,8 @@ class Membership:
         settings = {**options.agent, "stop_timeout_ms": stop_timeout_ms(options)}
         self._consumer = PlanningConsumer(**settings, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._lost: set[TopicPartition] = set()  # by an eviction, since the last `wait_assigned`
+        self._had_partitions = False  # after that
+        self._is_refused = False  # whether nothing could be reserved of what the last plan wanted
         self._consumer.subscribe(options.topics, on_lost=self._lost.update)
         self._log = _open_event_log(options)
         self._short_logs = ShortLogs()
@@ -56,29 +59,35 @@ class Membership:
         """
         self._consumer.poll(timeout_s, max_records=0)
 
-    def wait_assigned(self, *, again: bool = False) -> None:
-        """Wait for partitions, at most ASSIGNMENT_TIMEOUT_S: other members may own all of them.
+    def wait_assigned(self, targets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Wait until there are partitions that can be read, at most ASSIGNMENT_TIMEOUT_S: others may own all of them.
 
-        With `again`, a member without partitions waits only after an eviction, when it has just joined again.
+        With `targets`, the ends that are to be read to, a member without partitions waits only if it has just lost
+        them: an eviction, or a rebalance that stops all partitions, may give some back.
+
+        Raises:
+            RebalancerError: the agent failed.
+            ZooKeeperUnavailableError: there is no lease, so nobody knows what is left to others.
+            KafkaReadError: Kafka does not say where a partition begins.
+
         """
-        if again and not self._consumer.assignment():
+        if targets is not None and not self._consumer.assignment():
             self.poll()  # `on_lost` is due before the partitions are gone
-            if not self._lost:
+            if not self._lost and not self._had_partitions:
                 return
         give_up_s = time.monotonic() + ASSIGNMENT_TIMEOUT_S
-        while not self._has_positions() and time.monotonic() < give_up_s:
+        while not (is_ready := self._is_ready(targets)) and time.monotonic() < give_up_s:
             self.poll(POLL_INTERVAL_S)
         self._lost.clear()
-        if not self._consumer.assignment():
-            _log.warning(
-                "group %s assigned no partition to this query within %g s", self._options.group, ASSIGNMENT_TIMEOUT_S
-            )
+        self._had_partitions = bool(self._consumer.assignment())
+        if not is_ready:
+            self._note_wait_in_vain(targets)
 
     def log_ends(self) -> dict[TopicPartition, int]:
         """Return the ends of all logs of the topics; raises KafkaReadError."""
         return self._logs.offsets(self._logs.partitions(self._options.topics), END)
 
-    def plan(self, limit: int, targets: Mapping[TopicPartition, int] | None) -> list[Range]:
+    def plan(self, limit: int, targets: Mapping[TopicPartition, int] | None = None) -> list[Range]:
         """Return the next ranges of the partitions owned now, at most `limit` offsets in total.
 
         `targets`: ends that must not be passed, None for none.
@@ -100,8 +109,30 @@ class Membership:
             for partition, advance in sorted(advances.items())
             if advance.begin < wanted[partition]
         ]
+        self._is_refused = bool(wanted) and not ranges
         self._record("batch_planned", ranges)
         return ranges
+
+    def plan_rest(self, limit: int, targets: Mapping[TopicPartition, int]) -> list[Range]:
+        """Return the next ranges up to `targets`; none only if nothing is left, or others own all partitions.
+
+        Raises:
+            RebalancerError: see `wait_assigned` and `plan`.
+            KafkaReadError: Kafka does not say who else uses the group, or partitions move all the time.
+
+        """
+        give_up_s, is_last = time.monotonic() + ASSIGNMENT_TIMEOUT_S, False
+        while True:
+            self.wait_assigned(targets)
+            ranges = self.plan(limit, targets)
+            is_gone = self._had_partitions and not self._consumer.assignment()
+            if ranges or not (self._is_refused or is_gone):
+                return ranges
+            if is_last:
+                text = f"Kafka at {self._options.bootstrap} does not say who else uses group {self._options.group}"
+                raise KafkaReadError(f"nothing could be planned: {text}, or its partitions move all the time")
+            is_last = time.monotonic() >= give_up_s
+            self.poll(POLL_INTERVAL_S)  # the lease ended, or partitions are stopped, since the wait; or Kafka is asked
 
     def finish(self, ranges: Sequence[Range]) -> None:
         """Commit planned ranges, without partitions that were lost meanwhile."""
@@ -118,9 +149,25 @@ class Membership:
         self._logs.close()
         self._log.close()
 
-    def _has_positions(self) -> bool:
-        assigned = self._consumer.assignment()
-        return bool(assigned) and self._consumer.position().keys() >= set(assigned)
+    def _is_ready(self, targets: Mapping[TopicPartition, int] | None) -> bool:
+        return bool(self._consumer.assignment()) and self._consumer.has_lease() and not self._unplaced(targets)
+
+    def _unplaced(self, targets: Mapping[TopicPartition, int] | None) -> list[TopicPartition]:
+        """Return the partitions with something to read whose beginnings are not known."""
+        wanted = [tp for tp in self._consumer.assignment() if targets is None or targets.get(tp, 0) > 0]
+        positions = self._consumer.position()
+        return [partition for partition in wanted if partition not in positions]
+
+    def _note_wait_in_vain(self, targets: Mapping[TopicPartition, int] | None) -> None:
+        """Raise if the query would end with records left; it may end if others own all partitions."""
+        group, waited_s = self._options.group, ASSIGNMENT_TIMEOUT_S
+        if not self._consumer.has_lease():
+            raise ZooKeeperUnavailableError(f"the query has had no lease in group {group} for {waited_s:g} s")
+        for topic, number in self._unplaced(targets)[:1]:
+            text = f"Kafka at {self._options.bootstrap} has not said for {waited_s:g} s where it begins"
+            raise KafkaReadError(f"{topic}/{number}: {text}")
+        if not self._had_partitions:
+            _log.warning("group %s assigned no partition to this query within %g s", group, waited_s)
 
     def _check_for_loss(self, positions: Mapping[TopicPartition, int], patience_s: float) -> None:
         for topic, number, at, end in self._short_logs.overdue(positions, self.ends, time.monotonic(), patience_s):

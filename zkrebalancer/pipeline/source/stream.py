@@ -88,9 +88,8 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 return offsets.encode(self._planned)  # Spark has not started it
             self._finish()
         member.poll()
-        if self._targets is not None:
-            member.wait_assigned(again=True)  # without partitions the query ends
-        self._planned = member.plan(min(limit.max_rows, self._pace.limit()), self._targets)
+        most = min(limit.max_rows, self._pace.limit())
+        self._planned = member.plan(most) if self._targets is None else member.plan_rest(most, self._targets)
         if self._planned:
             self._pace.begin(sum(whole.end - whole.begin for whole in self._planned), time.monotonic())
             return offsets.encode(self._planned)
