@@ -9,6 +9,7 @@ from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.membership.duties import NO_DUTIES, Duties
 from consumer_agent.runtime import moving, threads
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend
 from consumer_agent.runtime.notices import Tell
@@ -23,7 +24,7 @@ class ConsumerBase:
     """Subscription, positions and metrics of one consumer."""
 
     _begins_paused: ClassVar = False  # its partitions: see `consumer_agent.spark`
-    _in_region: ClassVar = False
+    _duties: ClassVar = NO_DUTIES
     _awaits_callbacks: ClassVar = False
 
     def __init__(self, config: ConsumerConfig | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -34,7 +35,7 @@ class ConsumerBase:
 
         """
         self._frontend = Frontend(config, settings, self._who, begins_paused=self._begins_paused)
-        self._frontend.in_region = self._in_region
+        self._frontend.duties = self._duties
         self._subscribed: tuple[configuration.Subscription, dict[Tell, Callback | None]] | None = None
         self._hooks: Mapping[Tell, Callback] = {}  # of a region, called before the application's callbacks
 
@@ -46,8 +47,9 @@ class ConsumerBase:
         """Become a part of a `ConsistentRegion`, with another configuration, before the first poll."""
         if self._hooks or self._frontend.machine_thread is not None:
             raise ConsumerStateError("a region needs a consumer that has not polled, and is in no region")
-        self._frontend.config, self._hooks, self._frontend.in_region = config, hooks, True
-        self._frontend.keeps_copies = not config.enable_auto_commit  # else offsets need no copies
+        keeps_copies = not config.enable_auto_commit  # else offsets need none
+        duties = Duties(tells_origins=True, in_region=True, keeps_copies=keeps_copies)
+        self._frontend.config, self._hooks, self._frontend.duties = config, hooks, duties
         if self._subscribed is not None:
             self._subscribe(*self._subscribed)
 

@@ -10,6 +10,7 @@ from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError
 from consumer_agent.kafka.client import KafkaLog
 from consumer_agent.kafka.messages import by_partition
+from consumer_agent.membership.duties import Duties
 from consumer_agent.membership.events import Origin
 from consumer_agent.membership.offset_books import Storage, is_of_another_topic
 from consumer_agent.records import readable_headers
@@ -38,7 +39,7 @@ class PlanningConsumer(Consumer):
     """A member that reads nothing itself: its partitions start paused, and `advance` reserves ranges for executors."""
 
     _begins_paused = True
-    _in_region = True  # it may be in a region: that is up to the query
+    _duties = Duties(tells_origins=True)  # it may have a sink: that is up to the query
 
     def origins(self) -> dict[TopicPartition, Origin]:
         """Return what the progress of each partition in a sink belongs to."""
@@ -53,11 +54,15 @@ class PlanningConsumer(Consumer):
         """Count the records of paused partitions below these offsets as returned: `{("orders", 0): 42}`.
 
         Return the former position and the generation of each partition that advanced: those that are owned, paused,
-        not being revoked and not yet beyond the offset, while the lease holds. The records in between are unfinished
-        until `finish` or `commit`, and a stop-fetcher waits for that.
+        not being revoked and not yet beyond the offset, while the lease holds, and nothing is known that forbids to
+        read. While Kafka is asked for that, none advances. The records in between are unfinished until `finish` or
+        `commit`, and a stop-fetcher waits for that.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
 
         """
-        return self._frontend.own_state("advance").advance(arguments.checked_positions("advance", offsets))
+        checked = arguments.checked_positions("advance", offsets)
+        shared, thread = self._frontend.own_state("advance"), self._frontend.machine_thread
+        is_forbidden = shared.breakdown is not None or (thread is not None and thread.is_looking)
+        return {} if is_forbidden else shared.advance(checked)

@@ -177,6 +177,11 @@ class LookAtKafka:
 
         self._when_found(judge)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether Kafka is being asked, and something waits for its answer."""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """Close the connections without waiting; what waits for an answer gets none."""
         with self._lock:

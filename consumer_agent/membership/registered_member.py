@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
+from consumer_agent.membership.duties import NO_DUTIES, Duties
 from consumer_agent.membership.effects import EffectQueue
 from consumer_agent.membership.emission import Emission
 from consumer_agent.membership.events import (
@@ -70,8 +71,7 @@ class MemberSettings:
     begins_anywhere: bool = True  # False: a partition without a stored offset waits for a seek of the application
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
-    in_region: bool = False  # its region needs the identities of topics
-    keeps_copies: bool = False  # its region stores an offset only once there is a copy of the partition's state for it
+    duties: Duties = NO_DUTIES
     has_own_session: bool = True  # a lasting watch would stay in a session that others share
 
 
@@ -347,7 +347,7 @@ class Member:
             return
         if isinstance(decoded, StartFetcher):
             settings = self._settings
-            options = settings.begins_anywhere, settings.in_region, settings.keeps_copies
+            options = settings.begins_anywhere, settings.duties
             self.work = Start(self._effects, self.lane, settings.group, self.name, name, decoded, *options)
         else:
             self.work = Stop(self._effects, self.lane, self.name, self._settings.ask_application, name, decoded)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from consumer_agent.membership.duties import NO_DUTIES, Duties
 from consumer_agent.membership.effects import (
     EffectQueue,
     ReadKafkaOffsets,
@@ -52,8 +53,7 @@ class Start:
     name: str
     command: StartFetcher
     begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
-    in_region: bool = False  # its region needs the identities of topics
-    keeps_copies: bool = False  # an offset that is stored names a copy of an application's state
+    duties: Duties = NO_DUTIES
     stage: Stage = Stage.READING
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
@@ -91,9 +91,9 @@ class Start:
         self.partitions = frozenset(self.command.partitions) - frozenset(self.lane.record.partitions)
         if self.lane.storage.in_zookeeper:
             self.unread = sorted(self.partitions, reverse=True)
-        if self.lane.storage.in_kafka or self.in_region:
+        if self.lane.storage.in_kafka or self.duties.tells_origins:
             self.unmarked = {topic for topic, _number in self.partitions}
-            self.undated = set(self.unmarked) if self.in_region else set()
+            self.undated = set(self.unmarked) if self.duties.tells_origins else set()
             self._read_marks()
         if self.lane.storage.in_kafka and self.partitions:
             self.unread_in_kafka = self.partitions
@@ -168,7 +168,7 @@ class Start:
         waited_ms = now_ms - (now_ms if self.unread_since_ms is None else self.unread_since_ms)
         if self.unread_in_kafka:
             text = _text(self.unread_in_kafka, UNREAD)
-            if self.in_region or waited_ms < UNREAD_LIMIT_MS:
+            if self.duties.in_region or waited_ms < UNREAD_LIMIT_MS:
                 self._wait(now_ms, text)
                 return
             self.effects.add(Warn(text))
@@ -204,7 +204,7 @@ class Start:
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
         missing = self.partitions - self.offsets.keys()
         waited_ms = now_ms - (now_ms if self.asked_since_ms is None else self.asked_since_ms)
-        if missing and (self.in_region or waited_ms < RESOLVE_LIMIT_MS):
+        if missing and (self.duties.in_region or waited_ms < RESOLVE_LIMIT_MS):
             self.stage = Stage.PAUSING
             self._wait(now_ms, _text(missing, UNPLACED))
             return
@@ -237,7 +237,7 @@ class Start:
             self.handle_cancelled()
             return
         self.stage = Stage.OVER
-        if self.partitions and self.in_region:
+        if self.partitions and self.duties.tells_origins:
             marks, lives = self.lane.kafka_book.marks, self.lives
             self.effects.add(
                 TellOrigins({tp: Origin(marks.get(tp[0], ""), lives.get(tp, 0)) for tp in self.partitions})
@@ -324,7 +324,7 @@ class Start:
 
     def _resolve(self) -> None:
         unknown = self.partitions - self.offsets.keys()
-        if self.keeps_copies:
+        if self.duties.keeps_copies:
             self.copyless |= unknown
         if not self.begins_anywhere:
             self.offsets.update(dict.fromkeys(unknown, NO_OFFSET))

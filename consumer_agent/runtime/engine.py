@@ -24,6 +24,7 @@ from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.kafka_config import EVENTS, TOKEN
+from consumer_agent.membership.duties import Duties
 from consumer_agent.membership.events import Abandoned, Resubscribed
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
@@ -51,8 +52,7 @@ class Engine:
         telemetry: Telemetry,
         *,
         asks_to_revoke: bool,
-        in_region: bool,
-        keeps_copies: bool,
+        duties: Duties,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -74,7 +74,7 @@ class Engine:
                 is_slow=TOKEN in config.kafka_config,
             )
             store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
-            is_free = config.ignore_kafka_offsets or in_region  # a region keeps its own offsets
+            is_free = config.ignore_kafka_offsets or duties.in_region  # a region keeps its own offsets
             reads_offsets = not storage.in_kafka
             look = None if is_free else LookAtKafka(config.group, store_settings(config), reads_offsets=reads_offsets)
         except KafkaException as error:
@@ -89,8 +89,7 @@ class Engine:
             begins_anywhere=config.auto_offset_reset != "none",
             max_poll_interval_ms=config.max_poll_interval_ms,
             request_limit=request_limit(config.zookeeper, config.zookeeper_security),
-            in_region=in_region,
-            keeps_copies=keeps_copies,
+            duties=duties,
         )
         machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store, look)

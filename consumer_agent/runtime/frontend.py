@@ -19,13 +19,8 @@ from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.kafka_config import TOKEN
-from consumer_agent.membership.events import (
-    CloseRequested,
-    CommitRequested,
-    Polled,
-    Revoked,
-    StoredRequested,
-)
+from consumer_agent.membership.duties import NO_DUTIES
+from consumer_agent.membership.events import CloseRequested, CommitRequested, Polled, Revoked, StoredRequested
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime.buffer_limits import MANY_RECORDS, buffer_settings
 from consumer_agent.runtime.clock import now_ms
@@ -75,7 +70,7 @@ class Frontend(Usage):
 
         self._engine_type = Engine  # now and not in the first poll, which joins
         self._begins_paused = begins_paused
-        self.in_region = self.keeps_copies = False
+        self.duties = NO_DUTIES
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
         self._early_queries: OffsetQueries | None = None
         self._telemetry = Telemetry(None, self.config.group)
@@ -139,7 +134,7 @@ class Frontend(Usage):
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
         args = config, wanted, shared, self._telemetry
-        engine = self._engine_type(*args, asks_to_revoke=asks, in_region=self.in_region, keeps_copies=self.keeps_copies)
+        engine = self._engine_type(*args, asks_to_revoke=asks, duties=self.duties)
         try:
             engine.start()
             with shared.changed.lock:

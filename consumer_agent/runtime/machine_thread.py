@@ -119,6 +119,11 @@ class MachineThread:
                 self._events.append(event)
                 self._wake.send()
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether Kafka is being asked who else uses the group: what is read meanwhile, others may read, too."""
+        return self._look is not None and self._look.is_asking
+
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
         self.thread.join(timeout_s)

@@ -47,6 +47,7 @@ def test_names_are_case_insensitive() -> None:
     assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (10, False)
     assert options.agent["auto_offset_reset"] == "latest"
     assert options.agent["session_timeout_ms"] == 2_000
+    assert parse({**given, "ignorekafkaoffsets": "True"}).agent["ignore_kafka_offsets"] is True
     assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
 
 
@@ -117,6 +118,7 @@ def test_a_topic_named_twice_is_read_once() -> None:
         ("rack", "a/b"),
         ("instanceId", ""),
         ("offsetsStorage", "disk"),
+        ("ignoreKafkaOffsets", "perhaps"),
         ("zookeeper", "nowhere"),
         ("bootstrap", "localhost"),
         ("topics", "a,,b"),

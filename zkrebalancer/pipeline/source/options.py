@@ -59,6 +59,10 @@ def _integer_or_text(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
+def _boolean_or_text(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
 _OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Options`, parser
     "topics": ("topics", _topics),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number(MAX_OFFSETS)),
@@ -77,6 +81,7 @@ _OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> agen
     "rack": ("rack", str),
     "capacity": ("capacity", _number_or_text),
     "offsetsStorage": ("offsets_storage", str),
+    "ignoreKafkaOffsets": ("ignore_kafka_offsets", _boolean_or_text),
     "sessionTimeoutMs": ("session_timeout_ms", _integer_or_text),
     "stopTimeoutMs": ("stop_timeout_ms", _integer_or_text),
     "events": ("events_directory", str),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from consumer_agent.membership.duties import Duties
 from consumer_agent.membership.effects import Effect, ReadProgress, Request, StopEmitting
 from consumer_agent.membership.events import Event, Polled, Position, Progress
 from consumer_agent.membership.offset_books import Storage
@@ -75,11 +76,13 @@ class Driver:
         instance_id: str | None = None,
         storage: Storage = Storage.ZOOKEEPER,
         begins_anywhere: bool = True,
+        tells_origins: bool = False,
         in_region: bool = False,
         keeps_copies: bool = False,
     ) -> None:
         member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause, storage, begins_anywhere)
-        member = replace(member, in_region=in_region, keeps_copies=keeps_copies)
+        duties = Duties(tells_origins or in_region, in_region, keeps_copies)
+        member = replace(member, duties=duties)
         self.machine = StateMachine(MachineSettings(member, REGISTRATION._replace(instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}

@@ -51,13 +51,23 @@ Found = dict[TopicPartition, tuple[int, str] | None]
 
 
 def begin(
-    storage: Storage = Storage.KAFKA, *, begins_anywhere: bool = True, in_region: bool = False
+    storage: Storage = Storage.KAFKA, *, begins_anywhere: bool = True, in_region: bool | None = None
 ) -> tuple[Driver, list[Effect]]:
-    """Return a driver whose start of three partitions waits for Kafka, and what the start has asked for."""
-    driver = Driver(storage=storage, begins_anywhere=begins_anywhere, in_region=in_region, auto_commit_interval_ms=None)
+    """Return a driver whose start of three partitions waits for Kafka, and what the start has asked for.
+
+    `in_region`: None for a plain consumer, False for a Spark query.
+    """
+    is_told = in_region is not None
+    driver = Driver(
+        storage=storage,
+        begins_anywhere=begins_anywhere,
+        tells_origins=is_told,
+        in_region=bool(in_region),
+        auto_commit_interval_ms=None,
+    )
     driver.register()
     effects = send_start(driver, "start-1")
-    if in_region:
+    if is_told:
         driver.answer(Get(paths.lives(GROUP, "t")), Refused(Refusal.NO_NODE))
     if storage is Storage.DUAL:
         for number, offset in enumerate((b"1", b"20", None)):
@@ -158,6 +168,13 @@ def test_a_start_whose_topics_cannot_be_read_at_all_does_not_keep_its_consumer_f
     wait_in_vain(driver, effects, dict.fromkeys((T0, T1, T2)))
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
     assert started.unread == {T0, T1, T2}
+
+
+def test_a_start_of_a_query_with_a_sink_does_not_wait_for_all_offsets() -> None:
+    """It may be in a region by its sink only: nobody needs all its positions."""
+    driver, effects = begin(in_region=False)
+    wait_in_vain(driver, effects, {T0: (10, TEXT), T1: None, T2: None})
+    assert len(driver.writes()) == 1
 
 
 def test_a_start_of_a_region_waits_for_all_offsets() -> None:

@@ -8,22 +8,25 @@ from unittest import mock
 import pytest
 
 from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
+from consumer_agent.kafka.elsewhere import Found, LookAtKafka
+from consumer_agent.membership.duties import Duties
 from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.figures import Figures
 from consumer_agent.region.own_state import Checkpoint
 from consumer_agent.region.partition_states import PartitionStates
 from consumer_agent.runtime.engine import Engine
+from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.notices import Tell
-from consumer_agent.runtime.record_buffer import Finished
+from consumer_agent.runtime.record_buffer import Advance, Finished
 from consumer_agent.spark import PlanningConsumer
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 
 
 def region(consumer: dict[str, Any] | None = None, **arguments: Any) -> ConsistentRegion:
-    made = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", **(consumer or {}))
-    return ConsistentRegion(made, name="r", **arguments)
+    return ConsistentRegion(Consumer(**SETTINGS, **(consumer or {})), name="r", **arguments)
 
 
+SETTINGS: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
 HANDLERS: dict[str, Any] = {"on_checkpoint": print, "on_reset": print}
 ORDERS = ("orders", 0)
 
@@ -49,23 +52,52 @@ def test_arguments_that_make_no_sense_are_refused(
         region(consumer, **arguments)
 
 
-@pytest.mark.parametrize(("recovery", "keeps"), [("partition", True), ("group", False), ("sink", False), (None, False)])
-def test_only_a_region_by_partition_stores_no_offset_without_a_copy(recovery: str | None, keeps: bool) -> None:
-    """As it was: a Spark query, which may be in a region and commits by itself, stored nothing before its first batch.
-
-    With `latest`, what came before its next start was skipped.
-    """
-    settings: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
-    consumer = Consumer(**settings) if recovery else PlanningConsumer(enable_auto_commit=False, **settings)
-    if recovery:
-        ConsistentRegion(consumer, name="r", recovery=recovery, **({} if recovery == "sink" else HANDLERS))
+def begun(consumer: Consumer) -> MachineThread:
+    """Return the machine thread of a consumer that has polled; it does not run."""
     consumer.subscribe(["orders"])
     with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"), mock.patch.object(Engine, "start"):
         consumer.poll(0.0)
     thread = consumer._frontend.machine_thread
     assert thread is not None
-    member = thread._machine._settings.member
-    assert (member.in_region, member.keeps_copies) == (True, keeps)
+    return thread
+
+
+@pytest.mark.parametrize("recovery", ["partition", "group", "sink"])
+def test_a_region_keeps_its_own_offsets_and_by_partition_stores_none_without_a_copy(recovery: str) -> None:
+    consumer = Consumer(**SETTINGS)
+    ConsistentRegion(consumer, name="r", recovery=recovery, **({} if recovery == "sink" else HANDLERS))
+    thread = begun(consumer)
+    duties = Duties(tells_origins=True, in_region=True, keeps_copies=recovery == "partition")
+    assert (thread._machine._settings.member.duties, thread._look) == (duties, None)
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_spark_query_may_have_a_sink_but_its_offsets_are_those_of_its_group(ignores: bool) -> None:
+    """As it was: it stored nothing before its first batch; with `latest`, what came before its next start was skipped.
+
+    And it did not look at Kafka: it read again what plain consumers had read, also beside them.
+    """
+    thread = begun(PlanningConsumer(enable_auto_commit=False, ignore_kafka_offsets=ignores, **SETTINGS))
+    assert thread._machine._settings.member.duties == Duties(tells_origins=True)
+    assert (thread._look is None) is ignores
+
+
+def test_a_spark_query_reads_nothing_while_kafka_is_asked_who_else_uses_its_group() -> None:
+    """In `PlanningConsumer.advance`, do not ask: its first batch is read before the answer that forbids it."""
+    consumer = PlanningConsumer(enable_auto_commit=False, **SETTINGS)
+    thread, shared = begun(consumer), consumer._frontend.shared
+    assert not consumer.has_lease()
+    shared.emit_until(2**62)
+    assert consumer.has_lease()
+    shared.admit(ORDERS, 1, 5)
+    with mock.patch.object(LookAtKafka, "_send"):
+        assert thread._look is not None
+        thread._look.check({ORDERS: 5}, shared.break_down, lambda: None)
+        assert consumer.advance({ORDERS: 9}) == {}
+        thread._look._note(Found([], {}, []))
+    assert consumer.advance({ORDERS: 9}) == {ORDERS: Advance(5, 1)}
+    shared.break_down(ConsumerStateError("the group has members of Kafka's own protocol"))
+    assert consumer.advance({ORDERS: 12}) == {}
 
 
 def test_a_members_name_has_to_be_legal() -> None:
