@@ -31,6 +31,11 @@ class Leave(Release):
         """End the emission, once the lane is free."""
         self.end_emission(frozenset(self.lane.record.partitions))
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the final offsets are known: what the application finishes later is not stored."""
+        return self.stage in {Stage.READY, Stage.WRITING, Stage.DELETING, Stage.OVER}
+
     def to_ask(self) -> frozenset[TopicPartition]:
         """Ask about the partitions of which the application may have records."""
         return frozenset(self.positions) if self.ask_application else frozenset()

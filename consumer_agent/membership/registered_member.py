@@ -11,7 +11,7 @@ from enum import Enum, auto
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
 from consumer_agent.membership.duties import NO_DUTIES, Duties
-from consumer_agent.membership.effects import EffectQueue
+from consumer_agent.membership.effects import CommitFinished, EffectQueue
 from consumer_agent.membership.emission import Emission
 from consumer_agent.membership.events import (
     ApplicationSeen,
@@ -211,6 +211,8 @@ class Member:
             case Revoked(token):
                 for one in giving_up:
                     one.handle_revoked(token)
+            case CommitRequested(token) if self.departure is not None and self.departure.is_measured:
+                self._effects.add(CommitFinished((token,), "the consumer has given up its partitions"))
             case CommitRequested(token):
                 self.commits.handle_requested(token)
             case StoredRequested(token, partitions):

@@ -22,6 +22,7 @@ from consumer_agent.membership.events import (
     Abandoned,
     CloseRequested,
     CommitRequested,
+    Event,
     GaveUp,
     Polled,
     Position,
@@ -268,3 +269,20 @@ def test_giving_up_outside_of_a_group_is_the_end() -> None:
     driver = Driver()
     assert of_type(driver.step(GaveUp("dropped")), Closed) == [Closed()]
     assert driver.step(GaveUp("dropped")) == []
+
+
+@pytest.mark.parametrize("end", [CloseRequested(), GaveUp("the Kafka client has failed 21 times")])
+def test_a_commit_after_the_final_offsets_were_read_is_not_stored_and_says_so(end: Event) -> None:
+    """In `Member._handle_application`, let it wait: it ends with the departure, as if it were stored."""
+    for commits_early in (True, False):
+        driver = owning()
+        effects = driver.step(end)
+        if commits_early:
+            driver.step(CommitRequested(7))  # nobody has read the positions yet
+        driver.progress(effects, FINISHED)
+        if not commits_early:
+            effects = driver.step(CommitRequested(7))
+            assert effects == [CommitFinished((7,), "the consumer has given up its partitions")]
+        driver.answer_write(Done((None, 1)))
+        effects = driver.answer_write(Done())
+        assert of_type(effects, CommitFinished) == [CommitFinished((7,), None)] * commits_early
