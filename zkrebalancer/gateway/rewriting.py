@@ -25,7 +25,7 @@ TRANSACTION_VERSION, HIGHEST_TRANSACTION_VERSION = "transaction.version", 1
 # In older versions, the `acks` of a Produce cannot be found, and frames without a header follow a SaslHandshake.
 LOWEST_VERSIONS = {PRODUCE: 3, SASL_HANDSHAKE: 1}
 # Share groups and streams groups: a broker would coordinate them.
-LEFT_OUT = frozenset({76, 77, 78, 79, 88, 89, 90, 91, 92})
+LEFT_OUT = frozenset({76, 77, 78, 79, 88, 89, 90, 91, 92, 93})
 DECODED = frozenset({METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER})
 
 
