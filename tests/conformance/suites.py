@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster.cached import make_once
-from zkrebalancer.localcluster.jars import JarSource
+from zkrebalancer.localcluster.jars import KAFKA_3, JarSource
 
 FRANZ_GO = "v1.22.2"
 RDKAFKA_SYS = "4.10.0+2.12.1"
 KIP_848 = "848"  # a test of librdkafka with the newer protocol
-KAFKA_VERSION = "3.9.1"  # what librdkafka's tests are told: some of them ask for a version
 
 
 # What cannot pass with `--assign central`, and what it says there.
@@ -141,7 +140,7 @@ def _run_librdkafka(folder: Path, work: Path, bootstrap: str, test: str) -> Prog
         "LD_LIBRARY_PATH": libraries,
         "RDKAFKA_TEST_CONF": str(settings),
         "TESTS": number,
-        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "TEST_KAFKA_VERSION": KAFKA_3,  # some of its tests ask for a version
         "TEST_CONSUMER_GROUP_PROTOCOL": "consumer" if protocol == KIP_848 else "classic",
         **({"SUBTESTS": part} if part else {}),
     }

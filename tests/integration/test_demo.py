@@ -57,7 +57,7 @@ def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(
     document = json.loads(output)
     assert document["ok"]
     assert document["seed"] == 5
-    assert document["versions"] == {"zookeeper": "3.8.4", "kafka": "3.9.1"}
+    assert document["versions"] == {"zookeeper": "3.8.4", "kafka": "3.9.2"}
     assert document["events"] == str(events)
     assert document["overlaps"] == 0
     records = document["records"]

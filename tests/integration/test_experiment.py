@@ -59,7 +59,7 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
         directory = out / name / FOLDER
         assert result == json.loads((directory / "result.json").read_text())
         assert result["complete"]
-        assert result["versions"]["kafka"] == "3.9.1"
+        assert result["versions"]["kafka"] == "3.9.2"
         assert [step["name"] for step in result["steps"]] == ["before", *["add-member"] * 3]
         assert sum(step["moved"] for step in result["steps"]) >= result["measures"]["moved_least"] > 0
         verdict = check(directory / "events")

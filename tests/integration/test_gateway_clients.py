@@ -245,7 +245,7 @@ def test_the_console_consumer_continues_in_the_other_protocol(
     for begin, protocol in ((0, "classic"), (RECORDS, "consumer"), (2 * RECORDS, "classic")):
         values = [f"{number}" for number in range(begin, begin + RECORDS)]
         produce(gateway.bootstrap, team.name, values)
-        how = ("--max-messages", RECORDS, "--consumer-property", f"group.protocol={protocol}")
+        how = ("--max-messages", RECORDS, "--command-property", f"group.protocol={protocol}")
         printed = tools.run(CONSOLE_CONSUMER, *where, *how).splitlines()
         assert sorted((line for line in printed if line.isdecimal()), key=int) == values, protocol
     gateway.kill()

@@ -15,8 +15,8 @@ from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.server import child_environment
 
 SUMS = {
-    jars.KAFKA_3: "aae08609f1259e59db9746570c53d939820e9efa7a4c0fd7bf7d1b3508f34f11",
-    jars.KAFKA_4: "1c2836cee57a947d2db461410ac5008ca80facbd19b7ed9d284ca883782ea741",
+    jars.KAFKA_3: "3e6844711c3f5c9148f76ac96dfbf1de0aeeba11249e142e084b6de68e0ed05e",
+    jars.KAFKA_4: "4eb9a7fbfd63badfd8d1a677aa2d54b47b2b2d442ff7d68fd223972afea1954c",
 }
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"  # of 4.x

@@ -146,11 +146,11 @@ def _members(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, str]
 
 
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
-_LINGER = {"group.coordinator.append.linger.ms": "0"}  # 5 by default: each change of a group would wait for it
+_LINGER = {"group.coordinator.append.linger.ms": "0"}  # by default 5 in 4.1, and adaptive in 4.4
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
 _DISCOVERY = {"topic.metadata.refresh.interval.ms": "1000"}
 _JAVA_DISCOVERY = {"metadata.max.age.ms": "1000"}
-# After half of its heartbeats, the Java client 4.1.0 waits for the longest backoff, 1 s, unless both are equal.
+# After half of its heartbeats, the Java client 4.1 waits for the longest backoff, 1 s, unless both are equal; 4.4 not.
 _TUNED_JAVA_KIP848_MEMBER = {"retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
 _STRATEGY = "partition.assignment.strategy"
 _JAVA_RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
@@ -202,6 +202,7 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
         "group.consumer.min.heartbeat.interval.ms": str(heartbeat_ms),
         "group.consumer.session.timeout.ms": "6000",
         "group.consumer.min.session.timeout.ms": "6000",
+        "group.consumer.assignment.interval.ms": "0",  # by default, a second change waits for a second
         **_LINGER,
     }
 

@@ -23,8 +23,8 @@ from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import JarError, LocalClusterError, MissingToolError
 from zkrebalancer.protocol.errors import ConfigurationError
 
-KAFKA_3 = "3.9.1"  # the last release line with ZooKeeper mode; includes ZooKeeper itself
-KAFKA_4 = "4.1.0"
+KAFKA_3 = "3.9.2"  # the last release line with ZooKeeper mode; includes ZooKeeper itself
+KAFKA_4 = "4.4.0"
 OLD_CLIENT = "1.1.1"  # the last version of the old consumers, which rebalance through ZooKeeper
 HELIX = "helix-2.0.1"  # Apache Helix, with Kafka's client, for the experiments
 SCALA = {KAFKA_3: "2.13", KAFKA_4: "2.13", OLD_CLIENT: "2.12"}
@@ -85,7 +85,8 @@ def helix_class_path(java: str, source: JarSource) -> str:
     sums = read_sums(HELIX)
     helix = ("org.apache.helix", "helix-core", HELIX.partition("-")[2])
     module = ivy_module(helix, ("org.apache.kafka", "kafka-clients", KAFKA_4))
-    folder = fetched(HELIX.replace("-", " "), module, sums, java, source)
+    name = f"{HELIX.replace('-', ' ')} with Kafka {KAFKA_4}"  # another client, another folder
+    folder = fetched(name, module, sums, java, source)
     return ":".join(str(folder / name) for name in sums)
 
 

@@ -1,4 +1,4 @@
-"""Kafka brokers: configuration in ZooKeeper mode (3.9) and KRaft mode (4.1), and a readiness probe."""
+"""Kafka brokers: configuration in ZooKeeper mode (3.9) and KRaft mode (4.x), and a readiness probe."""
 
 from __future__ import annotations
 

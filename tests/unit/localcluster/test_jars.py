@@ -54,8 +54,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jars.JarSource:
     ("version", "required"),
     [
         ("1.1.1", "kafka_2.12-1.1.1"),
-        ("3.9.1", "zookeeper-3.8.4"),
-        ("4.1.0", "kafka_2.13-4.1.0"),
+        ("3.9.2", "zookeeper-3.8.4"),
+        ("4.4.0", "kafka_2.13-4.4.0"),
         (jars.HELIX, "helix-core-2.0.1"),
     ],
 )
@@ -79,38 +79,38 @@ def test_a_missing_jar_is_named(tmp_path: Path) -> None:
 
 def test_jars_are_fetched_once_and_only_listed_ones_are_used(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "stranger.jar": b"?"})
-    first = jars.class_path("3.9.1", str(ivy.java), source)
-    assert jars.class_path("3.9.1", str(ivy.java), source) == first
-    folder = source.cache / "kafka-3.9.1"
+    first = jars.class_path("3.9.2", str(ivy.java), source)
+    assert jars.class_path("3.9.2", str(ivy.java), source) == first
+    folder = source.cache / "kafka-3.9.2"
     assert first == f"{folder}/a-1.jar:{folder}/b-2.jar"
     assert ivy.call_count() == 1
 
 
 def test_helix_comes_with_kafkas_client(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
-    folder = source.cache / "helix-2.0.1"
+    folder = source.cache / f"helix-2.0.1-with-kafka-{jars.KAFKA_4}"
     assert jars.helix_class_path(str(ivy.java), source) == f"{folder}/a-1.jar:{folder}/b-2.jar"
 
 
 def test_a_wrong_jar_from_the_network_does_not_reach_the_cache(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "a-1.jar": b"evil"})
     with pytest.raises(JarError, match=r"a-1\.jar"):
-        jars.class_path("3.9.1", str(ivy.java), source)
+        jars.class_path("3.9.2", str(ivy.java), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
 def test_a_modified_jar_in_the_cache_is_an_error(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
-    jars.class_path("3.9.1", str(ivy.java), source)
-    (source.cache / "kafka-3.9.1" / "a-1.jar").write_bytes(b"changed")
+    jars.class_path("3.9.2", str(ivy.java), source)
+    (source.cache / "kafka-3.9.2" / "a-1.jar").write_bytes(b"changed")
     with pytest.raises(JarError, match=r"a-1\.jar"):
-        jars.class_path("3.9.1", str(ivy.java), source)
+        jars.class_path("3.9.2", str(ivy.java), source)
 
 
 def test_a_failed_fetch_reports_the_reason_and_leaves_no_files(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD, exit_code=1)
     with pytest.raises(LocalClusterError, match=r"from Maven Central \(:: x#a;1: not found\): .*--kafka-home"):
-        jars.class_path("3.9.1", str(ivy.java), source)
+        jars.class_path("3.9.2", str(ivy.java), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
@@ -118,7 +118,7 @@ def test_concurrent_requests_fetch_the_jars_once(tmp_path: Path, source: jars.Ja
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
     paths: list[str] = []
     threads = [
-        threading.Thread(target=lambda: paths.append(jars.class_path("3.9.1", str(ivy.java), source))) for _ in range(4)
+        threading.Thread(target=lambda: paths.append(jars.class_path("3.9.2", str(ivy.java), source))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -135,20 +135,20 @@ def test_ivy_uses_the_mirror_in_the_users_maven_settings(tmp_path: Path, source:
         "<settings><mirrors><mirror><mirrorOf>*</mirrorOf><url>file:/m</url></mirror></mirrors></settings>"
     )
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
-    jars.class_path("3.9.1", str(ivy.java), source)
+    jars.class_path("3.9.2", str(ivy.java), source)
     assert "-settings" in ivy.calls.read_text()
 
 
 def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(MissingToolError, match=r'pip install "zkrebalancer\[cluster\]"'):
-        jars.class_path("3.9.1", "java", jars.JarSource(tmp_path, None, lambda _line: None))
+        jars.class_path("3.9.2", "java", jars.JarSource(tmp_path, None, lambda _line: None))
 
 
 def test_the_error_names_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalClusterError, match=r"cache folder .*file/cache cannot be used"):
-        jars.class_path("3.9.1", "java", jars.JarSource(tmp_path / "file" / "cache", None, lambda _line: None))
+        jars.class_path("3.9.2", "java", jars.JarSource(tmp_path / "file" / "cache", None, lambda _line: None))
 
 
 def test_an_installation_replaces_the_jars_of_its_own_major_version(tmp_path: Path, source: jars.JarSource) -> None:
@@ -156,8 +156,8 @@ def test_an_installation_replaces_the_jars_of_its_own_major_version(tmp_path: Pa
     write_jars(home / "libs", {"kafka_2.13-3.7.0.jar": b""})
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
     installed = jars.JarSource(source.cache, home, source.report)
-    assert jars.class_path("3.9.1", str(ivy.java), installed) == f"{home}/libs/*"
-    assert "kafka-4.1.0" in jars.class_path("4.1.0", str(ivy.java), installed)
+    assert jars.class_path("3.9.2", str(ivy.java), installed) == f"{home}/libs/*"
+    assert "kafka-4.4.0" in jars.class_path("4.4.0", str(ivy.java), installed)
 
 
 def test_a_folder_without_kafka_is_an_error(tmp_path: Path) -> None:
