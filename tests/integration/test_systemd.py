@@ -176,7 +176,7 @@ def _start_coordinators(hosts: list[Host]) -> None:
 def _start_others(hosts: list[Host]) -> None:
     """Start the mirror on one host, gateways on two, and agents on all."""
     hosts[0].write("/etc/zkrebalancer/mirror.toml", MIRROR.replace("rebalancer", "mirror") + AUTHORITY)
-    secrets = SECRETS[: SECRETS.index("cd ")].replace("coordinator", "mirror").replace("…", WORD)
+    secrets = SECRETS[: SECRETS.index("(cd ")].replace("coordinator", "mirror").replace("…", WORD)
     hosts[0].run(f"{secrets}systemctl enable --now {MIRROR_UNIT}")
     eventually(
         lambda: "0 topics, 3 brokers" in hosts[0].tells(f"systemctl show -p StatusText {MIRROR_UNIT}"), "it mirrors"
