@@ -44,8 +44,7 @@ def start_broker(cluster: LocalCluster, number: int, port: int) -> Program:
             *command[:-1],
             STORAGE_TOOL_CLASS,
             "format",
-            "--cluster-id",
-            cluster_id,
+            f"--cluster-id={cluster_id}",  # it may begin with "-"
             "--config",
             str(config),
         ]

@@ -30,9 +30,8 @@ def start(hosts: Sequence[Host], certificates: Sequence[str], authority: str, wo
     `certificates`: of each host, with its key, as PEM.
     """
     users = " ".join(f"--add-scram 'SCRAM-SHA-512=[name={name},password={word}]'" for name in USERS)
-    formats = (
-        f"{JAVA} {kafka.STORAGE_TOOL_CLASS} format -t {kafka.new_cluster_id()} -c {FOLDER}/server.properties {users}"
-    )
+    tool = f"{JAVA} {kafka.STORAGE_TOOL_CLASS} format --cluster-id={kafka.new_cluster_id()}"  # it may begin with "-"
+    formats = f"{tool} -c {FOLDER}/server.properties {users}"
     for number, (host, certificate) in enumerate(zip(hosts, certificates, strict=True), start=1):
         host.write(f"{FOLDER}/server.pem", certificate)
         host.write(f"{FOLDER}/ca.pem", authority)
