@@ -15,6 +15,7 @@ import pytest
 from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError
 from consumer_agent.kafka import topics
 from consumer_agent.membership.state_machine import MachineSettings
+from consumer_agent.runtime.clock import now_ms
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -327,9 +328,13 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         stage.wait_ack(stage.start(member, 0))
         stage.produce([0], 10)
         wait_until(lambda: len(application.records) == 10, "the records")
+        machine_thread = application.consumer._frontend.machine_thread
+        assert machine_thread is not None
+        assert machine_thread._machine.member is not None
+        emission = machine_thread._machine.member.emission
         stage.zk.close()
         faults.stop_zookeeper(own.zookeeper_servers[0])
-        wait_until(lambda: application.consumer._frontend.shared._emit_until_ms == 0, "the emission to pause")
+        wait_until(lambda: emission.again_ms is None and now_ms() >= emission._until_ms, "the lease to end")
         count = len(application.records)
         stage.produce([0], 10)
         assert_stays(lambda: len(application.records) == count, 0.5)
