@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.mutations.editing import Edit
 from tests.mutations.mutation import Mutation
 
+ONE_TRANSACTION = Edit(
+    "topic_offsets.write_offsets",
+    "while writes: pause.write(zk, writes, guards)",
+    "pause.write(zk, writes, guards)",
+)
 OPERATOR_MUTATIONS = (
     Mutation(
         "a reset ends after its first transaction",
@@ -16,13 +21,7 @@ OPERATOR_MUTATIONS = (
     Mutation(
         "an import ends after its first transaction",
         None,
-        (
-            Edit(
-                "topic_offsets.write_offsets",
-                "while writes: pause.write(zk, writes, guards)",
-                "pause.write(zk, writes, guards)",
-            ),
-        ),
+        (ONE_TRANSACTION,),
         hostile="import_offsets",
         seeds=30,
     ),
@@ -110,7 +109,7 @@ OPERATOR_MUTATIONS = (
     Mutation(
         "a restore of deleted offsets ends after its first transaction",
         None,
-        (Edit("restore_offsets.restore_offsets", "while writes: pause.write(zk, writes)", "pass"),),
+        (ONE_TRANSACTION,),
         hostile="restore_offsets",
         seeds=60,
     ),
