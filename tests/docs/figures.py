@@ -143,15 +143,18 @@ def _markdown(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]])
 # ---- differences
 
 
-def rendered_differences(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Return by how much each protocol exceeds this project in the median pair of runs: interval, or p if not shown."""
-    cells = [[_difference(column, row) for column in columns] for row in rows]
+def rendered_differences(columns: Sequence[Column], rows: Sequence[Row], comparison: str) -> str:
+    """Return by how much each protocol exceeds this project in the median pair of runs: interval, or p if not shown.
+
+    `comparison`: the published file that says it.
+    """
+    cells = [[_difference(column, row, comparison) for column in columns] for row in rows]
     return _markdown([column.title for column in columns], zip((row.title for row in rows), cells, strict=True))
 
 
-def _difference(column: Column, row: Row) -> str:
+def _difference(column: Column, row: Row, comparison: str) -> str:
     wanted = (column.protocol, column.settings, row.scenario, str(row.members), row.measure)
-    for found in _rows(row.file.replace(".jsonl", "-comparison.csv")):
+    for found in _rows(comparison):
         key = tuple(found[name] for name in ("protocol", "settings", "scenario", "members", "measure"))
         if key == wanted and found["outcome"]:
             if not found["p"]:

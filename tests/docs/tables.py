@@ -2,7 +2,7 @@
 
 After new runs: put their results, one in each line, into `docs/data`, name the files below, run `python -m tests.docs`,
 and write what `test_figures` misses in the sentences. A table of runs (`-runs.csv`) is needed only where results have
-no costs at rest, a comparison (`-comparison.csv`) only where differences are shown.
+no costs at rest. The runs in which differences are shown are one report, with one comparison.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.style.sources import ROOT
 PAGES = ("docs/experiments.md", "docs/results.md")
 JOINS = "experiments-2026-11-28.jsonl"  # those of the first page
 KILLED = "experiments-2026-11-28-kills.jsonl"  # kills, far networks
+COMPARISON = "experiments-2026-11-28-comparison.csv"  # of both files, in one report
 OTHERS, ZOOKEEPERS = "experiments-2026-11-28-others.jsonl", "experiments-2026-11-28-zookeeper.jsonl"  # any phase
 ONE_PHASE, ONE_RUN = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-others.jsonl"
 UNREAD = "experiments-2026-11-27-load.jsonl"  # a member joins while many records are unread
@@ -70,17 +71,21 @@ THREE_JOIN = [
 KILLS = [
     crash("killed: settled, ms, median", SETTLED, change=KILL),
     crash("longest", SETTLED, change=KILL, summary=max),
+    crash("killed: time to the first record, ms", "first_record_ms", change=KILL),
     UNOWNED("killed: partitions without a consumer, s", file=KILLED, scenario="crash", change=KILL),
     crash("returns: settled, ms, median", SETTLED, change=RETURN),
     crash("longest", SETTLED, change=RETURN, summary=max),
     UNOWNED("returns: partitions without a consumer, s", file=KILLED, scenario="crash", change=RETURN),
     crash("records delivered twice, median of a run", "duplicated"),
+    crash("processor time, producers included, ms", "cpu_ms"),
 ]
 FAR = [
     far("settled, ms: median", SETTLED),
     far("longest", SETTLED, summary=max),
     far("time to the first record, ms", "first_record_ms"),
     UNOWNED("partitions without a consumer, s", file=KILLED, scenario="far-10ms"),
+    far("longest delay, ms", "delay_max_ms"),
+    far("processor time, producers included, ms", "cpu_ms"),
 ]
 SUMMARY = [
     THREE_JOIN[0],
@@ -216,7 +221,7 @@ def without_costs(title: str) -> Changes:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": lambda: rendered(Table(ON_RESULTS, SUMMARY, bold=False)),
-    "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES),
+    "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES, COMPARISON),
     "joins": lambda: rendered(Table(WITH_SHORT, THREE_JOIN)),
     "kills": lambda: rendered(Table(COMPARED, KILLS)),
     "far": lambda: rendered(Table(WITH_SHORT, FAR)),

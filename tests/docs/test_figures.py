@@ -116,7 +116,7 @@ def test_the_lowest_figure_of_a_measure_is_bold() -> None:
 
 
 def test_a_difference_is_that_of_the_comparison() -> None:
-    with (DATA / JOINS.replace(".jsonl", "-comparison.csv")).open() as lines:
+    with (DATA / tables.COMPARISON).open() as lines:
         compared = {
             row["measure"]: row
             for row in csv.DictReader(lines)
@@ -126,7 +126,7 @@ def test_a_difference_is_that_of_the_comparison() -> None:
     won, lost, is_open = (compared[measure] for measure in measures)
     assert [row["outcome"] for row in (won, lost, is_open)] == ["wins", "loses", "open"]
     rows = [Row(measure, measure, JOINS, "scale-out") for measure in measures]
-    assert rendered_differences([RANGE], rows).splitlines()[2:] == [
+    assert rendered_differences([RANGE], rows, tables.COMPARISON).splitlines()[2:] == [
         *(
             f"| {row['measure']} | {float(row['difference_low']):+.0f} to {float(row['difference_high']):+.0f} |"
             for row in (won, lost)
