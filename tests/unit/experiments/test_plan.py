@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,6 +105,14 @@ def test_servers_get_what_is_listed(plan: Plan, tmp_path: Path) -> None:
         assert without(options, WHO) == details["topic_mirror"]
     else:
         assert details["topic_mirror"] is None
+
+
+def test_zookeeper_is_tuned_as_brokers_are() -> None:
+    """In `Plan.cluster`, always take `TICK_MS`: sessions of tuned members end up to 2 s late."""
+    for tuning, tick_ms in (("default", "2000"), ("tuned", "500"), ("heartbeat-50", "500")):
+        plan = replace(PLANS[0], protocol=PROTOCOLS["kip848"], tuning=tuning)
+        assert plan.cluster().server_settings["zookeeper"]["tickTime"] == tick_ms
+        assert plan.details()["zookeeper"]["tickTime"] == tick_ms
 
 
 @every_plan
