@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.style.sources import ROOT
 from zkrebalancer.observe.measures import BEFORE, REST
+from zkrebalancer.pipeline.report.sentences import CAUGHT_UP
 
 DATA = ROOT / "docs" / "data"
 SETTLED = "settled_ms"
@@ -93,12 +94,18 @@ def values(column: Column, row: Row) -> list[float]:
     found: list[float | None] = []
     for run in (run for run in results(row.file) if _key(run)[:-1] == wanted):
         if row.change or row.measure == SETTLED:
-            found += [step[row.measure] for step in run["steps"] if step["name"] == row.change or _any(row, step)]
+            found += [_of(step, row) for step in run["steps"] if step["name"] == row.change or _any(row, step)]
         elif row.measure in run["measures"]:
             found.append(run["measures"][row.measure])
         else:
             found.append(float(_table_of_runs(row.file)[_key(run)][row.measure]))
     return [value for value in found if value is not None]
+
+
+def _of(step: Mapping[str, Any], row: Row) -> float | None:
+    """Return a change's figure; a group that did not catch up counts with its whole time, as in `results`."""
+    figure: float | None = step[row.measure]
+    return len(step["delivered_per_s"]) * 1_000.0 if figure is None and row.measure == CAUGHT_UP else figure
 
 
 def _any(row: Row, step: Mapping[str, Any]) -> bool:

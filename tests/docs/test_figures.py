@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs import tables
+from tests.docs import figures, tables
 from tests.docs.figures import (
     DATA,
     SETTLED,
@@ -108,6 +108,13 @@ def test_a_cell_follows_from_the_raw_data() -> None:
         f"| at rest | {statistics.median(at_rest):.0f} |",
         "| nothing | - |",
     ]
+
+
+def test_a_group_that_did_not_catch_up_counts_with_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{"name": "kill-member", "lag_back_ms": ms, "delivered_per_s": [5] * 9} for ms in (None, 2_000)]
+    names = {"protocol": KIP.protocol, "settings": "tuned", "scenario": "backlog", "members": 10, "seed": 1}
+    monkeypatch.setattr(figures, "results", lambda _file: [{**names, "steps": steps}])
+    assert values(KIP, Row("", "lag_back_ms", "a file", "backlog", change="kill-member")) == [9_000, 2_000]
 
 
 def test_the_lowest_figure_of_a_measure_is_bold() -> None:
