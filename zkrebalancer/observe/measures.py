@@ -159,10 +159,10 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
-    highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps cost that
-    change nothing; producers count only where they are named. A step after which the group did not settle counts with
-    the time that it was given. Where several groups change in a step, it has `group_settled_p50_ms`, and `settled_ms`
-    is the time of the last group. None, or missing: not measured.
+    highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps `rest` cost,
+    or without any the one before all changes; producers count only where they are named. A step after which the group
+    did not settle counts with the time that it was given. Where several groups change in a step, it has
+    `group_settled_p50_ms`, and `settled_ms` is the time of the last group. None, or missing: not measured.
     """
     run = Steps()
     for event in events:
@@ -183,7 +183,9 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     cpu = sorted({"cpu_ms", OWN_CPU, *(name for step in run.figures for name in step if name.startswith("cpu_"))})
     for name in ("requests", "bytes", "zookeeper_bytes", *cpu):
         figures[name] = _sum(later, name)
-    figures |= _at_rest([step for step in run.figures if step["name"] in {BEFORE, REST}], cpu, run.costs)
+    # Soon after the start, JVMs still compile: where a run has rest later, what comes before does not count.
+    rest = [[step for step in run.figures if step["name"] == name] for name in (REST, BEFORE)]
+    figures |= _at_rest(rest[0] or rest[1], cpu, run.costs)
     figures["load_peak"] = max((peak for step in later if isinstance(peak := step["load_peak"], float)), default=None)
     return figures, run.figures
 

@@ -144,6 +144,27 @@ def test_a_run_at_rest_costs_what_its_processes_do_but_the_producers() -> None:
     assert {name: joined[name] for name in expected} == {name: figures[name] for name in expected} == expected
 
 
+def test_where_a_run_has_rest_its_beginning_does_not_count_as_such() -> None:
+    """In `measure`, pool both: a group that rests for 15 s still costs what JVMs take to compile."""
+
+    def seen(at_ms: int, cpu_ms: int, rss_mb: int) -> Event:
+        return event("sampled", at_ms, role="member", target="a", cpu_us=1_000 * cpu_ms, rss_bytes=1_000_000 * rss_mb)
+
+    events = [
+        seen(1, 0, 10),
+        step(1, "before", 10),
+        seen(1_000, 800, 20),
+        step(2, "rest", 1_010),
+        seen(2_000, 810, 30),
+        seen(3_000, 820, 30),
+        step(3, "end", 3_010),
+    ]
+    figures, _steps = measure(events)
+    assert (figures["rest_cpu_member_ms_per_s"], figures["rss_mb"]) == (10, 30)
+    figures, _steps = measure([*events[:3], step(2, "end", 1_010)])
+    assert (figures["rest_cpu_member_ms_per_s"], figures["rss_mb"]) == (800, 20)
+
+
 def test_new_partitions_count_as_unowned_from_the_beginning_of_their_step() -> None:
     events = [*BEGIN, step(2, "grow-topic", 1_000), fetcher("started", "a", 1_250, 4, 5), step(3, "end", 2_000)]
     _figures, (_before, grown) = measure(events)

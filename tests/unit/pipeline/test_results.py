@@ -92,6 +92,16 @@ def test_costs_are_those_of_results_with_and_without_events(tmp_path: Path) -> N
     assert older["cpu_all_ms"] == 9.5
 
 
+def test_a_group_that_reads_a_backlog_is_not_at_rest(tmp_path: Path) -> None:
+    """In `_costs`, take costs at rest of every run: those of `backlog` are of 500,000 records a second."""
+    result = json.loads(published(FakeRun("kip848", 100), tmp_path / "runs", {"requests": 5}, 100))
+    result["measures"] |= dict.fromkeys(results.AT_REST, 7.0)
+    (tmp_path / "published.jsonl").write_text(json.dumps(result))
+    (row,) = results.costs(find_runs([tmp_path / "published.jsonl"])).to_dict("records")
+    assert row["requests"] == 5.0
+    assert all(pd.isna(row[name]) for name in results.AT_REST)
+
+
 def test_what_is_published_gives_the_published_comparison(tmp_path: Path) -> None:
     """Correct for other comparisons, or publish other runs: readers could not see why a difference counts."""
     found = compare(None, find_runs([DATA / tables.JOINS, DATA / tables.KILLED]), [], tmp_path)
