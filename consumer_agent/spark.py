@@ -55,8 +55,8 @@ class PlanningConsumer(Consumer):
 
         Return the former position and the generation of each partition that advanced: those that are owned, paused,
         not being revoked and not yet beyond the offset, while the lease holds, and nothing is known that forbids to
-        read. While Kafka is asked for that, none advances. The records in between are unfinished until `finish` or
-        `commit`, and a stop-fetcher waits for that.
+        read. While Kafka is asked for that, and has not failed to answer, none advances. The records in between are
+        unfinished until `finish` or `commit`, and a stop-fetcher waits for that.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.

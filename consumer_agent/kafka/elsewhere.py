@@ -121,6 +121,7 @@ class LookAtKafka:
         self._found: Found | None = None
         self._found_s = 0.0
         self._waiting: list[Judge] = []  # for the answer that is under way
+        self._judging_count = 0  # answers whose judges are being called
         self._unchecked: dict[TopicPartition, int] = {}  # offsets in ZooKeeper
         self._passed: dict[TopicPartition, None] = {}  # compared once; comparing them again would show nothing new
         self._is_unchecked = False  # Kafka has not answered since the last check
@@ -179,8 +180,9 @@ class LookAtKafka:
 
     @property
     def is_asking(self) -> bool:
-        """Whether Kafka is being asked, and something waits for its answer."""
-        return bool(self._waiting)
+        """Whether something waits for Kafka's answer; not once a request has failed: what is stored is read then."""
+        with self._lock:
+            return self._judging_count > 0 or (bool(self._waiting) and self._silent_since_s is None)
 
     def close(self) -> None:
         """Close the connections without waiting; what waits for an answer gets none."""
@@ -261,9 +263,14 @@ class LookAtKafka:
             found = self._learned(answer, now_s)
             self._asking_until_s = 0.0
             waiting, self._waiting = self._waiting, []
+            self._judging_count += 1
             self._retry_at_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
-        for judge in waiting:
-            judge(found, is_fresh=True)
+        try:
+            for judge in waiting:
+                judge(found, is_fresh=True)
+        finally:
+            with self._lock:
+                self._judging_count -= 1
 
     def _learned(self, answer: Found | Silence, now_s: float) -> Found | None:
         """Keep an answer. That Kafka has no groups at all is believed if it stays so: brokers begin with no topics."""

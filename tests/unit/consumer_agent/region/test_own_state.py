@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
-from consumer_agent.kafka.elsewhere import Found, LookAtKafka
+from consumer_agent.kafka.elsewhere import Found, LookAtKafka, Silence
 from consumer_agent.membership.duties import Duties
 from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.figures import Figures
@@ -82,22 +82,53 @@ def test_a_spark_query_may_have_a_sink_but_its_offsets_are_those_of_its_group(ig
     assert (thread._look is None) is ignores
 
 
-def test_a_spark_query_reads_nothing_while_kafka_is_asked_who_else_uses_its_group() -> None:
-    """In `PlanningConsumer.advance`, do not ask: its first batch is read before the answer that forbids it."""
+def planning() -> tuple[PlanningConsumer, LookAtKafka]:
+    """Return a Spark query's member with a lease and a partition, and its look at Kafka, which asks nobody."""
     consumer = PlanningConsumer(enable_auto_commit=False, **SETTINGS)
     thread, shared = begun(consumer), consumer._frontend.shared
     assert not consumer.has_lease()
     shared.emit_until(2**62)
     assert consumer.has_lease()
     shared.admit(ORDERS, 1, 5)
-    with mock.patch.object(LookAtKafka, "_send"):
-        assert thread._look is not None
-        thread._look.check({ORDERS: 5}, shared.break_down, lambda: None)
-        assert consumer.advance({ORDERS: 9}) == {}
-        thread._look._note(Found([], {}, []))
+    assert thread._look is not None
+    return consumer, thread._look
+
+
+@mock.patch.object(LookAtKafka, "_send", mock.Mock())
+def test_a_spark_query_reads_nothing_while_kafka_is_asked_who_else_uses_its_group() -> None:
+    """In `PlanningConsumer.advance`, do not ask: its first batch is read before the answer that forbids it."""
+    consumer, look = planning()
+    shared = consumer._frontend.shared
+    look.check({ORDERS: 5}, shared.break_down, lambda: None)
+    assert consumer.advance({ORDERS: 9}) == {}
+    look._note(Found([], {}, []))
     assert consumer.advance({ORDERS: 9}) == {ORDERS: Advance(5, 1)}
     shared.break_down(ConsumerStateError("the group has members of Kafka's own protocol"))
     assert consumer.advance({ORDERS: 12}) == {}
+
+
+@mock.patch.object(LookAtKafka, "_send", mock.Mock())
+def test_a_spark_query_reads_on_while_the_coordinator_of_its_group_is_away() -> None:
+    """In `LookAtKafka.is_asking`, look only whether something waits: five of seven seconds, nothing is read."""
+    consumer, look = planning()
+    for offset in (9, 12):
+        look.check({ORDERS: 5}, consumer._frontend.shared.break_down, lambda: None)
+        assert bool(consumer.advance({ORDERS: offset})) is (offset == 12)
+        look._note(Silence("no answer"))
+    look._note(Found([], {}, []))
+    look._when_found(mock.Mock(), is_anew=True)  # the answer was old, and forbids to read
+    assert consumer.advance({ORDERS: 15}) == {}
+
+
+@mock.patch.object(LookAtKafka, "_send", mock.Mock())
+def test_a_spark_query_reads_nothing_between_the_answer_and_the_error_that_it_means() -> None:
+    """In `LookAtKafka._note`, do not count what is being judged."""
+    consumer, look = planning()
+    refuse = mock.Mock(side_effect=lambda _error: consumer.advance({ORDERS: 9}))
+    look.check({ORDERS: 5}, lambda error: advanced.append(refuse(error)), lambda: None)
+    advanced: list[Any] = []
+    look._note(Found(["plain"], {}, []))
+    assert advanced == [{}]
 
 
 def test_a_members_name_has_to_be_legal() -> None:
