@@ -190,6 +190,7 @@ class Connection:
         handle = self._find_coordinator if key == FIND_COORDINATOR else self._answer
         if size > MAX_DECODED_BYTES:
             raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
+        self._await_answers(0)  # before it takes room
         self._require_login(size)
         if size <= MAX_SMALL_BYTES:
             handle(*self._decoded(size))
@@ -213,8 +214,6 @@ class Connection:
         return header, content[end:]
 
     def _answer(self, header: Header, content: bytes) -> None:
-        self._await_answers(0)
-
         def answered(some: bytes) -> bytes:
             is_coordinator = self._broker_id is None
             return self._desk.answer(header, some, self._client_host, self._since_us, is_coordinator=is_coordinator)
@@ -236,7 +235,6 @@ class Connection:
         self._relay_content(request, _Unanswered(header.api_key, header.version, header.correlation_id))
 
     def _find_coordinators(self, header: Header, groups: list[str]) -> None:
-        self._await_answers(0)
         may = self._rights.groups(Right.DESCRIBE_GROUP, groups) if self._desk.asks_for_rights else set(groups)
         found = self._desk.coordinators([group for group in groups if group in may])
         refused: dict[str, tuple[int, Node | None]] = dict.fromkeys(
@@ -410,5 +408,5 @@ class Connection:
 
 def _send_patiently(broker: socket, content: bytes) -> None:
     """Send a broker a request, or a piece of it; raises TimeoutError if it does not read it for too long."""
-    with gevent.Timeout(MAX_SILENCE_S, TimeoutError(f"the broker has read nothing for {MAX_SILENCE_S:g} s")):
+    with gevent.Timeout(MAX_SILENCE_S, TimeoutError(f"the broker has not read a piece in {MAX_SILENCE_S:g} s")):
         broker.sendall(content)

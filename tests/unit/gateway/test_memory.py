@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.gateway.wire import LIST_OFFSETS, WAIT_S, Open, Wire, member
 from zkrebalancer.gateway import authorization, connection, room
-from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, size_of
+from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, framed, size_of
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
@@ -263,6 +263,45 @@ def test_a_search_for_many_coordinators_needs_room(connect: Open, monkeypatch: p
     wire.send(KEYS["FindCoordinator"], 4, content)
     assert wire.received()
     assert used == [MANY * room.ELEMENT_BYTES]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "content"),
+    [
+        ("Heartbeat", 3, BEAT),
+        ("FindCoordinator", 4, codec.encode("FindCoordinatorRequest", 4, {"coordinator_keys": ["g"] * MANY})),
+    ],
+    ids=["read", "decoded"],
+)
+def test_a_request_that_waits_for_the_answers_to_others_uses_no_room(
+    connect: Open, monkeypatch: pytest.MonkeyPatch, name: str, version: int, content: bytes
+) -> None:
+    """In `Connection`, wait only when it has been read or decoded: behind a Fetch of ten minutes, it keeps others out.
+
+    Both requests are there before the broker learns of the first.
+    """
+    if name == "Heartbeat":
+        monkeypatch.setattr(connection, "MAX_SMALL_BYTES", 10)
+    done: list[str] = []
+
+    class Noted(room.Room):
+        def _take(self, size: int, what: str) -> None:
+            done.append("took room")
+            super()._take(size, what)
+
+    def broker(_header: Header, _content: bytes) -> bytes:
+        done.append("answered")
+        return b""
+
+    wire = connect(broker)
+    wire.desk.room = Noted()
+    monkeypatch.setattr(wire.desk, "coordinators", lambda _groups: {})
+    asked = ((LIST_OFFSETS, 1, b""), (KEYS[name], version, content))
+    requests = [codec.encode_header(Header(key, number, 5, "c")) + rest for key, number, rest in asked]
+    wire.client.sendall(b"".join(map(framed, requests)))
+    assert [bool(wire.received()) for _ in range(2)] == [True, True]
+    assert done[0] == "answered"
+    assert "took room" in done
 
 
 def test_a_join_offers_a_limited_number_of_protocols() -> None:
