@@ -187,7 +187,7 @@ class Group:
         self._history.reset(is_new_group=trigger == "group-created")
         self._loading.begin()
 
-    def _load_anew(self) -> None:
+    def _load_anew(self, outcome: str = "failed") -> None:
         """Read the group again, because ZooKeeper contradicts the view: at once, then at growing intervals."""
         now_us = self._scheduler.now.mono_us
         tries = self._outdated if now_us < self._outdated_us + 2 * MAX_PAUSE_US else 0
@@ -195,7 +195,7 @@ class Group:
         if tries == 0:
             self.load("outdated")
             return
-        self._end_plan("failed")
+        self._end_plan(outcome)
         if self.state is GroupState.MOVING:
             self._go(GroupState.BACKING_OFF, "outdated again")
         if not self._scheduler.has_timer("outdated"):  # no request cancels it: the view is wrong
@@ -441,6 +441,6 @@ class Group:
             if before.paused_by and not new.starts_paused:
                 self.load("outdated")  # the operation may have deleted what is known, such as marks
             elif reply.stat.version > known + 1 and not new.starts_paused:
-                self._load_anew()  # as may one that was not seen; at once each time, writes would prevent every plan
+                self._load_anew("superseded")  # as may one that was not seen; at once, writes would prevent every plan
         else:
             self._leadership.gone.add(self.name)

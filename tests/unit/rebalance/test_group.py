@@ -230,6 +230,21 @@ def test_a_group_whose_settings_are_written_again_and_again_while_it_is_read_is_
     assert len(world.owned()["b-1"]) == 2
 
 
+def test_a_plan_whose_settings_are_written_again_and_again_has_not_failed() -> None:
+    """In `_settings_read`, call `_load_anew` as it is: an alert would say that members are late."""
+    world = world_with(GroupSettings(), "a")
+    world.agents["a"].silent = True
+    world.act(world.add_agent("b"))
+    for _ in range(2):  # the second time, the group is read after a pause
+        world.pass_time(2_000)
+        assert world.leader().machine.groups_being_rebalanced == {GROUP: True}
+        finished = len(events(world, "rebalance_finished"))
+        for _ in range(2):
+            world.configure(settings.encode(GroupSettings()))
+        world.run()
+        assert [one["outcome"] for one in events(world, "rebalance_finished")[finished:]] == ["superseded"]
+
+
 def test_a_wildcard_that_does_not_compile_is_refused_once_and_the_rest_goes_on() -> None:
     world = world_with(GroupSettings(), "a")
     world.add_agent("w", {"(": 1}, pattern="white_list")
