@@ -40,9 +40,14 @@ class Garbage:
         self.is_due = True
         self._is_urgent = all(one.leadership is None for one in self._shards.machines)
 
+    @property
+    def has_rubbish(self) -> bool:
+        """Whether a machine still has data of an ended leadership, which `all` could not free."""
+        return any(one.has_rubbish for one in self._shards.machines)
+
     def look(self, event: Event) -> None:
         """After an event: collect nothing while many groups wait to be read; what is new then only `all` examines."""
-        if self._is_urgent and not any(one.has_rubbish for one in self._shards.machines):
+        if self._is_urgent and not self.has_rubbish:
             self.all()
         if not (self._is_off or isinstance(event, RepliedAll)):
             return  # groups are read with many reads at once; there may be hundreds of shards to look at

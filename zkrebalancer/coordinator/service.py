@@ -156,7 +156,7 @@ class CoordinatorService:
                 gevent.sleep(MAX_WAIT_S)
                 waited_s += MAX_WAIT_S
             postponed_s = 0.0
-            while postponed_s < MAX_COLLECT_DELAY_S and self._is_rebalancing():
+            while postponed_s < MAX_COLLECT_DELAY_S and (self._garbage.has_rubbish or self._is_rebalancing()):
                 gevent.sleep(MAX_WAIT_S)
                 postponed_s += MAX_WAIT_S
             self._garbage.all()

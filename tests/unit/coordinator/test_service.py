@@ -11,7 +11,7 @@ import gevent
 import pytest
 from gevent import GreenletExit
 
-from zkrebalancer.coordinator.service import COLLECT_INTERVAL_S, MAX_COLLECT_DELAY_S, CoordinatorService
+from zkrebalancer.coordinator.service import COLLECT_INTERVAL_S, MAX_COLLECT_DELAY_S, MAX_WAIT_S, CoordinatorService
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit
@@ -69,6 +69,15 @@ def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_
     monkeypatch.setattr(Coordinator, "groups_being_rebalanced", {"backs-off": True, "idle": False})
     longest_s = COLLECT_INTERVAL_S + MAX_COLLECT_DELAY_S
     assert collections(monkeypatch, service, 3) == [longest_s, 2 * longest_s, 3 * longest_s]
+
+
+def test_what_a_machine_still_has_is_waited_for_before_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_collect_garbage`, do not: its groups would stay for an hour more."""
+    service = a_service()
+    service._garbage.resigned()
+    left = [True, True, False]
+    monkeypatch.setattr(Coordinator, "has_rubbish", property(lambda _machine: left.pop(0)))
+    assert collections(monkeypatch, service, 1) == [2 * MAX_WAIT_S]
 
 
 def test_garbage_is_collected_soon_after_a_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
