@@ -274,9 +274,10 @@ class StaticMembers:
     def _await_too(self, member: Member) -> None:
         """Let what a member had wait that may be the one whose record may not be read."""
         view, until_us = self._view, self._scheduler.now.mono_us + LONGEST_GRACE_US
-        if view.awaited is not None and member.is_registration_refused:
-            view.awaited = replace(view.awaited, held=view.awaited.held - member.held().keys(), until_us=until_us)
-            self._scheduler.wake("hidden statics", until_us, self._awaited_enough)
+        if view.awaited is None or not member.is_registration_refused or view.awaited.held.isdisjoint(member.held()):
+            return  # it had nothing, or nothing that does not wait already
+        view.awaited = replace(view.awaited, held=view.awaited.held - member.held().keys(), until_us=until_us)
+        self._scheduler.wake("hidden statics", until_us, self._awaited_enough)
 
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.

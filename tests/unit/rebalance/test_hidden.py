@@ -287,6 +287,30 @@ def test_rule_17_what_waits_for_an_unknown_member_includes_what_a_member_had_who
     world.assert_settled()
 
 
+def test_who_had_nothing_lets_nothing_wait_for_longer() -> None:
+    """In `StaticMembers._await_too`, do not ask what it had: while it restarts, what has no owner waits for ever."""
+    world = world_with(GroupSettings(), "b")
+    agent = world.add_agent("s", instance_id="i", static_grace_ms=20_000)
+    world.pass_time(2_000)
+    hide(world, paths.ids(GROUP, "s-1"))
+    hide(world, paths.static(GROUP, "i"))
+    hide(world, paths.ids(GROUP, "n-1"))
+    newcomer = world.add_agent("n")
+    world.pass_time(2_000)
+    read_again(world)
+    assert not view_of(world).members["n-1"].held()
+    ends_us = []
+    for gone in (newcomer, agent):
+        world.kill_agent(gone)
+        world.zk.expire(gone.session)
+        world.pass_time(20_000)
+        awaited = view_of(world).awaited
+        assert awaited is not None
+        ends_us.append(awaited.until_us - world.now_us)
+    longest_us = MAX_STATIC_GRACE_MS * 1_000
+    assert ends_us[0] < longest_us - 20_000_000 <= ends_us[1]
+
+
 def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -> None:
     """In `GroupView.become`, forget it; in `note_stored`, count its version on: each write would be contradicted."""
     world, had = world_with_a_static_member("same", 200_000)
