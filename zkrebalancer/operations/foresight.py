@@ -71,7 +71,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     before, after = Counter(holder.values()), Counter(target.values())
     notes += [
         f"{name} is drained, and keeps {after[name]} partitions: "
-        + ("the group is frozen" if settings.frozen else "no other member reads them")
+        + ("the group is frozen" if settings.frozen else "no other member can get them")
         for name in planning.drained
         if after[name]
     ]
@@ -103,7 +103,7 @@ def foresee_one(
         explanation = Explanation(explanation.holder, explanation.holder, "the group is frozen")
     elif explanation.holder in planning.drained:
         stays = explanation.holder == explanation.target
-        reason = f"{explanation.holder} is drained" + (", but no other member reads the topic" if stays else "")
+        reason = f"{explanation.holder} is drained" + (", but no other member can get it" if stays else "")
         explanation = replace(explanation, reason=reason)
     notes += [f"{name} is drained: it gets nothing that another member reads" for name in planning.drained]
     return explanation, notes

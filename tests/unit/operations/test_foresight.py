@@ -238,7 +238,7 @@ def test_a_plan_that_was_approved_is_not_said_to_wait() -> None:
             "a",
             GroupSettings(drained_members=("a-1",)),
             0,
-            ["a-1 is drained, and keeps 4 partitions: no other member reads them"],
+            ["a-1 is drained, and keeps 4 partitions: no other member can get them"],
         ),
     ],
 )
@@ -251,7 +251,7 @@ def test_what_a_drained_member_would_keep_is_told_with_the_reason(
 
 
 def test_why_a_partition_leaves_a_drained_member_or_stays_there() -> None:
-    for names, reason in (("ab", "a-1 is drained"), ("a", "a-1 is drained, but no other member reads the topic")):
+    for names, reason in (("ab", "a-1 is drained"), ("a", "a-1 is drained, but no other member can get it")):
         world = world_with(GroupSettings(), *names)
         (partition, *_others) = sorted(world.owned()["a-1"])
         world.configure(settings.encode(GroupSettings(drained_members=("a-1",))))
