@@ -20,7 +20,7 @@ def test_a_plan_that_was_sent_frees_its_place(monkeypatch: pytest.MonkeyPatch) -
     streams = Streams()
     for _ in range(2):
         assert not streams.is_full
-        assert list(streams.once(lambda: b"1"))[-1].startswith(b"event: end")
+        assert list(streams.once(lambda: b"1"))[-1] == b"data: 1\n\n"
 
 
 def test_a_reader_who_goes_before_the_plan_is_made_frees_the_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Streams:
             self._count -= 1
 
     def once(self, make: Make) -> Iterator[bytes]:
-        """Yield a document that takes long to make, then the end, after which the browser shall not ask again.
+        """Yield a document that takes long to make.
 
         If the reader goes meanwhile, it is not made any more.
         """
@@ -53,7 +53,6 @@ class Streams:
             while gevent.joinall([maker], timeout=PING_INTERVAL_S) == []:
                 yield PING
             yield _event(maker.get())
-            yield b"event: end\ndata: {}\n\n"
         finally:
             maker.kill(block=False)
             self._count -= 1
