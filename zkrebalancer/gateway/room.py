@@ -27,7 +27,7 @@ class Room:
 
     @property
     def used(self) -> int:
-        """Return how much large requests and answers use."""
+        """Return how much large requests, decoded ones and large answers use."""
         return self._used
 
     @contextlib.contextmanager

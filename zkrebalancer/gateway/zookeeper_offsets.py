@@ -292,7 +292,7 @@ class ZooKeeperOffsets:
             if not isinstance(reply, Refused):
                 yield key, reply
             elif not _is_missing(reply):
-                raise ZooKeeperUnavailableError(f"ZooKeeper does not show offsets: {reply.refusal.value}")
+                raise ZooKeeperUnavailableError(f"ZooKeeper does not show a node: {reply.refusal.value}")
 
     def _all_partitions(self, group: str, until_us: int | None = None) -> list[TopicPartition]:
         """Return the partitions that have a node; see `_read_existing`."""

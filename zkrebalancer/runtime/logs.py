@@ -43,7 +43,7 @@ class SafeLog(logging.Logger):
 
 
 class LinesFormatter(logging.Formatter):
-    """Indents each line of a message but the first, so that no name in it looks like another entry."""
+    """Indents a message from its second line on, so that no name in it looks like another entry; not a traceback."""
 
     def __init__(self) -> None:
         """Begin each entry with its time and level."""
