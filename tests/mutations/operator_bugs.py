@@ -5,11 +5,6 @@ from __future__ import annotations
 from tests.mutations.editing import Edit
 from tests.mutations.mutation import Mutation
 
-ONE_TRANSACTION = Edit(
-    "topic_offsets.write_offsets",
-    "while writes: pause.write(zk, writes, guards)",
-    "pause.write(zk, writes, guards)",
-)
 OPERATOR_MUTATIONS = (
     Mutation(
         "a reset ends after its first transaction",
@@ -19,9 +14,9 @@ OPERATOR_MUTATIONS = (
         seeds=30,
     ),
     Mutation(
-        "an import ends after its first transaction",
+        "an import writes nothing",
         None,
-        (ONE_TRANSACTION,),
+        (Edit("move_offsets.import_offsets", "write_offsets(zk, group, known, offsets, pause)", "pass"),),
         hostile="import_offsets",
         seeds=30,
     ),
@@ -107,9 +102,9 @@ OPERATOR_MUTATIONS = (
         seeds=60,
     ),
     Mutation(
-        "a restore of deleted offsets ends after its first transaction",
+        "a restore of deleted offsets writes nothing",
         None,
-        (ONE_TRANSACTION,),
+        (Edit("restore_offsets.restore_offsets", "write_offsets(zk, group, known, ___, pause)", "pass"),),
         hostile="restore_offsets",
         seeds=60,
     ),
