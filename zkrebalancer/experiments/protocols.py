@@ -203,6 +203,7 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
         "group.consumer.session.timeout.ms": "6000",
         "group.consumer.min.session.timeout.ms": "6000",
         "group.consumer.assignment.interval.ms": "0",  # by default, a second change waits for a second
+        "group.consumer.assignor.offload.enable": "false",  # by default, the heartbeat that causes it waits for none
         **_LINGER,
     }
 

@@ -238,11 +238,12 @@ def test_the_java_client_waits_for_no_backoff_after_a_heartbeat() -> None:
 
 
 def test_a_tuned_broker_assigns_each_change_at_once() -> None:
-    """In `_consumer_broker`, leave Kafka's default: eight members that join at once settle a second later."""
+    """In `_consumer_broker`, leave Kafka's defaults: eight members that join at once settle a second later."""
     for name in ("kip848", "java-848"):
         for tuning, settings in PROTOCOLS[name].settings.items():
-            interval = settings.broker.get("group.consumer.assignment.interval.ms")
-            assert interval == (None if tuning == "default" else "0"), (name, tuning)
+            keys = ("group.consumer.assignment.interval.ms", "group.consumer.assignor.offload.enable")
+            values = [settings.broker.get(key) for key in keys]
+            assert values == ([None, None] if tuning == "default" else ["0", "false"]), (name, tuning)
 
 
 def test_a_gateway_takes_its_options() -> None:
