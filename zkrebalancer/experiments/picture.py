@@ -22,11 +22,13 @@ class GroupPicture:
     """One group.
 
     `members` are in order of arrival; `delivered` has the next offset of each partition; `freed_us` has the time
-    (`mono_us`) at which a partition lost its owner; `changed_us` is the time of the last start or stop.
+    (`mono_us`) at which a partition lost its owner; `changed_us` is the time of the last start or stop. If owners
+    overlap, `owners` has the one that started last, and `others` those before it that have not stopped.
     """
 
     members: list[str] = field(default_factory=list)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
+    others: dict[TopicPartition, list[str]] = field(default_factory=dict)
     freed_us: dict[TopicPartition, int] = field(default_factory=dict)
     delivered: dict[TopicPartition, int] = field(default_factory=dict)
     changed_us: int = 0
@@ -102,6 +104,10 @@ def _started(picture: Picture, event: Event) -> None:
     for number in event["partitions"]:
         partition = (event["topic"], number)
         group.stale.discard(partition)
+        before = [*group.others.pop(partition, ()), group.owners.get(partition, event["member"])]
+        others = [member for member in before if member != event["member"]]
+        if others:
+            group.others[partition] = others
         group.owners[partition] = event["member"]
         group.changed_us = max(group.changed_us, event["mono_us"])
         freed_us = group.freed_us.pop(partition, event["mono_us"])
@@ -120,10 +126,16 @@ def _ended(picture: Picture, event: Event) -> None:
 
 def _free(picture: Picture, event: Event, partition: TopicPartition) -> None:
     group = picture.group(event["group"])
+    others = group.others.get(partition, [])
     if group.owners.get(partition) == event["member"]:
-        del group.owners[partition]
         group.changed_us = max(group.changed_us, event["mono_us"])
-        group.freed_us[partition] = event["mono_us"]
+        if others:
+            group.owners[partition] = others.pop()
+        else:
+            del group.owners[partition]
+            group.freed_us[partition] = event["mono_us"]
+    elif event["member"] in others:
+        others.remove(event["member"])
 
 
 def _produced(picture: Picture, event: Event) -> None:

@@ -28,6 +28,18 @@ def test_a_late_stop_of_the_old_owner_does_not_affect_the_new_one() -> None:
     assert picture.group("demo").owners == {("t", 0): B}
 
 
+def test_an_owner_that_another_one_overlapped_still_owns_its_partition() -> None:
+    """In `_free`, forget who owned it before: a group that has settled is never at rest, and its run fails."""
+    starts = [fetcher("fetcher_started", member, [0]) for member in (B, A)]
+    picture = picture_of(*starts, fetcher("fetcher_stopped", A, [0]))
+    assert picture.group("demo").owners == {("t", 0): B}
+    assert picture.group("demo").freed_us == {}
+    picture.apply(fetcher("fetcher_stopped", B, [0]))
+    assert picture.group("demo").owners == {}
+    twice = picture_of(starts[1], *starts, event("ownership_ended", member=B), event("ownership_ended", member=A))
+    assert twice.group("demo").owners == {}
+
+
 def test_the_death_of_an_owner_frees_its_partitions() -> None:
     picture = picture_of(fetcher("fetcher_started", A, [0, 1]), event("ownership_ended", member=A))
     assert picture.group("demo").owners == {}
