@@ -10,7 +10,7 @@ MINUTES ?= 5
 FUZZ_SECONDS ?= 120
 OUT ?= experiments
 SCENARIOS ?= scale-out crash
-REPEAT ?= 10
+REPEAT ?= 12
 BROKER ?= kafka-4
 DOCS_STAMP := $(VENV)/.docs-installed
 
@@ -124,7 +124,7 @@ fuzz: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-# The same scenarios with every protocol, on the same broker: an hour; LARGE=1 takes some nights. Can be resumed.
+# The same scenarios with every protocol, on the same broker: two to three hours; LARGE=1 takes some nights. Can be resumed.
 ifdef LARGE
 GRID := --scenario all --settings default --settings tuned --members 20 --partitions 240 --repeat $(REPEAT)
 else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +29,9 @@ from tests.docs.figures import (
 )
 from tests.docs.tables import COMPARED, COOPERATIVE, JOINS, KILLED, KIP, OURS, RANGE, SHORT
 from tests.style.sources import ROOT
+from zkrebalancer.experiments.protocols import PROTOCOLS
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.pipeline.report.statistics import ALPHA, difference
 
 PUBLISHED = sorted(path.name for path in DATA.glob("*.jsonl"))
 PAGES = {path: (ROOT / path).read_text() for path in ("README.md", *tables.PAGES, "docs/ideas/when-to-use.md")}
@@ -149,6 +153,31 @@ def test_a_figure_that_changed_is_found() -> None:
     row = next(line for line in text.splitlines() if line.startswith("| a member joins"))
     assert filled(text, tables.content) == text
     assert filled(text.replace(row, row.replace("| ", "| 1", 2)), tables.content) == text
+
+
+def test_the_runs_of_make_experiments_can_show_something() -> None:
+    """In the Makefile, set REPEAT to 10: whatever comes out, no time to settled is shown to differ."""
+    makefile = (ROOT / "Makefile").read_text()
+    given = dict(re.findall(r"^(SCENARIOS|REPEAT) \?= (.+)$", makefile, re.MULTILINE))
+    changes = sum(
+        len({step.name for step in SCENARIOS[name].steps(SCENARIOS[name].cast(10, 120, 1))})
+        for name in given["SCENARIOS"].split()
+    )
+    others = len([protocol for protocol in PROTOCOLS.values() if "kafka-4" in protocol.brokers]) - 1
+    page = PAGES["docs/experiments.md"]
+    assert f"`make experiments` makes {changes * others} of them, so it takes twelve runs" in page
+    assert given["REPEAT"] == "12"
+    assert changes * others <= comparisons(11), "also without the one run that is not trusted"
+    assert f"up to {comparisons(10)} comparisons of the primary measure, eleven with {comparisons(11)}" in page
+    assert f"twelve with {comparisons(12)}:" in page
+
+
+def comparisons(pairs: int) -> int:
+    """Return how many comparisons of so many pairs, which all agree, Holm's method shows all the same."""
+    values = [1.0 + seed for seed in range(pairs)]
+    found = difference([0.0] * pairs, values)
+    assert found
+    return int(ALPHA / found.p)
 
 
 # ---- sentences
