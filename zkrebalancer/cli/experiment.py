@@ -26,6 +26,7 @@ from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import RebalancerError
 
 ALL = "all"
+WITH = "@"  # between the name of a protocol and its settings
 HEARTBEATS = "heartbeats"  # all settings of HEARTBEATS_MS
 MIN_MEMBERS = 2  # one fails, the other takes over
 MAX_MEMBERS = 200
@@ -46,6 +47,20 @@ COLUMNS = {  # heading -> figure
     "doubled": "duplicated",
     "overlaps": "overlaps",
 }
+
+
+class ProtocolChoice(click.Choice[str]):
+    """A protocol's name, also with its settings: `kip848@heartbeat-50`."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is given."""
+        name, separator, tuning = value.partition(WITH)
+        super().convert(name, param, ctx)
+        if separator and name == ALL:
+            self.fail(f"{value}: name the protocol, or give --settings", param, ctx)
+        if separator and tuning not in PROTOCOLS[name].settings:
+            self.fail(f"{value}: {name} has the settings {', '.join(PROTOCOLS[name].settings)}", param, ctx)
+        return value
 
 
 class ExperimentFailedError(RebalancerError):
@@ -91,7 +106,13 @@ def list_everything(*, as_json: bool) -> None:
 
 @experiment.command("run")
 @click.option(
-    "--protocol", "protocols", multiple=True, required=True, type=click.Choice([*PROTOCOLS, ALL]), help="Repeatable."
+    "--protocol",
+    "protocols",
+    multiple=True,
+    required=True,
+    type=ProtocolChoice([*PROTOCOLS, ALL]),
+    help="Repeatable. PROTOCOL@SETTINGS (kip848@heartbeat-50) adds one with settings of its own to those that have "
+    "--settings.",
 )
 @click.option(
     "--scenario", "scenarios", multiple=True, required=True, type=click.Choice([*SCENARIOS, ALL]), help="Repeatable."
@@ -165,12 +186,15 @@ def run_grid(
     \b
     Example:
       zkrebalancer experiment run --protocol all --scenario all --members 20 --partitions 240 --repeat 3
+      zkrebalancer experiment run --protocol central-incremental --protocol kip848 --protocol kip848@heartbeat-50 \\
+          --settings tuned --scenario crash
     """
     if partitions < members:
         raise click.UsageError(
             f"--partitions {partitions} is less than --members {members}: some members would own nothing"
         )
-    chosen = _chosen(protocols, PROTOCOLS)
+    chosen = _chosen([name for name in protocols if WITH not in name], PROTOCOLS)
+    given = [name.split(WITH) for name in dict.fromkeys(protocols) if WITH in name]
     if ALL in protocols and broker is not None:
         chosen = [protocol for protocol in chosen if broker in protocol.brokers]
     plans = Grid(
@@ -182,6 +206,7 @@ def run_grid(
         range(seed, seed + repeat),
         broker,
         members_per_process,
+        [(PROTOCOLS[name], tuning) for name, tuning in given],
     ).plans()
     options.make_folder(out, "--out")
     if events_directory is not None:

@@ -20,6 +20,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 class Grid:
     """Every protocol with every scenario, tuning and seed; `broker` None means each protocol's own.
 
+    `pairs` are protocols with a tuning that are added to these.
     A protocol without heartbeats is left out where these are set, one without an upgrade where one is the scenario.
     """
 
@@ -31,6 +32,7 @@ class Grid:
     seeds: Sequence[int]
     broker: BrokerKind | None
     members_per_process: int
+    pairs: Sequence[tuple[Protocol, str]] = ()
 
     def plans(self) -> list[Plan]:
         """Return the runs: all of a scenario and seed in sequence, so that they meet the same conditions.
@@ -52,12 +54,11 @@ class Grid:
 
     def _drawn(self, scenario: Scenario, seed: int) -> list[tuple[Protocol, str]]:
         """Return the protocols and tunings that a scenario is run with, in the order that the seed draws."""
-        pairs = [
-            (protocol, tuning)
-            for protocol in self.protocols
-            for tuning in self.tunings
-            if tuning in protocol.settings and (protocol.restarts or not scenario.is_upgrade)
+        every = [
+            (protocol, tuning) for protocol in self.protocols for tuning in self.tunings if tuning in protocol.settings
         ]
+        every += [pair for pair in self.pairs if pair not in every]
+        pairs = [(protocol, tuning) for protocol, tuning in every if protocol.restarts or not scenario.is_upgrade]
         return Random(f"{seed} {scenario.name}").sample(pairs, len(pairs))  # noqa: S311  # the same each time
 
     def _broker(self, protocol: Protocol) -> BrokerKind:

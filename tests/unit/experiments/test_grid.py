@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from zkrebalancer.cli.main import zkrebalancer
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
 from zkrebalancer.experiments.plan import Plan
@@ -104,6 +106,50 @@ def test_seeds_draw_the_order_of_protocols() -> None:
     assert all(
         {one.cast.seed, other.cast.seed} == {one.cast.seed} for one, other in zip(plans[::2], plans[1::2], strict=True)
     )
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, out: Path, *protocols: str) -> tuple[list[tuple[str, str]], str]:
+    """Return which runs a command plans, as (protocol, tuning), and what it says."""
+    plans: list[Plan] = []
+
+    def perform(given: list[Plan], *_rest: object) -> tuple[list[Result], list[str]]:
+        plans.extend(given)
+        return [], []
+
+    monkeypatch.setattr(grid, "perform", perform)
+    named = [word for name in protocols for word in ("--protocol", name)]
+    arguments = ["--scenario", "crash", "--settings", "tuned", "--repeat", "20", "--out", str(out), *named]
+    outcome = CliRunner().invoke(zkrebalancer, ["experiment", "run", *arguments])
+    return [(plan.protocol.name, plan.tuning) for plan in plans], outcome.output
+
+
+def test_a_protocol_can_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Grid._drawn`, put the pairs behind the others: a rival with other heartbeats always runs last."""
+    names = ("central-incremental", "kip848", "kip848@heartbeat-50", "kip848@tuned")
+    runs, _said = run_command(monkeypatch, tmp_path, *names)
+    three = [("central-incremental", "tuned"), ("kip848", "tuned"), ("kip848", "heartbeat-50")]
+    by_seed = [runs[place : place + 3] for place in range(0, len(runs), 3)]
+    assert len(by_seed) == 20
+    assert all(sorted(of_seed) == sorted(three) for of_seed in by_seed)
+    assert {of_seed.index(three[2]) for of_seed in by_seed} == {0, 1, 2}
+    assert set(run_command(monkeypatch, tmp_path, names[2])[0]) == {three[2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kip848@slow", "kip848@slow: kip848 has the settings default, tuned, heartbeat-50"),
+        ("central-incremental@heartbeat-50", "central-incremental has the settings default, tuned"),
+        ("kip@tuned", "'kip' is not one of"),
+        ("all@tuned", "all@tuned: name the protocol, or give --settings"),
+    ],
+)
+def test_settings_that_a_protocol_does_not_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    runs, said = run_command(monkeypatch, tmp_path, name)
+    assert runs == []
+    assert message in " ".join(said.split())
 
 
 @pytest.mark.parametrize("failure", [RunFailedError("kafka ended"), OSError("kafka ended")])
