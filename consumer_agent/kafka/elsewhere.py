@@ -181,8 +181,8 @@ class LookAtKafka:
     @property
     def is_asking(self) -> bool:
         """Whether something waits for Kafka's answer; not once a request has failed: what is stored is read then."""
-        with self._lock:
-            return self._judging_count > 0 or (bool(self._waiting) and self._silent_since_s is None)
+        is_waiting = bool(self._waiting) and self._silent_since_s is None
+        return is_waiting or self._judging_count > 0  # in this order, without a lock: a signal's handler may `close`
 
     def close(self) -> None:
         """Close the connections without waiting; what waits for an answer gets none."""
@@ -260,10 +260,10 @@ class LookAtKafka:
             _log.info("group %s: no look at Kafka: %s", self._group, answer.reason)
         with self._lock:
             now_s = time.monotonic()
+            self._judging_count += 1  # before nothing waits any more
             found = self._learned(answer, now_s)
             self._asking_until_s = 0.0
             waiting, self._waiting = self._waiting, []
-            self._judging_count += 1
             self._retry_at_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
         try:
             for judge in waiting:
