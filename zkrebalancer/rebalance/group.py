@@ -125,6 +125,8 @@ class Group:
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
                     self._static_members.left(member)
+                else:
+                    self._static_members.evicted(member)
                 self._plan_without(released, kind, member.consumer)
             case facts.LeaseOver(released):
                 self._plan_without(released, "lease-over", released.consumer)

@@ -143,7 +143,7 @@ class Planning:
         looks = self._look_at_away(looks)
         if view.touched or looks >= MAX_LOOKS_PER_STEP:
             return False
-        if self._consumers_of or self._fenced or view.statics or self._absent:
+        if self._consumers_of or self._fenced or view.statics or self._absent or self._reserved:
             self._look_at_static_members()
         for consumer, described in self._drain.settled():
             self._replace(consumer, described)

@@ -311,6 +311,19 @@ class StaticMembers:
             else:
                 self._await_return(instance, record)
 
+    def evicted(self, member: Member) -> None:
+        """Let what still waits for the instance of an evicted member wait for one grace, in case that does not return.
+
+        Nothing of its own waits: that is free when the lease is over.
+        """
+        instance = member.instance or ""
+        waiting = frozenset(tp for tp, name in self._view.waiting_for.items() if name == instance)
+        known = self._view.statics.get(instance)
+        if known is None or not waiting or instance in _instances_present(self._view):
+            return
+        record, _version = known
+        self._await_return(instance, replace(record, partitions=record.partitions & waiting))
+
     def _await_return(self, instance: str, record: StaticMember) -> None:
         if record.deadline_ms is None:
             self._set_deadline(instance, record)

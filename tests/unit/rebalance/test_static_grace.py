@@ -114,6 +114,24 @@ def test_rule_17_a_grace_begins_though_its_member_ended_without_a_leader_and_its
     assert len(world.owned()["b-1"]) == 4
 
 
+def test_rule_17_what_waits_for_a_member_that_is_evicted_waits_for_one_grace() -> None:
+    """Leave out `StaticMembers.evicted`: it waits until the group is read anew, and for a grace after that."""
+    world = world_with(GroupSettings(mode="eager", rebalance_timeout_ms=1_000, max_rebalance_retries=1), "b")
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    waiting = set(world.owned()["b-1"])
+    # As if an older life of it, which ended after this one had been given something, had owned them.
+    world.leader().machine.groups[GROUP].view.waiting_for.update(dict.fromkeys(waiting, "pod-1"))
+    member.silent = True
+    world.add_agent("e")
+    world.kill_agent(world.agents["b"])
+    world.pass_time(GRACE_MS - 2_000)
+    assert "c-1" in [event["member"] for event in events(world, "member_left") if event["reason"] == "evicted"]
+    assert set(world.owned()["e-1"]) == {("t", number) for number in range(4)} - waiting
+    world.pass_time(GRACE_MS)
+    assert len(world.owned()["e-1"]) == 4
+
+
 def test_rule_17_no_clock_ends_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `StaticMembers._await_deadline`, wait until the deadline by the clock."""
     world = world_with(GroupSettings(), "b")
