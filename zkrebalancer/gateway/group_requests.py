@@ -59,12 +59,12 @@ SLICES = {
 class GroupRequests:
     """Answers the requests of connections about groups."""
 
-    def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics, room: Room | None = None) -> None:
+    def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics, room: Room) -> None:
         """Ask `groups`, and send offsets to `offsets`; `room`: the memory for requests."""
         self._groups = groups
         self._offsets = offsets
         self._metrics = metrics
-        self._room = room or Room()
+        self._room = room
         self._complaints = Complaints()
         self._others: dict[str, Callable[[Header, Fields, str], Fields]] = {
             **dict.fromkeys(COMMITS, self._commit),

@@ -10,12 +10,18 @@ import gevent
 import pytest
 
 from tests.support.deadlines import WITHIN_S
+from tests.unit.gateway.model_session import ModelSession
+from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.group_requests import OFFSETS_SLICE, GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
-from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.links import KEYS, Links
+from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import refused_topics
+from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol.answers import (
     Answer,
     ConsumerGroupHeartbeatAnswer,
@@ -32,6 +38,7 @@ from zkrebalancer.group_protocol.answers import (
     OffsetDeleteAnswer,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 
@@ -73,7 +80,7 @@ def answered(
         may_be_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send
     )
     version = {"JoinGroup": 5, "OffsetCommit": 8}.get(name, 1)
-    asked = GroupRequests(groups, cast("OffsetStore", store), Metrics())
+    asked = GroupRequests(groups, cast("OffsetStore", store), Metrics(), Room())
     header = Header(KEYS[name], version, 1, "c")
     content = codec.encode(f"{name}Request", version, {"group_id": "g", **fields})
     answer = asked.answer(header, content, "h", since_us, is_coordinator=True)
@@ -168,7 +175,7 @@ def deleted(
         is_settled=True,
         has_taken_over_since=lambda *_any: False,
     )
-    one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics())
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics(), Room())
     fields = {"group_id": "g", "topics": [{"name": name, "partitions": [{"partition_index": 1}]} for name in topics]}
     content = codec.encode("OffsetDeleteRequest", 0, fields)
     found = one.answer(Header(KEYS["OffsetDelete"], 0, 1, "c"), content, "h", 0, is_coordinator=True)
@@ -214,7 +221,7 @@ def test_offsets_are_deleted_in_the_step_in_which_their_group_is(monkeypatch: py
         deletions[group] = when_answered
 
     store, play = SimpleNamespace(send=send), SimpleNamespace(receive=receive)
-    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics())
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
     content = codec.encode("DeleteGroupsRequest", 1, {"groups_names": ["a", "b", "used", "a", "later"]})
     header = Header(KEYS["DeleteGroups"], 1, 1, "c")
     answering = gevent.spawn(one.answer, header, content, "h", 0, is_coordinator=True)
@@ -278,7 +285,7 @@ def test_a_group_that_has_only_offsets_is_empty(
         when_answered(DescribeGroupsAnswer(tuple(one for one in decision.groups if one.group_id in request.groups)))
 
     play = SimpleNamespace(receive=receive, is_settled=True)
-    one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics())
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics(), Room())
     content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "s"]})
     found = one.answer(Header(KEYS["DescribeGroups"], 6, 1, "c"), content, "h", 0, is_coordinator=True)
     groups = codec.decode("DescribeGroupsResponse", 6, found)["groups"]
@@ -336,7 +343,7 @@ def test_a_group_with_only_offsets_is_listed_as_at_a_broker(asked: dict[str, Any
         return [group for group in ("kept", "joined", "elsewhere") if is_served(group)]
 
     store = SimpleNamespace(without_members=without_members)
-    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics())
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
     content = codec.encode("ListGroupsRequest", 5, asked)
     found = codec.decode(
         "ListGroupsResponse",
@@ -345,3 +352,26 @@ def test_a_group_with_only_offsets_is_listed_as_at_a_broker(asked: dict[str, Any
     )
     assert {group["group_id"]: group["group_state"] for group in found["groups"]} == expected
     assert found["error_code"] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("is_coordinator", [False, True])
+def test_groups_are_not_listed_before_they_are_known(*, is_coordinator: bool) -> None:
+    """In `GroupRequests.answer`, return an empty list: a client would believe that there are no groups."""
+    session = ModelSession()
+    Membership(session, "gw", 1).refresh()
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    offsets = UpstreamOffsets(Links([], Dialer(Upstream())), Metrics(), groups.fence)
+    requests = GroupRequests(groups, offsets, Metrics(), Room())
+    header, content = Header(KEYS["ListGroups"], 5, 1, "c"), codec.encode("ListGroupsRequest", 5, {})
+
+    def error() -> int:
+        answer = requests.answer(header, content, "h", 0, is_coordinator=is_coordinator)
+        return int(codec.decode("ListGroupsResponse", 5, answer)["error_code"])
+
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.serve(0, [0])
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    gevent.sleep(0)
+    assert error() == ErrorCode.NONE
+    groups.lose_all()
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -12,17 +12,12 @@ from gevent.event import AsyncResult, Event
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.buckets import Buckets, Claim
-from zkrebalancer.gateway.dialing import Dialer
-from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.layout import BUCKETS, OWNERS
-from zkrebalancer.gateway.links import KEYS, Links
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.nodes import node_name
-from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
-from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
 from zkrebalancer.group_protocol.effects import GroupLoaded, Received, Reported, Store
@@ -38,8 +33,6 @@ from zkrebalancer.group_protocol.requests import (
 )
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
-from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, Refused, SetContent
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
@@ -427,24 +420,3 @@ def test_only_own_claims_are_given_up(session: ModelSession) -> None:
     session.renew()
     buckets.give_up([BUCKET])
     assert session.model.children(OWNERS) == [str(BUCKET)]
-
-
-@pytest.mark.parametrize("is_coordinator", [False, True])
-def test_groups_are_not_listed_before_they_are_known(session: ModelSession, *, is_coordinator: bool) -> None:
-    """In `GroupRequests.answer`, return an empty list: a client would believe that there are no groups."""
-    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
-    offsets = UpstreamOffsets(Links([], Dialer(Upstream())), Metrics(), groups.fence)
-    requests = GroupRequests(groups, offsets, Metrics())
-    header, content = Header(KEYS["ListGroups"], 5, 1, "c"), codec.encode("ListGroupsRequest", 5, {})
-
-    def error() -> int:
-        answer = requests.answer(header, content, "h", 0, is_coordinator=is_coordinator)
-        return int(codec.decode("ListGroupsResponse", 5, answer)["error_code"])
-
-    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    groups.serve(0, [0])
-    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    gevent.sleep(0)
-    assert error() == ErrorCode.NONE
-    groups.lose_all()
-    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -17,6 +17,7 @@ from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.turns import ITEMS_PER_TURN, in_turns
 from zkrebalancer.group_protocol.answers import (
     ConsumerGroupDescribeAnswer,
@@ -120,7 +121,7 @@ def test_others_run_while_many_are_described_or_leave(
     version = {"LeaveGroup": 5}.get(name, 0)
     given = [{"member_id": one} for one in names] if asked == "members" else [*names, names[0]]
     content = codec.encode(f"{name}Request", version, {asked: given})
-    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics())
+    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
     found = one.answer(Header(KEYS[name], version, 1, "c"), content, "h", 0, is_coordinator=True)
     where, key = SLICES[name][1], "member_id" if asked == "members" else "group_id"
     assert [entry[key] for entry in codec.decode(f"{name}Response", version, found)[where]] == names
@@ -136,7 +137,7 @@ def test_an_error_of_the_group_ends_a_long_leave() -> None:
     def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
         when_answered(next(answers))
 
-    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics())
+    one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
     content = codec.encode("LeaveGroupRequest", 5, {"members": members})
     found = one.answer(Header(KEYS["LeaveGroup"], 5, 1, "c"), content, "h", 0, is_coordinator=True)
     assert codec.decode("LeaveGroupResponse", 5, found)["error_code"] == ErrorCode.NOT_COORDINATOR
