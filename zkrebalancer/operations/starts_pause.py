@@ -84,8 +84,8 @@ class Pause:
         renewal = SetContent(paths.group(self.group), content, self.version)
         guarded = [*_guarded(waiting[:MAX_WRITES_PER_TRANSACTION], guards or {})]
         fitting = zk.request_limit.fitting(guarded, (renewal,))
-        if fitting and isinstance(guarded[fitting - 1], Check):  # it would guard nothing
-            fitting = fitting - 1 or 2
+        if fitting and isinstance(guarded[fitting - 1], Check):  # what it guards did not fit
+            fitting = fitting - 1 or 2  # alone, it would write nothing: the request may be too large instead
         reply = zk.perform(Multi((renewal, *guarded[:fitting])), {*CHANGED, Refusal.NOT_EMPTY})
         if not isinstance(reply, Done):
             raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")

@@ -65,25 +65,23 @@ def write_offsets(
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
 
     """
-    marks = {topic: paths.offsets(group, topic) for topic in known}
-    found = zk.perform_all([Get(path) for path in marks.values()], ABSENT)
-    refuse_topics_created_anew(known, require_topics(zk, known))
-    versions = [node.stat.version if isinstance(node, Content) else None for node in found]
-    guards = {
-        path: Check(path, 0 if version is None else version + 1)
-        for path, version in zip(marks.values(), versions, strict=True)
-    }
-    writes: list[Operation] = [
-        Create(path, known[topic].incarnation.encode())
-        if version is None
-        else SetContent(path, known[topic].incarnation.encode(), version)
-        for (topic, path), version in zip(marks.items(), versions, strict=True)
-    ]
+    marks = {paths.offsets(group, topic): of.incarnation.encode() for topic, of in known.items()}
+    found = zk.perform_all([Get(path) for path in marks], ABSENT)
+    _refuse_topics_created_anew(known, require_topics(zk, known))
+    writes: list[Operation] = []
+    guards: dict[str, Check] = {}
+    for (path, content), node in zip(marks.items(), found, strict=True):
+        if isinstance(node, Content):
+            writes.append(SetContent(path, content, node.stat.version))
+            guards[path] = Check(path, node.stat.version + 1)
+        else:
+            writes.append(Create(path, content))
+            guards[path] = Check(path, 0)
     # All at once: starts are paused meanwhile, and a group may read thousands of topics.
-    lists = zk.perform_all([ListChildren(path) for path in marks.values()], ABSENT)
+    lists = zk.perform_all([ListChildren(path) for path in marks], ABSENT)
     present = {
         f"{path}/{name}"
-        for path, listed in zip(marks.values(), lists, strict=True)
+        for path, listed in zip(marks, lists, strict=True)
         if isinstance(listed, Children)
         for name in listed.names
     }
@@ -94,8 +92,7 @@ def write_offsets(
         pause.write(zk, writes, guards)
 
 
-def refuse_topics_created_anew(known: Mapping[str, Topic], now: Mapping[str, Topic]) -> None:
-    """Raise OffsetsRefusedError if a topic is not the one that was known."""
+def _refuse_topics_created_anew(known: Mapping[str, Topic], now: Mapping[str, Topic]) -> None:
     for topic, before in known.items():
         if not cluster_nodes.is_same_topic(now[topic].incarnation, before.incarnation):
             raise OffsetsRefusedError(f"topic {topic} was created anew meanwhile; look at its offsets, and try again")
