@@ -117,7 +117,7 @@ def _key(run: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def figure(column: Column, row: Row) -> str:
-    """Return a cell's figure; without runs there is none."""
+    """Return a cell's figure, or NONE without runs."""
     found = values(column, row)
     return f"{row.summary(found) / row.unit:,.{row.digits}f}" if found else NONE
 

@@ -20,7 +20,7 @@ TICK_MS, TUNED_TICK_MS = 2_000, 500  # ZooKeeper's default, and tuned: sessions 
 COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
 _JVM = {HEAP: f"{java_programs.HEAP_MB}m"}
-# What the members of a kind have, whatever their protocol's settings are.
+# Settings of the members of a kind; those of their protocol are added.
 _OF_KIND: Mapping[str, Mapping[str, object]] = {
     "central": {**reader.CENTRAL, "commits of the application, ms": reader.COMMIT_INTERVAL_MS},
     "kafka": reader.KAFKA,

@@ -56,8 +56,8 @@ from zkrebalancer.runtime import clock
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
 MAX_ARRIVAL_S = 60.0  # how long a large request or answer may take to arrive: meanwhile it uses the room of others
 PRODUCE_BEGIN_BYTES = FIRST_PIECE_BYTES  # client and transactional ids of some kilobytes fit; `acks` comes after them
-# How long a broker may be silent while it owes an answer, or read nothing of what it is sent. Meanwhile nobody reads
-# from the client, so without this limit nobody would notice that it is gone while the broker hangs.
+# How long a broker may be silent while it owes an answer, or read nothing of what it is sent. The gateway reads nothing
+# from the client meanwhile. Without this limit, it would keep the connection of a client that is gone.
 MAX_SILENCE_S = 600.0
 # How long a client may send nothing, not even the rest of a request, or read nothing that it was sent. Brokers close
 # idle connections after 10 minutes; but behind some connections there is no broker.

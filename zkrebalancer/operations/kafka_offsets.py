@@ -41,7 +41,7 @@ class KafkaOffsetsError(RebalancerError):
 def in_thread(ask: Callable[[], Answer]) -> Answer:
     """Ask Kafka, and let the hub run meanwhile: otherwise the ZooKeeper session of this process could end.
 
-    After Ctrl-C, the thread goes on alone: nobody else may use a client that it closes.
+    After Ctrl-C, the thread goes on, so it has to close its client itself, and nothing else may use that.
     """
     answer, error = gevent.get_hub().threadpool.apply(_answer_or_error, (ask,))
     if error is not None:

@@ -1,4 +1,4 @@
-"""What the pages say around a takeover, a broken connection and an error: nothing untrue."""
+"""Pages stay true during a takeover, while a connection is broken, and after an error."""
 
 from __future__ import annotations
 

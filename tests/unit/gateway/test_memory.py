@@ -315,7 +315,7 @@ def test_a_join_offers_a_limited_number_of_protocols() -> None:
 
 
 def test_few_elements_need_no_room() -> None:
-    """In `Room.decoded`, count all: once the room is full, nobody could send a heartbeat or commit."""
+    """In `Room.decoded`, count all: a full room would refuse every heartbeat and commit."""
     one = room.Room()
     most = MAX_SMALL_BYTES // room.ELEMENT_BYTES
     for count in (most, most + 1):
