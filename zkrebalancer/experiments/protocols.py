@@ -98,7 +98,7 @@ class Protocol:
     def member(self, tuning: str, *, is_growing: bool) -> Mapping[str, str]:
         """Return the settings of each member's client; `is_growing`: topics appear or grow while it runs."""
         of = self.settings[tuning]
-        return {**of.member, **of.discovery} if is_growing and of.controller is None else of.member
+        return {**of.discovery, **of.member} if is_growing and of.controller is None else of.member
 
     def described(self, tuning: str, *, is_growing: bool) -> Mapping[str, str]:
         """Return the settings of each member's client for the report, those that the agent sets itself included."""
@@ -149,6 +149,8 @@ _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's defaul
 _LINGER = {"group.coordinator.append.linger.ms": "0"}  # by default 5 in 4.1, and adaptive in 4.4
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
 _DISCOVERY = {"topic.metadata.refresh.interval.ms": "1000"}
+# librdkafka sends a JoinGroup a second at most, unless metadata has come meanwhile, and this protocol needs two of them.
+_JOIN_AGAIN = {"topic.metadata.refresh.interval.ms": "250"}
 _JAVA_DISCOVERY = {"metadata.max.age.ms": "1000"}
 # After half of its heartbeats, the Java client 4.1 waits for the longest backoff, 1 s, unless both are equal; 4.4 not.
 _TUNED_JAVA_KIP848_MEMBER = {"retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
@@ -159,9 +161,10 @@ _JAVA_COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor
 _TUNED: Mapping[str, int] = {"tuned": TUNED_HEARTBEAT_MS, **HEARTBEATS_MS}
 
 
-def _classic(name: str, about: str, strategy: str) -> Protocol:
+def _classic(name: str, about: str, strategy: str, more: Mapping[str, str] | None = None) -> Protocol:
+    """Return one of the classic protocols; `more`: tuned settings of its clients besides those of all."""
     member = {**CLIENT, _STRATEGY: strategy}
-    tuned = {**member, "session.timeout.ms": "6000"}
+    tuned = {**member, **(more or {}), "session.timeout.ms": "6000"}
     settings = {"default": Settings(member, _CLASSIC_BROKER)} | {
         tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER, discovery=_DISCOVERY)
         for tuning, ms in _TUNED.items()
@@ -210,7 +213,7 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
 
 _KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
 _RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
-_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky")
+_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky", _JOIN_AGAIN)
 _KIP848 = Protocol(
     "kip848",
     "the broker assigns, members move one by one (KIP-848)",
