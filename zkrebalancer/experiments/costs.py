@@ -1,7 +1,7 @@
 """Measures the cost of a run: `sampled` events for each process, `counted` events for ZooKeeper and the broker.
 
-Both are written once a second and whenever `measure` is called, always from outside the measured process. Sums continue
-when a process of the same name is started again.
+Both are written whenever `measure` is called, and once a second, but for the second after such a call. They come from
+outside the measured process. Sums continue when a process of the same name is started again.
 
 - CPU and memory: of each process, and of a coordinator's child that reads lag, by psutil. A `busy` event has the CPU
   time of the whole machine and of this run, since other programs may take CPU that the run needs.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ class Costs(Repeating):
 
     def __init__(self, log: EventLog, cluster: LocalCluster, processes: Processes) -> None:
         """Prepare for a started cluster with a broker."""
-        super().__init__(self.measure, INTERVAL_S)
+        super().__init__(self._measure_if_due, INTERVAL_S)
         self._log = log
         self._cluster = cluster
         self._processes = processes
@@ -69,6 +70,7 @@ class Costs(Repeating):
         self._sums = Sums()
         self._broker = BrokerCounts()
         self._lock = threading.Lock()
+        self._measured_s = 0.0  # on the monotonic clock
 
     def __enter__(self) -> Self:
         """Start; the first events are written before this returns."""
@@ -85,6 +87,11 @@ class Costs(Repeating):
             super().__exit__(kind, error, trace)
         finally:
             self._broker.end()
+
+    def _measure_if_due(self) -> None:
+        """Leave out a round soon after another one, which came before a change: it would run over what is measured."""
+        if time.monotonic() - self._measured_s >= INTERVAL_S:
+            self.measure()
 
     def measure(self) -> None:
         """Write the cost up to now; processes that have just ended or do not answer are skipped."""
@@ -103,6 +110,7 @@ class Costs(Repeating):
             if mirror is not None and mirror.is_running:
                 self._sample(mirror.name, "mirror", mirror.pid)
             self._write_load()
+            self._measured_s = time.monotonic()
 
     def _write_load(self) -> None:
         """Write the CPU time of the machine, and that of this run including its measurement."""

@@ -76,6 +76,31 @@ def test_the_topic_mirror_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [event["own_us"] for event in events if event["kind"] == "busy"][-1] >= sampled[-1]["cpu_us"]
 
 
+def test_no_round_runs_over_the_beginning_of_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_measure_if_due`, leave nothing out: costs are measured while members join, at the cost of the joins."""
+    now_s = 10.0
+    monkeypatch.setattr(costs, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(costs, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(costs, "broker_counts_command", lambda: ["true"])
+    cluster: Any = SimpleNamespace(zookeeper_servers=[], brokers=[], mirror=None)
+    log = EventLog(tmp_path, "run")
+    with Costs(log, cluster, dict):
+        time.sleep(0.3)  # six rounds, all within an interval of the first measurement
+        assert measurements(log, tmp_path) == 1
+        now_s += 0.05
+        give_up_at = time.monotonic() + WAIT_S
+        while measurements(log, tmp_path) == 1:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+    log.close()
+
+
+def measurements(log: EventLog, directory: Path) -> int:
+    assert log.flush()
+    events = [json.loads(line) for path in directory.iterdir() for line in path.open()]
+    return sum(event["kind"] == "busy" for event in events)
+
+
 def test_sums_continue_after_a_restart() -> None:
     sums = Sums()
     assert sums.total("kafka", 17, {"requests": 5, "bytes_in": 50}) == {"requests": 5, "bytes_in": 50}

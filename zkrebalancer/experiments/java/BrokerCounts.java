@@ -5,12 +5,13 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Map;
 import javax.management.Attribute;
 import javax.management.InstanceNotFoundException;
 import javax.management.JMException;
 import javax.management.MBeanServerConnection;
 import javax.management.ObjectName;
-import javax.management.remote.JMXConnector;
 import javax.management.remote.JMXConnectorFactory;
 import javax.management.remote.JMXServiceURL;
 
@@ -33,18 +34,18 @@ public final class BrokerCounts {
 
     public static void main(String[] arguments) throws IOException {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        String attachedTo = "";
-        JMXConnector connector = null;
+        Map<String, MBeanServerConnection> known = new HashMap<>(); // attaching anew would cost 0.1 s each time
         for (String pid = input.readLine(); pid != null; pid = input.readLine()) {
             String answer;
             try {
-                if (!pid.equals(attachedTo)) {
-                    connector = JMXConnectorFactory.connect(new JMXServiceURL(addressOf(pid)));
-                    attachedTo = pid;
+                MBeanServerConnection broker = known.get(pid);
+                if (broker == null) {
+                    broker = JMXConnectorFactory.connect(new JMXServiceURL(addressOf(pid))).getMBeanServerConnection();
+                    known.put(pid, broker);
                 }
-                answer = read(connector.getMBeanServerConnection());
+                answer = read(broker);
             } catch (Exception error) { // a starting or ending broker fails in many ways; the caller tries again
-                attachedTo = "";
+                known.remove(pid);
                 answer = "- " + error.toString().lines().findFirst().orElse("");
             }
             System.out.println(answer);
