@@ -2,7 +2,8 @@
 
 A topic that is deleted and created again gets another id, and then the coordinator deletes its offsets. A broker that
 lags still names the former id. So another id counts once it was seen in two rounds in a row; one that the topic had
-before only after many rounds, because ids never come back.
+before only after many rounds, because ids never come back. So does one that it may have had before: after a restart,
+the mirror knows no former ids of a topic until both sides have named the same one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class TopicIds:
     def __init__(self) -> None:
         """Begin without a round."""
         self._in_zookeeper: Mapping[str, str] = {}
+        self._agreed: set[str] = set()  # topics whose id was the same in both places in some round
         self._former: dict[str, str] = {}  # topic -> the id that it had before
         self._seen: dict[str, tuple[str, int]] = {}  # topic -> another id, and how many rounds in a row had it
 
@@ -30,12 +32,18 @@ class TopicIds:
                 self._former[topic] = before
         self._in_zookeeper = in_zookeeper
         self._former = {topic: known for topic, known in self._former.items() if topic in in_zookeeper}
+        self._agreed &= in_zookeeper.keys()
         seen, self._seen = self._seen, {}
         for topic, found in in_kafka.items():
-            if in_zookeeper.get(topic, found) != found:
+            if topic not in in_zookeeper:
+                continue
+            if in_zookeeper[topic] == found:
+                self._agreed.add(topic)
+            else:
                 known, rounds = seen.get(topic, (found, 0))
                 self._seen[topic] = found, rounds + 1 if known == found else 1
         return frozenset(topic for topic, (found, rounds) in self._seen.items() if rounds < self._needed(topic, found))
 
     def _needed(self, topic: str, found: str) -> int:
-        return FORMER_ROUNDS if self._former.get(topic) == found else NEW_ROUNDS
+        is_new = topic in self._agreed and self._former.get(topic) != found
+        return NEW_ROUNDS if is_new else FORMER_ROUNDS
