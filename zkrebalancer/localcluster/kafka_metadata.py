@@ -6,9 +6,10 @@ that it is asked for by name, it says which of the two it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -54,18 +55,24 @@ class KafkaMetadata:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_kafka(admin: AdminClient, protocol: str, unlisted: AbstractSet[str] = frozenset()) -> KafkaMetadata:
+def read_kafka(
+    admin: AdminClient,
+    protocol: str,
+    unlisted: AbstractSet[str] = frozenset(),
+    known: Mapping[int, Broker] | None = None,
+) -> KafkaMetadata:
     """Read brokers, topics and replicas; `protocol` is the security protocol to reach the brokers.
 
     `unlisted`: topics that exist too, unless Kafka says of them by name that they do not.
+    `known`: brokers as they were read before. While their addresses are the same, Kafka is not asked for racks.
 
     Raises:
         KafkaException: Kafka did not answer a request within REQUEST_TIMEOUT_S.
 
     """
-    cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
-    brokers = {node.id: Broker(node.host, node.port, node.rack, protocol) for node in cluster.nodes}
-    listed = frozenset(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+    cluster = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    brokers = _with_racks(admin, cluster.brokers.values(), protocol, known)
+    listed = frozenset(cluster.topics)
     names = listed | unlisted
     topics: dict[str, Topic] = {}
     refused: dict[str, str] = {}
@@ -87,3 +94,15 @@ def read_kafka(admin: AdminClient, protocol: str, unlisted: AbstractSet[str] = f
             replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
             topics[name] = Topic(str(description.topic_id).translate(_URL_SAFE), replicas)
     return KafkaMetadata(brokers, names - (gone - listed), topics, refused)
+
+
+def _with_racks(
+    admin: AdminClient, listed: Iterable[Any], protocol: str, known: Mapping[int, Broker] | None
+) -> dict[int, Broker]:
+    """Return the brokers; their list has no racks, which need another request."""
+    found = {one.id: (one.host, one.port) for one in listed}  # confluent_kafka types them as None
+    if known is not None and found == {number: (one.host, one.port) for number, one in known.items()}:
+        return dict(known)
+    nodes = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result().nodes
+    racks = {node.id: node.rack for node in nodes}
+    return {number: Broker(host, port, racks.get(number), protocol) for number, (host, port) in found.items()}

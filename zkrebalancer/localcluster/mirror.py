@@ -1,8 +1,8 @@
 """Keeps `/brokers/topics` and `/brokers/ids` equal to Kafka's metadata, for brokers that do not write them (KRaft).
 
-Each round reads both sides; the pure `plan` returns the transactions that make them equal. The only state between
-rounds is the set of topics that were missing in Kafka. Lost sessions, failed writes and restarts need no special
-handling: the next round does the rest.
+Each round reads both sides; the pure `plan` returns the transactions that make them equal. Lost sessions, failed writes
+and restarts need no special handling: the next round does the rest. Once a round has found nothing to do, the next ones
+read the names of nodes, and no contents, while neither these names nor Kafka's metadata change, for LOOK_S.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
 ROUND_LIMIT_S = 30.0
+LOOK_S = 30.0  # after this time, contents of nodes and racks are read again, whatever seems to have changed
 SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
 CONTROLLER = "/controller"  # ephemeral in ZooKeeper mode; persistent, or absent, once Kafka has moved to KRaft
 MAX_DELETES = 500  # in one transaction
+PARENTS = (paths.BROKER_IDS, paths.BROKER_TOPICS)
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +67,14 @@ class Nodes:
     brokers: Mapping[str, bytes]
     topics: Mapping[str, bytes]
     refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What both sides show: Kafka's metadata, and the names of the nodes below each of PARENTS."""
+
+    kafka: KafkaMetadata
+    listed: tuple[tuple[str, ...], ...]
 
 
 def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], now_ms: int) -> list[Multi]:
@@ -185,6 +195,8 @@ class Mirror:
         self._unlisted: frozenset[str] = frozenset()  # topics to ask Kafka for by name: it may not list them
         self._refused: Mapping[str, str] = {}  # topic -> why Kafka does not describe it
         self._ids = TopicIds()
+        self._settled: Found | None = None  # what the last round showed, if it had nothing to do
+        self._look_us = 0  # when that is believed no more
         self._complaints = Complaints()
         self._is_ready = False  # since the first round that has succeeded
 
@@ -227,9 +239,12 @@ class Mirror:
 
     def _round(self, client: BlockingZk, admin: AdminClient, errors: ConnectionErrors) -> None:
         began_us = clock.steady_us()
+        if began_us >= self._look_us:
+            self._settled = None
         protocol = self._kafka.get("security.protocol", PLAINTEXT).upper()
+        known = None if self._settled is None else self._settled.kafka.brokers
         # In the thread pool, because the hub must keep the ZooKeeper session alive.
-        metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol, self._unlisted))
+        metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol, self._unlisted, known))
         suffix = errors.drain(admin)  # in every round, because librdkafka queues errors until then
         if isinstance(metadata, KafkaException):
             reason = f"{metadata.args[0].str()}{suffix}"
@@ -257,28 +272,38 @@ class Mirror:
     def write(self, client: BlockingZk, metadata: KafkaMetadata) -> None:
         """Make ZooKeeper equal to `metadata`; errors are left to the next round."""
         try:
-            nodes = read_nodes(client)
-            believed = self._without_doubtful(metadata, nodes)
-            changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
-            refused = carry_out(client, changes)
+            found = Found(metadata, list_nodes(client))
+            refused = {} if found == self._settled else self._make_equal(client, found)
         except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
             _log.warning("%s; trying again", error)
             self._missing = frozenset()
+            self._settled = None
             self._ended("zookeeper", ["ZooKeeper does not answer, or refuses"])
             return
-        self._missing = missing_topics(metadata, nodes)
-        unlisted = self._missing | (nodes.topics.keys() & metadata.refused.keys())
-        self._unlisted = frozenset(filter(paths.is_legal_topic, unlisted))  # Kafka can have no others
         self._refused = metadata.refused
         self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
         self._seen.undescribed = len(metadata.refused)
-        self._seen.changes += len(changes) - len(refused)
         self._vitals.answered()
         self._is_ready = True
-        known = {"ZooKeeper": {**refused, **nodes.refused}, "Kafka": metadata.refused}
+        known = {"ZooKeeper": refused, "Kafka": metadata.refused}
         self._complain(known)
-        faults = [f"{server} refuses {len(found)} nodes or topics" for server, found in known.items() if found]
-        self._ended("refused" if known["ZooKeeper"] else "done", faults)
+        faults = [f"{server} refuses {len(some)} nodes or topics" for server, some in known.items() if some]
+        self._ended("refused" if refused else "done", faults)
+
+    def _make_equal(self, client: BlockingZk, found: Found) -> dict[str, str]:
+        """Read every node and write the differences; return path -> why, of what ZooKeeper refuses."""
+        nodes = read_nodes(client, found)
+        believed = self._without_doubtful(found.kafka, nodes)
+        changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
+        refused = carry_out(client, changes)
+        self._missing = missing_topics(found.kafka, nodes)
+        unlisted = self._missing | (nodes.topics.keys() & found.kafka.refused.keys())
+        self._unlisted = frozenset(filter(paths.is_legal_topic, unlisted))  # Kafka can have no others
+        self._seen.changes += len(changes) - len(refused)
+        is_settled = believed is found.kafka and not (changes or nodes.refused or self._missing)
+        self._settled = found if is_settled else None
+        self._look_us = clock.steady_us() + int(LOOK_S * 1e6)
+        return {**refused, **nodes.refused}
 
     def _complain(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Log what ZooKeeper and Kafka refuse, but not in each round."""
@@ -309,31 +334,37 @@ class Mirror:
         self._faults = faults
 
 
-def _try_read_kafka(admin: AdminClient, protocol: str, unlisted: AbstractSet[str]) -> KafkaMetadata | KafkaException:
+def _try_read_kafka(
+    admin: AdminClient, protocol: str, unlisted: AbstractSet[str], known: Mapping[int, Broker] | None
+) -> KafkaMetadata | KafkaException:
     """Return the error instead of raising it, because the thread pool would print a traceback."""
     try:
-        return read_kafka(admin, protocol, unlisted)
+        return read_kafka(admin, protocol, unlisted, known)
     except KafkaException as error:
         return error
 
 
-def read_nodes(client: BlockingZk) -> Nodes:
+def list_nodes(client: BlockingZk) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the nodes below each of PARENTS; create those of PARENTS that are missing."""
+    lists = client.perform_all([ListChildren(parent) for parent in PARENTS], ABSENT)
+    for parent, listed in zip(PARENTS, lists, strict=True):
+        for path in () if isinstance(listed, Children) else (parent.rpartition("/")[0], parent):
+            client.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
+    return tuple(listed.names if isinstance(listed, Children) else () for listed in lists)
+
+
+def read_nodes(client: BlockingZk, found: Found) -> Nodes:
     """Read the nodes of brokers and topics."""
     refused: dict[str, str] = {}
-    brokers, topics = (_contents(client, parent, refused) for parent in (paths.BROKER_IDS, paths.BROKER_TOPICS))
+    listed = zip(PARENTS, found.listed, strict=True)
+    brokers, topics = (_contents(client, parent, names, refused) for parent, names in listed)
     return Nodes(brokers, topics, refused)
 
 
-def _contents(client: BlockingZk, parent: str, refused: dict[str, str]) -> dict[str, bytes]:
-    """Return the contents of the children, and note those that may not be read; create the parent if it is missing."""
-    listed = client.perform(ListChildren(parent), ABSENT)
-    if not isinstance(listed, Children):
-        grandparent = parent.rpartition("/")[0]
-        for path in (grandparent, parent):
-            client.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
-        return {}
-    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names], frozenset(Refusal))
-    known = dict(zip(listed.names, replies, strict=True))
+def _contents(client: BlockingZk, parent: str, names: tuple[str, ...], refused: dict[str, str]) -> dict[str, bytes]:
+    """Return the contents of these children, and note those that may not be read."""
+    replies = client.perform_all([Get(f"{parent}/{name}") for name in names], frozenset(Refusal))
+    known = dict(zip(names, replies, strict=True))
     refused |= {
         f"{parent}/{name}": reply.refusal.value
         for name, reply in known.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection
 from concurrent.futures import Future
 from pathlib import Path
@@ -37,7 +38,12 @@ from zkrebalancer.runtime.zk import BlockingZk
 class MirrorClient(ModelClient):
     """A client with a mirror's rights: those that the model denies."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.performed: list[Call] = []
+
     def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        self.performed.append(call)
         reply = self.model.perform(call)
         require_expected(call, reply, expected)
         return reply
@@ -170,7 +176,8 @@ def test_other_bytes_end_no_mirror(content: bytes) -> None:
     before = client.topics()
     for path in (paths.topic("t"), f"{paths.BROKER_IDS}/1"):
         client.set(path, content)
-    rounds(one, client, metadata)
+    one._look_us = 0  # so that the next round reads contents
+    rounds_with(one, client, Guarded(t="id1", u="id2"), 3)
     assert client.topics()["u"] == before["u"]
     assert is_same_topic(client.topics()["t"][1], before["t"][1])
     assert json.loads(client.model.nodes[f"{paths.BROKER_IDS}/1"].content)["host"] == "h"
@@ -279,16 +286,22 @@ class Guarded:
 
     def __init__(self, **ids: str) -> None:
         self.topics = ids
+        self.brokers: dict[int, Any] = {1: Named(id=1, host="h", port=9092, rack=None)}
         self.hidden: set[str] = set()
         self.asked: set[str] = set()  # for by name
+        self.requests: Counter[str] = Counter()
 
     def describe_cluster(self, **_options: Any) -> Future[Any]:
-        return ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
+        self.requests["describe_cluster"] += 1
+        return ended(Named(nodes=[Named(**vars(one)) for one in self.brokers.values()]))
 
     def list_topics(self, **_options: Any) -> Any:
-        return Named(topics={name: None for name in self.topics if name not in self.hidden})
+        self.requests["list_topics"] += 1
+        brokers = {one.id: Named(id=one.id, host=one.host, port=one.port) for one in self.brokers.values()}
+        return Named(topics={name: None for name in self.topics if name not in self.hidden}, brokers=brokers)
 
     def describe_topics(self, names: TopicCollection, **_options: Any) -> dict[str, Future[Any]]:
+        self.requests["describe_topics"] += 1
         self.asked |= set(names.topic_names)
         return {name: ended(self._description(name)) for name in names.topic_names}
 
@@ -313,7 +326,7 @@ class Described:
         return ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
 
     def list_topics(self, **_options: Any) -> Any:
-        return Named(topics=self._codes)
+        return Named(topics=self._codes, brokers={1: Named(id=1, host="h", port=9092)})
 
     def describe_topics(self, *_names: Any, **_options: Any) -> dict[str, Future[Any]]:
         partitions = [Named(id=0, replicas=[Named(id=1)])]
