@@ -189,7 +189,7 @@ class Mirror:
         self._interval_s = interval_s
         self._http = http
         self._vitals = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S)
-        self._seen = Seen()
+        self._seen = Seen(due_us=self._next_due_us())
         self._faults = ["nothing is mirrored yet"]
         self._missing: frozenset[str] = frozenset()
         self._unlisted: frozenset[str] = frozenset()  # topics to ask Kafka for by name: it may not list them
@@ -282,7 +282,8 @@ class Mirror:
             return
         self._refused = metadata.refused
         self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
-        self._seen.undescribed = len(metadata.refused)
+        self._seen.undescribed, self._seen.refused = len(metadata.refused), len(refused)
+        self._seen.due_us = self._next_due_us()
         self._vitals.answered()
         self._is_ready = True
         known = {"ZooKeeper": refused, "Kafka": metadata.refused}
@@ -304,6 +305,9 @@ class Mirror:
         self._settled = found if is_settled else None
         self._look_us = clock.steady_us() + int(LOOK_S * 1e6)
         return {**refused, **nodes.refused}
+
+    def _next_due_us(self) -> int:
+        return clock.steady_us() + int(self._interval_s * 1e6)
 
     def _complain(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Log what ZooKeeper and Kafka refuse, but not in each round."""

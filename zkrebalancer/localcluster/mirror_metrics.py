@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from zkrebalancer.runtime import clock
+
 PREFIX = "zkrebalancer_mirror"
 OUTCOMES = ("done", "kafka", "zookeeper", "refused")
 
@@ -21,8 +23,10 @@ class Seen:
     topics: int = 0
     brokers: int = 0
     undescribed: int = 0
+    refused: int = 0
     changes: int = 0
     round_s: float = 0.0
+    due_us: int = field(default_factory=clock.steady_us)  # when the next round should be complete
     rounds: Counter[str] = field(default_factory=Counter)  # one of OUTCOMES -> number
 
 
@@ -36,11 +40,14 @@ class _Numbers(Collector):
 
     def collect(self) -> Iterator[Metric]:
         seen = self._seen
+        overdue_s = max(0, clock.steady_us() - seen.due_us) / 1e6
         for name, text, value in (
             ("topics", "Topics in Kafka, as of the last complete round.", seen.topics),
             ("brokers", "Brokers in Kafka, as of the last complete round.", seen.brokers),
             ("undescribed_topics", "Topics that Kafka does not describe; they stay as they are.", seen.undescribed),
+            ("refusals", "Brokers and topics that ZooKeeper refuses; they stay as they are.", seen.refused),
             ("round_seconds", "Time that the last round took.", seen.round_s),
+            ("overdue_seconds", "Time since the next round should have been complete.", overdue_s),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
         yield CounterMetricFamily(f"{PREFIX}_changes", "Topics and brokers that were written.", value=seen.changes)

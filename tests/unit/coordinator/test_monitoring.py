@@ -31,6 +31,7 @@ PREFIXES = r"(?:zkrebalancer_|consumer_agent_)\w+"
 
 C, A, G, M = "zkrebalancer_coordinator_", "consumer_agent_", "zkrebalancer_gateway_", "zkrebalancer_mirror_"
 MIRROR = 'zkrebalancer_mirror_rounds_total{outcome="done"}'
+OVERDUE = f"{M}overdue_seconds"
 AGENT = '{group="g",client_id="c"}'
 GROUP = '{group="g"}'
 EVALUATED = "5m"  # each case goes on for 90 minutes, and each evaluation costs
@@ -72,6 +73,8 @@ HEALTHY = {
     f'{G}errors_total{{part="group"}}': "0x90",
     f"{G}undescribed_topics": "0x90",
     f"{M}undescribed_topics": "0x90",
+    f"{M}refusals": "0x90",
+    OVERDUE: "0x90",
     MIRROR: "0+6x90",
 }
 FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fleet
@@ -108,11 +111,14 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "GatewayNotReady": {f"{G}ready": "0x90"},
     "GatewayErrors": {f'{G}errors_total{{part="group"}}': "0+1x90"},
     "GatewayLayoutUnreadable": {f"{G}layout_readable": "0x90"},
-    "TopicMirrorFails": {MIRROR: "9x90"},
+    "TopicMirrorFails": {OVERDUE: "0+60x90"},
     "TopicsNotDescribed": {f"{M}undescribed_topics": "3x90"},
 }
-OPTIONAL = [f"{G}ready", f'{G}errors_total{{part="group"}}', MIRROR]  # not every fleet has such processes
-ALSO_FIRES = {"TopicsNotDescribed": {f"{G}undescribed_topics": "3x90"}}  # the same alerts, for another reason
+OPTIONAL = [f"{G}ready", f'{G}errors_total{{part="group"}}', MIRROR, OVERDUE]  # not every fleet has such processes
+ALSO_FIRES = {  # the same alerts, for another reason
+    "TopicsNotDescribed": {f"{G}undescribed_topics": "3x90"},
+    "ZooKeeperRefuses": {f"{M}refusals": "2x90"},
+}
 ENDED: dict[str, dict[str, str]] = {  # alert -> which processes were there, and show nothing any more
     "NoCoordinatorLeads": {f"{C}leader": "1x30 stale"},
     "GatewayNotReady": {f"{G}ready": "1x30 stale"},
@@ -217,10 +223,10 @@ def test_prometheus_accepts_every_rule_and_every_query(promtool: str, tmp_path: 
 def test_each_alert_fires_and_none_in_a_healthy_fleet(promtool: str, tmp_path: Path) -> None:
     """Turn any comparison round, or make a threshold 1,000 times as high. Or leave out what asks for those that ended.
 
-    Or let an alert fire where there never was a process of its kind.
+    Or let an alert fire where there never was a process of its kind, or where each round of a mirror is `refused`.
     """
-    differences = [(None, {}), (None, dict.fromkeys(OPTIONAL, "_x90")), *FIRES.items(), *ALSO_FIRES.items()]
-    differences += ENDED.items()
+    differences = [(None, {}), (None, dict.fromkeys(OPTIONAL, "_x90")), (None, {MIRROR: "9x90"}), *FIRES.items()]
+    differences += [*ALSO_FIRES.items(), *ENDED.items()]
     cases = [case(alert, differing) for alert, differing in differences]
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": EVALUATED, "tests": cases}))

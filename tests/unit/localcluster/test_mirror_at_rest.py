@@ -8,8 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.localcluster.test_mirror_rounds import Guarded, MirrorClient, Named, new_mirror, rounds_with
+from tests.support.zk_model import Right
+from tests.unit.localcluster.test_mirror_rounds import (
+    Guarded,
+    MirrorClient,
+    Named,
+    mirrored,
+    new_mirror,
+    rounds,
+    rounds_with,
+)
+from tests.unit.localcluster.test_topic_mirror import kafka, topic
 from zkrebalancer.localcluster.mirror import LOOK_S, PARENTS, Mirror
+from zkrebalancer.localcluster.mirror_metrics import registry
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, ListChildren, Multi, Operation, SetContent
 from zkrebalancer.runtime import clock
@@ -101,3 +112,31 @@ def test_another_rack_or_address_of_a_broker_is_noticed(pass_time: PassTime) -> 
 def racks(client: MirrorClient) -> list[object]:
     found = shown(client)
     return [found[f"{paths.BROKER_IDS}/{name}"]["rack"] for name in client.model.children(paths.BROKER_IDS)]
+
+
+def test_a_mirror_is_overdue_only_while_no_round_is_complete(pass_time: PassTime) -> None:
+    """In `Mirror.write`, take a round for complete only if ZooKeeper refuses nothing, or count from its end.
+
+    `TopicMirrorFails` would say that no round is complete.
+    """
+    metadata = kafka(t=topic("id1", 1), u=topic("id2", 1))
+    one, client = mirrored(metadata)
+    one._interval_s = 600.0
+    client.model.denied.add(("", paths.topic("t"), Right.READ))
+    rounds(one, client, kafka(t=topic("id1", 2), u=topic("id2", 2)), 3)
+    pass_time(600.0)
+    assert gauges(one, "overdue_seconds", "refusals") == [0.0, 1.0]
+    pass_time(301.0)
+    assert gauges(one, "overdue_seconds", "refusals") == [301.0, 1.0]
+    client.is_connected = False
+    rounds(one, client, metadata, 1)
+    assert gauges(one, "overdue_seconds", "refusals") == [301.0, 1.0]
+    client.is_connected = True
+    client.model.denied.clear()
+    rounds(one, client, metadata, 1)
+    assert gauges(one, "overdue_seconds", "refusals") == [0.0, 0.0]
+
+
+def gauges(one: Mirror, *names: str) -> list[float | None]:
+    page = registry(one._seen)
+    return [page.get_sample_value(f"zkrebalancer_mirror_{name}") for name in names]

@@ -27,7 +27,7 @@ from zkrebalancer.localcluster.mirror import Mirror
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
-from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.errors import ConfigurationError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.kafka import ConnectionErrors
@@ -41,8 +41,11 @@ class MirrorClient(ModelClient):
     def __init__(self) -> None:
         super().__init__()
         self.performed: list[Call] = []
+        self.is_connected = True
 
     def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if not self.is_connected:
+            raise ZooKeeperUnavailableError("the connection broke")
         self.performed.append(call)
         reply = self.model.perform(call)
         require_expected(call, reply, expected)
