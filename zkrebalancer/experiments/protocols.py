@@ -149,7 +149,7 @@ _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's defaul
 _LINGER = {"group.coordinator.append.linger.ms": "0"}  # by default 5 in 4.1, and adaptive in 4.4
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
 _DISCOVERY = {"topic.metadata.refresh.interval.ms": "1000"}
-# librdkafka sends a JoinGroup a second at most, unless metadata has come meanwhile, and this protocol needs two of them.
+# librdkafka sends a JoinGroup a second at most, unless metadata came meanwhile, and this protocol needs two of them.
 _JOIN_AGAIN = {"topic.metadata.refresh.interval.ms": "250"}
 _JAVA_DISCOVERY = {"metadata.max.age.ms": "1000"}
 # After half of its heartbeats, the Java client 4.1 waits for the longest backoff, 1 s, unless both are equal; 4.4 not.
@@ -213,7 +213,9 @@ def _consumer_broker(heartbeat_ms: int) -> Mapping[str, str]:
 
 _KIP848_MEMBER = {**CLIENT, "group.protocol": "consumer"}
 _RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
-_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky", _JOIN_AGAIN)
+_COOPERATIVE = _classic(
+    "classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky", _JOIN_AGAIN
+)
 _KIP848 = Protocol(
     "kip848",
     "the broker assigns, members move one by one (KIP-848)",
