@@ -37,11 +37,11 @@ COMMON = StructType(
     + [StructField(name, LongType()) for name in ("first_offset", "last_offset", "count", "offset", "sent_us")]
     + [StructField("partition", IntegerType()), StructField("delays_us", ArrayType(LongType()))]
 )
-_TEXTS = "trigger mode command_id option reason outcome name target protocol versions settings machine role"
+_TEXTS = "trigger mode strategy command_id option reason outcome name target protocol versions settings machine role"
 _LONGS = (
     "member_count partition_count moved_count plan_us settled_us pause_us_max epoch brokerid members seed number "
     "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors dropped_count "
-    "unsettled_ms asked_us"
+    "unsettled_ms asked_us session_timeout_ms"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),

@@ -55,14 +55,14 @@ class Departures:
         self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
 
     def adopt(self, dead: Collection[str]) -> Iterator[int]:
-        """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones.
+        """After loading, announce and remove consumers that have ended, and wait for the leases of evicted ones.
 
         Yields the work for each of them, because there may be thousands.
         """
         self._in_the_way.clear()
         for consumer in sorted(dead):
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
-            self.sweep(consumer)
+            self.sweep(consumer, announce=True)
             yield WORK_OF_ONE
         self._failed = Counter({name: tries for name, tries in self._failed.items() if name in self._view.members})
         yield from self._leases.adopt()
@@ -72,7 +72,7 @@ class Departures:
                     self.evict_broken(member)
                 yield WORK_OF_ONE
         for consumer in sorted(self._view.recorded - self._view.members.keys() - set(dead)):
-            self.sweep(consumer)
+            self.sweep(consumer, announce=True)
             yield WORK_OF_ONE
 
     def note_missing(self, new: GroupView, dead: Collection[str], *, is_mixed: bool) -> None:

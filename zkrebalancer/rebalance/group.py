@@ -346,7 +346,8 @@ class Group:
         self._last_generation = generation
         counts = {"member_count": len(self.view.members), "partition_count": transition.assigned_count}
         counts |= {"moved_count": plan.moved_count, "plan_us": plan_us}
-        self._scheduler.emit("rebalance_planned", generation, request.cause.id, mode=plan.mode, **counts)
+        ways = {"mode": plan.mode, "strategy": self.view.settings.strategy}
+        self._scheduler.emit("rebalance_planned", generation, request.cause.id, **ways, **counts)
         plan.made_us, self._carried_out = self._scheduler.now.mono_us, request
         self._go(GroupState.MOVING, f"generation {generation}")
         self._moving.begin(plan)

@@ -152,7 +152,9 @@ class Membership:
         if member.registration is not None:
             self._subscriptions.add(self._view.group, member.registration)
         self._view.refresh(consumer)
-        self._scheduler.emit("member_joined", self._view.generation, None, member=consumer)
+        known = member.registration
+        session = {} if known is None else {"session_timeout_ms": known.session_timeout_ms}
+        self._scheduler.emit("member_joined", self._view.generation, None, member=consumer, **session)
         self._report(facts.Joined(member))
         self._report_broken(member)
 
