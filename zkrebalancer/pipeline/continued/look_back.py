@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkrebalancer.observe.ranges import RangeSet
@@ -22,6 +23,7 @@ from zkrebalancer.pipeline.continued.stored import Span, StoredEvents, StoredTab
 from zkrebalancer.pipeline.facts.fates import DOUBTFUL
 from zkrebalancer.pipeline.facts.of_partition import SUSPECTS
 
+_BOOK = {"group": pa.string(), "topic": pa.string(), "partition": pa.int32(), "era": pa.int32()}
 _PLACE = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
@@ -33,26 +35,36 @@ def look_back(
 ) -> Rows:
     """Return the rows of suspect stretches, and of their deliveries, that became so now.
 
-    `tables`: the settled rows. `back`: what was delivered again.
+    `tables`: the settled rows, each of which is read once, for all books. `back`: what was delivered again.
     """
     found: Rows = defaultdict(list)
-    for book, ranges in back.items():
-        known = {_name(row) for row in tables(SUSPECTS).rows(_is_of(book))}
-        for row in tables(STRETCHES).rows(_is_of(book)):
-            if ranges.common(row["begin"], row["end"]) and _name(row) not in known:
-                ends = (_at(row["began"]), _at(row["last"]))
-                found[SUSPECTS].append((*(row[name] for name in _PLACE), *ends))
-                stretch = Stretch(book, row["member"], row["started_us"], row["position"], row["bucket"], None, [])
-                stretch.items += _deliveries(run, events, row)
-                found[DOUBTFUL] += (doubtful(run, stretch, each) for each in stretch.items)
+    of_books = _is_of(back)
+    ends = [end for ranges in back.values() for pair in ranges for end in pair]
+    is_back = of_books & (pc.field("begin") < max(ends)) & (pc.field("end") > min(ends))
+    known = {(_book(row), _name(row)) for row in tables(SUSPECTS).rows(of_books)}
+    for row in tables(STRETCHES).rows(is_back):
+        book = _book(row)
+        ranges = back.get(book)
+        if ranges is not None and ranges.common(row["begin"], row["end"]) and (book, _name(row)) not in known:
+            times = (_at(row["began"]), _at(row["last"]))
+            found[SUSPECTS].append((*(row[name] for name in _PLACE), *times))
+            stretch = Stretch(book, row["member"], row["started_us"], row["position"], row["bucket"], None, [])
+            stretch.items += _deliveries(run, events, row)
+            found[DOUBTFUL] += (doubtful(run, stretch, each) for each in stretch.items)
     return found
 
 
-def _is_of(book: BookKey) -> pc.Expression:
+def _is_of(books: Collection[BookKey]) -> pc.Expression:
+    """Return a condition that rows of these books meet, and few others: one for each book would cost each row more."""
     group, topic, partition, era = (
-        pc.field(name) == value for name, value in zip(("group", "topic", "partition", "era"), book, strict=True)
+        pc.field(name).isin(pa.array(list({book[place] for book in books}), kind))
+        for place, (name, kind) in enumerate(_BOOK.items())
     )
     return group & topic & partition & era
+
+
+def _book(row: dict[str, Any]) -> BookKey:
+    return row["group"], row["topic"], row["partition"], row["era"]
 
 
 def _name(row: dict[str, Any]) -> tuple[Any, ...]:
