@@ -93,6 +93,7 @@ def command(spark: SparkSession) -> Iterator[Command]:
 def made(spark: SparkSession, command: Command, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Run the batch pipeline once: a run costs seconds of processor time, however few its events are."""
     from tests.unit.pipeline.frames import stored  # noqa: PLC0415
+    from zkrebalancer.pipeline.align import ALIGNED  # noqa: PLC0415
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("pipeline")
@@ -105,6 +106,7 @@ def made(spark: SparkSession, command: Command, tmp_path_factory: pytest.TempPat
     for each in COMPARED:
         each.write(runs)
     out.mkdir()
+    (out / report.FACTS / ALIGNED).mkdir(parents=True)  # as another input with several clocks left it
     compare, found = report.compare, []
 
     def keep(*arguments: Any, with_untrusted: bool) -> Comparison:

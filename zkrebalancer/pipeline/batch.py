@@ -6,6 +6,7 @@ to fit into memory. The streaming pipeline calls the same `tables` after each mi
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def _events(out: str) -> Path:
 
 def _write_facts(spark: SparkSession, out: str) -> dict[str, DataFrame]:
     """Write all tables but `events`, which is written."""
+    shutil.rmtree(Path(out, align.ALIGNED), ignore_errors=True)  # absent if this input has one clock a run
     events = ingest.read_events(spark, f"{out}/{EVENTS}")
     store = Folder(spark, Path(out))
     tables(events, ingest.stored_kinds(Path(out, EVENTS)), store)

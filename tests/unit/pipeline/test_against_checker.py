@@ -11,6 +11,7 @@ from tests.support.pipeline_run import PLANNED, Made
 from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.overview import overview
+from zkrebalancer.pipeline.align import ALIGNED
 from zkrebalancer.pipeline.facts.steps import STEP
 from zkrebalancer.pipeline.report.measures import load_peaks
 
@@ -82,3 +83,8 @@ def test_delays_are_off_by_at_most_one_bin(made: Made) -> None:
                 assert figures == pytest.approx([step[name] for name in shares], rel=0.011)
                 compared += 1
     assert compared > 3
+
+
+def test_tables_of_another_input_are_gone(made: Made) -> None:
+    """In `batch._write_facts`, remove nothing: events of another input would stand beside the tables of this one."""
+    assert not (made.facts / ALIGNED).exists()
