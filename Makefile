@@ -85,6 +85,7 @@ bench-gateway: setup
 
 bench-pipeline: setup
 	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20
+	$(BIN)/python -m tests.benchmarks.fleet
 
 bench-scale: setup
 	$(BIN)/python -m tests.benchmarks.swarm

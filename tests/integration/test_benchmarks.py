@@ -295,6 +295,12 @@ def test_pipeline_as_a_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     require_timeline(run("pipeline", "--timeline", 0.002))
 
 
+def test_fleet(run: Run, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "measured", lambda line: (1.0, 0.0, command(*line[3:])))
+    ((groups, days, *_),) = rows(run("fleet", "--groups", 2, "--days", 1))
+    assert (groups, days) == ("2", "1")
+
+
 def test_region(run_on_servers: Run) -> None:
     result = json.loads(run_on_servers("region", "--records", 1_200, "--rounds", 1, "--crashes", 1))
     assert result["throughput"]["ratio"] > 0

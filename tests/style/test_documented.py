@@ -105,6 +105,7 @@ RUNS = {
     "tests.benchmarks.gateway_joins": f"{BENCHMARKS}::test_gateway_joins",
     "tests.benchmarks.commits": f"{BENCHMARKS}::test_commits",
     "tests.benchmarks.fairness": f"{BENCHMARKS}::test_fairness",
+    "tests.benchmarks.fleet": f"{BENCHMARKS}::test_fleet",
     "tests.benchmarks.floor": f"{BENCHMARKS}::test_floor",
     "tests.benchmarks.floor_group": f"{BENCHMARKS}::test_floor_group",
     "tests.benchmarks.floor_join": f"{BENCHMARKS}::test_floor_join",

@@ -46,7 +46,7 @@ class GroupSettings:
     max_rebalance_retries: int = 4
     """How often a late start is cancelled and sent again."""
     rebalance_debounce_ms: int = 50
-    """Quiet time after a change during a rebalance, so that one plan covers several changes."""
+    """Quiet time before a plan if changes follow one another, so that it covers several."""
     rebalance_debounce_cap_ms: int = 500
     """Longest time that further changes can delay a plan."""
     static_grace_ms: int = 30_000

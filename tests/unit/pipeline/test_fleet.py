@@ -20,13 +20,14 @@ OTHER = "b-00000000-0000-0000-0000-000000000003"
 class Host:
     """Writes events of one host, whose monotonic clock began at another time than those of the others."""
 
-    def __init__(self, folder: Path, name: str, booted_s: float) -> None:
+    def __init__(self, folder: Path, name: str, booted_s: float, group: str = "g") -> None:
         self._path, self._name, self._booted_us = folder / f"{name}.jsonl", name, round(booted_s * S)
+        self._group = group
 
     def add(self, at_s: float, kind: str, **fields: Any) -> None:
         at_us = round(at_s * S)
         common = {"ts_us": EPOCH_US + at_us, "mono_us": at_us - self._booted_us, "host": self._name, "process": "p"}
-        event = {**common, "kind": kind, "group": "g", "generation": 1, "cause_id": None, **fields}
+        event = {**common, "kind": kind, "group": self._group, "generation": 1, "cause_id": None, **fields}
         with self._path.open("a") as file:
             file.write(json.dumps(event) + "\n")
 
@@ -82,21 +83,61 @@ def write_fleet(folder: Path) -> None:
     (folder / "bad.jsonl").write_text("no event\n")
 
 
+def write_absent_leader(folder: Path) -> None:
+    """Write a group whose members come and go while no coordinator leads: `w` comes, `x` closes, `y` dies.
+
+    The next leader finds in the morning what `y` has left.
+    """
+    broker, host = Host(folder, "broker-e", 0.0, "e"), Host(folder, "h-e", 9.0, "e")
+    for at_s, member in ((0, "x"), (0, "y")):
+        broker.add(at_s, "member_joined", member=member, session_timeout_ms=10_000)
+    broker.plan(0, 1, "member-joined", 2, moved=0)
+    for member, partitions in (("x", [0, 1]), ("y", [2, 3]), ("w", [4])):
+        host.fetch(1, "fetcher_started", member, partitions, generation=1, cause_id="c1")
+    host.fetch(100, "fetcher_stopped", "w", [4], reason="closed")
+    broker.add(100, "member_left", member="w", reason="closed")
+    broker.plan(100, 2, "member-left", 2, moved=0)
+    host.fetch(100.5, "fetcher_started", "y", [4], generation=2, cause_id="c2")  # 1 x 0.5 s
+    host.add(150, "delivered", member="y", topic="t", partition=2, first_offset=0, last_offset=9, count=10)
+    host.fetch(200, "fetcher_stopped", "x", [0, 1], reason="closed")
+    morning_s = 43_200
+    broker.add(morning_s, "ownership_ended", member="y", reason="expired")  # 3 x 10 s without a sign of life, at most
+    broker.add(morning_s, "member_left", member="y", reason="expired")
+    broker.add(morning_s, "member_joined", member="z", session_timeout_ms=10_000)
+    broker.plan(morning_s, 3, "member-joined", 1, moved=0)
+    host.fetch(morning_s + 1, "fetcher_started", "z", [0, 1, 2, 3], generation=3, cause_id="c3")  # 4 x 1 s
+
+
+def write_silent(folder: Path) -> None:
+    """Write a group of which only the coordinator writes events."""
+    broker = Host(folder, "broker-s", 0.0, "silent")
+    broker.add(0, "member_joined", member="k")
+    broker.plan(0, 1, "member-joined", 1, moved=0)
+    broker.add(10, "member_joined", member="l")
+    broker.plan(10, 2, "member-joined", 2, moved=2)
+    broker.command(10.2, 2, "k", answer_s=0.1)
+    broker.add(300, "member_left", member="l", reason="expired")
+    broker.plan(300, 3, "member-left", 1, moved=0)
+
+
 @pytest.fixture(scope="module")
 def told(command: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("fleet")
     write_fleet(folder / "in")
+    write_absent_leader(folder / "in")
+    write_silent(folder / "in")
     (folder / "out").mkdir()
     return command("pipeline", "fleet", "--events", folder / "in", "--out", folder / "out")
 
 
-def table(told: dict[str, Any], name: str) -> pd.DataFrame:
-    return pd.read_csv(told["files"][name], keep_default_na=False)
+def table(told: dict[str, Any], name: str, group: str = "g") -> pd.DataFrame:
+    rows = pd.read_csv(told["files"][name], keep_default_na=False)
+    return rows[rows["group"] == group]
 
 
 def test_each_cause_has_its_cost_and_a_night_without_members_costs_nothing(told: dict[str, Any]) -> None:
     causes = table(told, "causes").set_index("cause")
-    assert causes["unowned_partition_s"].to_dict() == {
+    assert causes["unowned_partition_s"].astype(float).to_dict() == {
         "member-joined": pytest.approx(2 * 0.5 + 2 * 0.1 + 4 * 1),  # the last: until the first start in the morning
         "member-left": pytest.approx(2 * 0.25),
         SESSION_OF_THE_DEAD: pytest.approx(2 * 8),
@@ -105,13 +146,41 @@ def test_each_cause_has_its_cost_and_a_night_without_members_costs_nothing(told:
     assert causes["moved"].to_dict() == {"member-joined": 4, "member-left": 0, SESSION_OF_THE_DEAD: 0}
 
 
+def test_members_that_come_and_go_without_a_leader_are_no_members_for_ever(told: dict[str, Any]) -> None:
+    """In `lives_of`, look only at what a coordinator saw of a member, or let the dead live until they are found."""
+    causes = table(told, "causes", "e").set_index("cause")
+    assert causes["unowned_partition_s"].astype(float).to_dict() == {
+        "member-joined": pytest.approx(4 * 1),  # nobody was there at night
+        "member-left": pytest.approx(0.5),
+        SESSION_OF_THE_DEAD: pytest.approx(3 * 10),  # a session, not the time until it was found
+    }
+    rows = {row["setting"]: row for row in table(told, "settings", "e").to_dict("records")}
+    assert [rows[AS_RECORDED][name] for name in ("steps", "crashes_unknown", "clients_unknown")] == [7, 0, 0]
+    (group,) = table(told, "groups", "e").to_dict("records")
+    assert [group[name] for name in ("members", "crashed", "sessions_unknown", "unowned_now")] == [4, 1, 0, 1]
+
+
+def test_what_agents_did_not_record_is_unknown(told: dict[str, Any]) -> None:
+    """In `causes`, do not look whether it was recorded; in `lives_of`, take the longest session for the silence."""
+    causes = table(told, "causes", "silent").set_index("cause")
+    assert causes["unowned_partition_s"].to_dict() == {"member-joined": "", "member-left": ""}
+    (group,) = table(told, "groups", "silent").to_dict("records")
+    names = ("unowned_partition_s", "members", "unheard", "crashed", "sessions_unknown")
+    assert [group[name] for name in names] == ["", 2, 1, 1, 1]
+    rows = {row["setting"]: row for row in table(told, "settings", "silent").to_dict("records")}
+    assert [rows[AS_RECORDED][name] for name in ("steps", "crashes_unknown", "clients_unknown")] == [3, 1, 3]
+    assert [rows[AS_RECORDED][name] for name in ("recorded_rebalances", "recorded_partition_s")] == [3, ""]
+    costs = next(one["answer"] for one in told["questions"] if one["question"] == "What does each cause cost?")
+    assert "Of 1 of 3 groups it is unknown: no agent wrote events." in costs
+
+
 def test_a_client_that_is_late_is_named_with_its_host(told: dict[str, Any]) -> None:
     rows = {row["client"]: row for row in table(told, "lateness").to_dict("records")}
     assert [rows["a"][name] for name in ("host", "commands", "late")] == ["h1", 1, 1]
     assert rows["a"]["answer_ms"] == pytest.approx(1_800)
     assert [rows["b"][name] for name in ("host", "commands", "late")] == ["h2", 1, 0]
     (late,) = (one for one in told["questions"] if one["question"] == "Who is late?")
-    assert late["answer"].startswith("1 of 2 clients. a on h1 was late in 1 plans")
+    assert late["answer"].startswith("1 of 3 clients. a on h1 was late in 1 plans")
 
 
 def test_every_setting_is_replayed_and_static_members_would_have_moved_less(told: dict[str, Any]) -> None:
@@ -120,6 +189,8 @@ def test_every_setting_is_replayed_and_static_members_would_have_moved_less(told
     now, static = rows[AS_RECORDED], rows["static members, static_grace_ms=30000"]
     assert (now["steps"], now["rebalances"], static["rebalances"]) == (7, 3, 1)
     assert static["moved"] < now["moved"]
+    assert now["recorded_rebalances"] == 5
+    assert float(now["recorded_partition_s"]) == pytest.approx(21.7)
     assert static["unowned_partition_s"] == pytest.approx(now["unowned_partition_s"] + 2 * 20, rel=0.1)
 
 

@@ -45,11 +45,22 @@ def test_a_join_moves_what_the_strategy_moves_and_each_move_costs_a_round_trip()
     assert found.unowned_partition_s == pytest.approx(6 * ROUND_TRIP_MS / 1_000)
 
 
-def test_an_orphan_waits_for_the_debounce_and_its_start() -> None:
+def test_an_orphan_waits_for_its_start_and_for_the_debounce_if_it_was_not_quiet() -> None:
+    """In `_batches`, let every step wait, or none: see `Causes.add`."""
     before, after = cost(*THREE), cost(*THREE, left(60, "c"))
-    waited = 4 * (DEBOUNCE_MS + ROUND_TRIP_MS) / 1_000
-    assert after.unowned_partition_s - before.unowned_partition_s == pytest.approx(waited)
+    assert after.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * ROUND_TRIP_MS / 1_000)
     assert (after.rebalances, after.moved) == (3, before.moved)
+    hasty = cost(*THREE, left(60, "c"), left(60.02, "b"))
+    waited = (4 * ROUND_TRIP_MS + 6 * (DEBOUNCE_MS + ROUND_TRIP_MS)) / 1_000
+    assert hasty.unowned_partition_s - before.unowned_partition_s == pytest.approx(waited)
+    assert hasty.rebalances == 4
+
+
+def test_the_joins_of_one_deployment_are_two_rebalances_as_in_the_coordinator() -> None:
+    """In `_batches`, look at the debounce of other settings only."""
+    many = (joined(0, "a"), *(joined(60 + number / 1_000, f"b{number}") for number in range(40)))
+    kafka = Setting("kafka", protocol="cooperative", heartbeat_ms=3_000)
+    assert (cost(*many).rebalances, cost(*many, setting=kafka).rebalances) == (2, 1)
 
 
 def test_a_crash_costs_the_time_since_the_last_sign_of_life_and_half_of_it_with_half_the_session() -> None:
@@ -86,10 +97,10 @@ def test_one_return_covers_one_end() -> None:
 def test_a_debounce_merges_steps_that_follow_each_other_and_makes_orphans_wait() -> None:
     storm = (joined(0, "a"), *(joined(60 + second, f"b{second}") for second in range(5)))
     calm = Setting("calm", debounce_us=5 * S)
-    assert (cost(*storm).rebalances, cost(*storm, setting=calm).rebalances) == (5, 1)
+    assert (cost(*storm).rebalances, cost(*storm, setting=calm).rebalances) == (5, 2)  # the first one, and all others
     assert cost(*storm, setting=calm).moved < cost(*storm).moved
-    leaving = (*THREE, left(60, "c"))
-    assert cost(*leaving, setting=calm).unowned_partition_s == pytest.approx(4 * 5, rel=0.1)
+    leaving = (*THREE, joined(60, "d"), left(61, "c"))
+    assert cost(*leaving, setting=calm).unowned_partition_s == pytest.approx(3 * 5, rel=0.1)
 
 
 def test_a_debounce_hides_no_crash_even_if_all_leave_within_it() -> None:
@@ -100,12 +111,13 @@ def test_a_debounce_hides_no_crash_even_if_all_leave_within_it() -> None:
 
 def test_a_debounce_has_a_cap() -> None:
     endless = (joined(0, "a"), *(joined(10 + 4 * number, f"b{number}") for number in range(100)))
-    assert cost(*endless, setting=Setting("calm", debounce_us=5 * S)).rebalances == 8  # 400 s in batches of 50 s
+    calm = Setting("calm", debounce_us=5 * S)
+    assert cost(*endless, setting=calm).rebalances == 9  # the first one, then 396 s in batches of 50 s
 
 
 def test_partitions_that_are_added_have_no_owner_at_first() -> None:
     grown = (joined(0, "a", 4), joined(1, "b", 4), joined(2, "c", 40))
-    assert cost(*grown).unowned_partition_s > 36 * DEBOUNCE_MS / 1_000
+    assert cost(*grown).unowned_partition_s > 36 * ROUND_TRIP_MS / 1_000
 
 
 def test_central_eager_stops_everything_until_the_slowest_has_answered() -> None:
@@ -121,6 +133,21 @@ def test_the_recorded_mode_applies_unless_the_setting_has_one() -> None:
     by_name = {setting.name: setting for setting in SETTINGS}
     assert cost(*as_eager).unowned_partition_s > cost(*THREE).unowned_partition_s
     assert cost(*as_eager, setting=by_name["mode=incremental"]) == cost(*THREE)
+
+
+def test_the_recorded_strategy_applies_unless_the_setting_has_one() -> None:
+    """In `_strategy`, always take the default one. One round of `cooperative_sticky` would leave what moves."""
+    by_name = {setting.name: setting for setting in SETTINGS}
+    as_range = [replace(step, strategy="range") for step in THREE]
+    assert cost(*as_range) == cost(*THREE, setting=by_name["strategy=range"]) != cost(*THREE)
+    for name in ("cooperative_sticky", "of another program"):
+        assert cost(*(replace(step, strategy=name) for step in THREE)) == cost(*THREE)
+
+
+def test_who_is_unknown_does_not_return() -> None:
+    """In `_return`, compare with None: anybody who joins would count as the one who left."""
+    restart = [replace(step, client=None) for step in (*THREE, left(60, "c"), joined(67, "c1"))]
+    assert cost(*restart, setting=Setting("static", grace_us=30 * S)).rebalances == cost(*restart).rebalances == 4
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -43,6 +43,12 @@ def test_incremental_touches_only_moved_partitions() -> None:
     assert incremental(NO_MOVE) == (orphan_ms, [orphan_ms, 0.0, 0.0, 0.0])
 
 
+def test_the_change_of_one_member_waits_for_nothing() -> None:
+    """In `simulate`, let every change wait: after a quiet time, the coordinator begins at once (`Causes.add`)."""
+    one, several = (simulate(replace(CELL, churn=churn), 1)["incremental"].settled_ms for churn in (0.0, 0.5))
+    assert one < DEBOUNCE_MS < several
+
+
 def test_results_depend_on_the_seed_alone() -> None:
     assert simulate(CELL, 1) == simulate(CELL, 1)
     assert simulate(CELL, 1) != simulate(CELL, 2)

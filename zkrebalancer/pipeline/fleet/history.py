@@ -6,20 +6,22 @@ than the difference between two hosts' clocks is therefore not exact.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.observe.holdings import ENDED
 from zkrebalancer.observe.rebalances import UNKNOWN_CAUSE
-from zkrebalancer.pipeline import ingest
+from zkrebalancer.pipeline import ingest, local_files
+from zkrebalancer.pipeline.fleet.lives import SIGNS, client_of, empty_spells
 
 FLEET = "fleet"  # the run of all events
-SIGNS = ("fetcher_started", "fetcher_stopped", "delivered", "committed")  # written by the member itself
 PLAN = ("run", "group", "generation", "cause_id")
-CHANGES = ("member_joined", "member_left")
 KINDS = (
     *SIGNS,
-    *CHANGES,
+    "member_joined",
+    "member_left",
     "ownership_ended",
     "topic_deleted",
     "rebalance_requested",
@@ -28,24 +30,25 @@ KINDS = (
     "command_sent",
     "command_acked",
 )
-CRASHES = ("expired", "lost")
 SESSION_OF_THE_DEAD = "session-of-the-dead"  # a cause: nothing is planned while a crashed member's session lasts
-LONGEST_SESSION_US = 600_000_000  # a member's last sign of life is looked for so long before its end
-_ID = r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"  # what an agent adds to its client's name at each start
 
 
 def read(spark: SparkSession, source: str, folder: str) -> DataFrame:
-    """Store the events of KINDS below `source` in `folder`; return them with one column for every key.
+    """Store the events below `source`, a path or a URL, in `folder`; return those of KINDS, a column for every key.
 
     Raises:
         NoEventsError: there is no event file below `source`.
 
     """
-    parsed = ingest.parse(ingest.read_lines(spark, source))
-    wanted = parsed.where(F.col("kind").isin(*KINDS) & F.col("ts_us").isNotNull())
-    ingest.write_events(wanted.withColumn("delays_us", F.lit(None).cast("array<bigint>")), folder)
+    if "://" in source:
+        parsed = ingest.parse(ingest.read_lines(spark, source))
+        wanted = parsed.where(F.col("kind").isin(*KINDS))
+        ingest.write_events(wanted.withColumn("delays_us", F.lit(None).cast("array<bigint>")), folder)
+    else:
+        local_files.store_events(spark, local_files.event_files(local_files.Source(source)), Path(folder).absolute())
     events = ingest.read_events(spark, folder)
-    return events.withColumn("run", F.lit(FLEET)).withColumn("mono_us", F.col("ts_us"))
+    wanted = events.where(F.col("kind").isin(*KINDS) & F.col("ts_us").isNotNull())
+    return wanted.withColumn("run", F.lit(FLEET)).withColumn("mono_us", F.col("ts_us"))
 
 
 def by_group(events: DataFrame) -> DataFrame:
@@ -53,13 +56,13 @@ def by_group(events: DataFrame) -> DataFrame:
     return events.where(F.col("group").isNotNull()).withColumn("run", F.col("group"))
 
 
-def costly_gaps(events: DataFrame, gaps: DataFrame) -> DataFrame:
+def costly_gaps(lives: DataFrame, gaps: DataFrame) -> DataFrame:
     """Return the times without an owner, without those parts in which the group had no member.
 
     Columns: those of the table `gaps` without open ones, and `unowned_us`.
     """
     gaps = gaps.where(F.col("ended_us").isNotNull())
-    spells = _empty_spells(events).withColumnsRenamed({"group": "spell_group"})
+    spells = empty_spells(lives).withColumnsRenamed({"group": "spell_group"})
     is_within = (
         (F.col("group") == F.col("spell_group"))
         & (F.col("empty_us") < F.col("ended_us"))
@@ -73,48 +76,34 @@ def costly_gaps(events: DataFrame, gaps: DataFrame) -> DataFrame:
     return joined.agg((F.col("ended_us") - F.col("began_us") - empty).alias("unowned_us"))
 
 
-def _empty_spells(events: DataFrame) -> DataFrame:
-    """Return (group, empty_us, filled_us): times in which a group had no member."""
-    marks = events.where(F.col("kind").isin(*CHANGES)).select(
-        "group", "mono_us", F.when(F.col("kind") == "member_joined", 1).otherwise(-1).alias("change")
-    )
-    in_time = Window.partitionBy("group").orderBy("mono_us", F.desc("change"))
-    counted = marks.select(
-        "group",
-        "mono_us",
-        F.sum("change").over(in_time.rowsBetween(Window.unboundedPreceding, 0)).alias("sum"),
-        F.lead("mono_us").over(in_time).alias("filled_us"),
-    )
-    # Members that had joined before the first event make the sum fall below zero.
-    least = F.least(F.min("sum").over(Window.partitionBy("group")), F.lit(0))
-    counted = counted.withColumn("members", F.col("sum") - least)
-    is_empty = (F.col("members") == 0) & F.col("filled_us").isNotNull()
-    return counted.where(is_empty).select("group", F.col("mono_us").alias("empty_us"), "filled_us")
-
-
-def causes(plans: DataFrame, gaps: DataFrame, waits: DataFrame) -> DataFrame:
+def causes(plans: DataFrame, gaps: DataFrame, waits: DataFrame, known: DataFrame) -> DataFrame:
     """Return (group, cause, rebalances, moved, unowned_partition_s, settled_ms, settled_ms_max).
 
     `settled_ms` is a median. Gaps that no known plan ended have the cause UNKNOWN_CAUSE; they and SESSION_OF_THE_DEAD,
-    the time until the sessions of crashed members ended, have no rebalance.
+    the time until the sessions of crashed members ended, have no rebalance. `unowned_partition_s` is null for a group
+    of which no agent's events are there. `known`: as `lives.known` returns it.
     """
     by_plan = gaps.groupBy(*PLAN).agg(F.sum("unowned_us").alias("unowned_us"))
     named = plans.select(*PLAN, "cause", "moved", "settled_ms", F.lit(1).alias("one"))
     of_plans = named.join(by_plan, list(PLAN), "full")
     joined = of_plans.unionByName(waits.select("group", "cause", "unowned_us"), allowMissingColumns=True)
+    joined = joined.join(known.select("group", "is_recorded"), "group", "left")
+    unowned_s = F.coalesce(F.sum("unowned_us"), F.lit(0)) / 1e6
     return joined.groupBy("group", F.coalesce("cause", F.lit(UNKNOWN_CAUSE)).alias("cause")).agg(
         F.coalesce(F.sum("one"), F.lit(0)).alias("rebalances"),
         F.coalesce(F.sum("moved"), F.lit(0)).alias("moved"),
-        (F.coalesce(F.sum("unowned_us"), F.lit(0)) / 1e6).alias("unowned_partition_s"),
+        F.when(F.bool_or("is_recorded"), unowned_s).alias("unowned_partition_s"),
         F.median("settled_ms").alias("settled_ms"),
         F.max("settled_ms").alias("settled_ms_max"),
     )
 
 
-def waits(events: DataFrame, intervals: DataFrame) -> DataFrame:
+def waits(lives: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return (group, cause, unowned_us): how long partitions waited for the end of a crashed member's session."""
-    ended = intervals.where(F.col("ended_by") == ENDED).join(_signs(events), ["group", "member"])
-    waited_us = F.greatest(F.col("ended_us") - F.greatest("seen_us", "started_us"), F.lit(0))
+    crashed = lives.where("crashed").select("group", "member", "seen_us", "most_us")
+    ended = intervals.where(F.col("ended_by") == ENDED).join(crashed, ["group", "member"])
+    silent_us = F.greatest(F.col("ended_us") - F.greatest("seen_us", "started_us"), F.lit(0))
+    waited_us = F.least(silent_us, "most_us")
     return ended.select("group", F.lit(SESSION_OF_THE_DEAD).alias("cause"), waited_us.alias("unowned_us"))
 
 
@@ -134,13 +123,13 @@ def answers(events: DataFrame) -> DataFrame:
     )
 
 
-def lateness(events: DataFrame) -> DataFrame:
+def lateness(events: DataFrame, lives: DataFrame) -> DataFrame:
     """Return (group, client, host, commands, answer_ms, answer_ms_max, late) of each client; `answer_ms` is a median.
 
     A client keeps its name over restarts. `late`: the plans that waited longer than the group's timeout for it.
     """
     keys = ["group", "client", "host"]
-    hosts = _hosts(events)
+    hosts = lives.select("group", "member", "host")
 
     def by_client(rows: DataFrame, *figures: Column) -> DataFrame:
         named = rows.join(hosts, ["group", "member"], "left")
@@ -157,54 +146,3 @@ def lateness(events: DataFrame) -> DataFrame:
         F.max("answer_ms").alias("answer_ms_max"),
     )
     return answered.join(late, keys, "full").fillna({"commands": 0, "late": 0})
-
-
-def _hosts(events: DataFrame) -> DataFrame:
-    signs = events.where(F.col("kind").isin("fetcher_started", "fetcher_stopped"))
-    return signs.groupBy("group", "member").agg(F.max("host").alias("host"))
-
-
-def client_of(member: str) -> Column:
-    """Return the name that a member's client keeps over restarts."""
-    return F.regexp_replace(member, _ID, "")
-
-
-def steps(events: DataFrame) -> DataFrame:
-    """Return (group, at_us, name, client, joins, silent_us, partitions, mode): each member that joined or left.
-
-    `client` is null for a member of which no host is known. `partitions` and `mode` are those of the plans around it.
-    """
-    changes = events.where(F.col("kind").isin(*CHANGES)).select("group", "mono_us", "member", "kind", "reason")
-    placed = events.where(F.col("kind") == "rebalance_planned").select(
-        "group", "mono_us", F.col("partition_count").alias("partitions"), "mode"
-    )
-    both = changes.unionByName(placed, allowMissingColumns=True)
-    after = Window.partitionBy("group").orderBy("mono_us").rowsBetween(0, Window.unboundedFollowing)
-    before = Window.partitionBy("group").orderBy("mono_us").rowsBetween(Window.unboundedPreceding, 0)
-    for name in ("partitions", "mode"):
-        known = (F.first(name, ignorenulls=True).over(after), F.last(name, ignorenulls=True).over(before))
-        both = both.withColumn(f"{name}_then", F.coalesce(*known))
-    rows = both.where(F.col("kind").isNotNull() & F.col("partitions_then").isNotNull())
-    rows = rows.join(_hosts(events), ["group", "member"], "left").join(_signs(events), ["group", "member"], "left")
-    crashed = F.coalesce(F.col("reason").isin(*CRASHES), F.lit(col=False))
-    silent_us = F.when(crashed, F.greatest(F.col("mono_us") - F.col("seen_us"), F.lit(0)))
-    return rows.select(
-        "group",
-        F.col("mono_us").alias("at_us"),
-        F.col("member").alias("name"),
-        F.concat_ws("@", client_of("member"), "host").alias("client"),
-        (F.col("kind") == "member_joined").alias("joins"),
-        F.coalesce(silent_us, F.lit(0)).alias("silent_us"),
-        F.col("partitions_then").alias("partitions"),
-        F.col("mode_then").alias("mode"),
-    )
-
-
-def _signs(events: DataFrame) -> DataFrame:
-    """Return (group, member, seen_us): the last sign of life of each member whose session expired."""
-    crashed = events.where((F.col("kind") == "member_left") & F.col("reason").isin(*CRASHES))
-    crashed = crashed.groupBy("group", "member").agg(F.max("mono_us").alias("end_us"))
-    signs = events.where(F.col("kind").isin(*SIGNS)).select("group", "member", "mono_us")
-    is_before = F.col("mono_us").between(F.col("end_us") - LONGEST_SESSION_US, F.col("end_us"))
-    found = signs.join(crashed, ["group", "member"]).where(is_before).groupBy("group", "member")
-    return found.agg(F.max("mono_us").alias("seen_us"))

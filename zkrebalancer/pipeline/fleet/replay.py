@@ -7,9 +7,11 @@ In addition:
 - *A crash* costs the time from the member's last sign of life to the end of its session, for each of its partitions.
 - *A static member* that returns within its grace keeps its partitions: they wait for it, nothing moves. If it stays
   away, they wait for the whole grace.
-- *A debounce* merges steps that follow each other within that time, up to ten times as long; the partitions of members
-  that left wait until the end.
+- *The debounce*, by default 50 ms: after a quiet time of that length, a step is handled at once. Those that follow are
+  handled together once none has followed for that long, or after ten times as long; the partitions of members that left
+  wait until then. The joins of one deployment are thus two rebalances.
 - *Central eager*: all members stop within the time of an answer; then everything starts.
+- *Kafka's protocols*: what comes within a heartbeat of the first change is one rebalance.
 
 A member answers a stop after a uniform time of up to twice the median that was measured in its group. Times without any
 member cost nothing: nothing can own a partition then.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.pipeline.sweep.model import (
     DEBOUNCE_MS,
     ROUND_TRIP_MS,
@@ -35,6 +38,8 @@ from zkrebalancer.pipeline.sweep.model import (
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 
 DEBOUNCE_CAP = 10  # times the debounce, as by default in a group's settings
+DEFAULT_STRATEGY = "sticky"  # of plans whose events do not name one
+ONE_ROUND = "cooperative_sticky"  # places as the default one does, but leaves what moves for a second plan
 FREE = ""  # the owner of a partition without one
 AS_RECORDED = "as recorded"
 CENTRAL = "central"
@@ -44,31 +49,32 @@ CENTRAL = "central"
 class Step:
     """One member joined or left.
 
-    `name`: the member; a `client` on a host keeps its name over restarts. `partitions`: of the group, from here on.
-    `mode`: of the group's last plan. `silent_us`: for a member that left, the time since its last sign of life; 0 if
-    it said that it leaves.
+    `name`: the member; a `client` on a host keeps its name over restarts (None: unknown). `partitions`: of the group,
+    from here on. `mode`, `strategy`: of the group's last plan. `silent_us`: for a member that left, the time since its
+    last sign of life; 0 if it said that it leaves.
     """
 
     at_us: int
     name: str
-    client: str
+    client: str | None
     joins: bool
     partitions: int
     mode: str
     silent_us: int = 0
+    strategy: str = DEFAULT_STRATEGY
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a replay assumes instead of what was recorded. `mode` None: the recorded one."""
+    """What a replay assumes instead of what was recorded. `strategy`, `mode` None: the recorded ones."""
 
     name: str
-    strategy: str = "sticky"
+    strategy: str | None = None
     mode: str | None = None
     protocol: str = CENTRAL
     heartbeat_ms: float = 0.0
     grace_us: int = 0
-    debounce_us: int = 0
+    debounce_us: int = round(DEBOUNCE_MS * 1_000)
     session_share: float = 1.0
 
 
@@ -83,9 +89,9 @@ SETTINGS = (
     Setting("static members, static_grace_ms=30000", grace_us=30_000_000),
     Setting("static members, static_grace_ms=120000", grace_us=120_000_000),
     Setting("session timeout halved", session_share=0.5),
-    Setting("Kafka, eager, heartbeat 3 s", protocol="eager", heartbeat_ms=3_000),
-    Setting("Kafka, cooperative, heartbeat 3 s", protocol="cooperative", heartbeat_ms=3_000),
-    Setting("Kafka, cooperative, heartbeat 0.5 s", protocol="cooperative", heartbeat_ms=500),
+    Setting("Kafka, eager, heartbeat 3 s", "sticky", protocol="eager", heartbeat_ms=3_000),
+    Setting("Kafka, cooperative, heartbeat 3 s", "sticky", protocol="cooperative", heartbeat_ms=3_000),
+    Setting("Kafka, cooperative, heartbeat 0.5 s", "sticky", protocol="cooperative", heartbeat_ms=500),
 )
 
 
@@ -105,8 +111,8 @@ def replay(steps: Sequence[Step], setting: Setting, answer_ms: float, seed: str)
     """
     chance = random.Random(seed)  # noqa: S311  # delays, not secrets
     state = _State()
-    for batch in _batches(_held(steps, setting), setting.debounce_us):
-        state.apply(batch, setting, answer_ms, chance)
+    for batch, begins_us in _batches(_held(steps, setting), setting):
+        state.apply(batch, begins_us, setting, answer_ms, chance)
     return Outcome(state.rebalances, state.moved, state.unowned_us / 1e6)
 
 
@@ -146,28 +152,42 @@ def _held(steps: Sequence[Step], setting: Setting) -> list[_Event]:
 
 def _return(steps: Sequence[Step], left: int, grace_us: int, absorbed: set[int]) -> int | None:
     """Return the position of the join by which the client of the member that left comes back within the grace."""
+    client = steps[left].client
+    if client is None:
+        return None
     for index in range(left + 1, len(steps)):
         step = steps[index]
         if step.at_us > steps[left].at_us + grace_us:
             return None
-        if step.joins and step.client == steps[left].client and index not in absorbed:
+        if step.joins and step.client == client and index not in absorbed:
             return index
     return None
 
 
-def _batches(events: Sequence[_Event], debounce_us: int) -> Iterator[list[_Event]]:
-    """Group events of which each follows the one before within the debounce, for at most DEBOUNCE_CAP times as long."""
+def _batches(events: Sequence[_Event], setting: Setting) -> Iterator[tuple[list[_Event], int]]:
+    """Iterate over the events of each rebalance, and when it begins.
+
+    Centrally, as in `rebalance.causes`: an event after a quiet time waits for nothing, others until it is quiet, or for
+    at most DEBOUNCE_CAP times as long. With Kafka's protocols, a round lasts for a heartbeat, which the model charges.
+    """
+    wait_us, is_central = setting.debounce_us, setting.protocol == CENTRAL
     batch: list[_Event] = []
+    begins_us, last_us = 0, -wait_us
     for event in events:
         at_us = event.step.at_us
-        if batch and (
-            at_us - batch[-1].step.at_us > debounce_us or at_us - batch[0].step.at_us > DEBOUNCE_CAP * debounce_us
-        ):
-            yield batch
+        if batch and at_us > begins_us:
+            yield batch, begins_us
             batch = []
+        if not is_central:
+            begins_us = begins_us if batch else at_us + round(setting.heartbeat_ms * 1_000)
+        elif batch:
+            begins_us = max(begins_us, min(at_us + wait_us, batch[0].step.at_us + DEBOUNCE_CAP * wait_us))
+        else:
+            begins_us = at_us if at_us - last_us >= wait_us else at_us + wait_us
         batch.append(event)
+        last_us = at_us
     if batch:
-        yield batch
+        yield batch, begins_us
 
 
 class _State:
@@ -180,26 +200,29 @@ class _State:
         self.moved = 0
         self.unowned_us = 0.0
 
-    def apply(self, batch: Sequence[_Event], setting: Setting, answer_ms: float, chance: random.Random) -> None:
+    def apply(
+        self, batch: Sequence[_Event], begins_us: int, setting: Setting, answer_ms: float, chance: random.Random
+    ) -> None:
         """Change the members, place the partitions, charge what it costs."""
         before = self.members
         last = batch[-1].step
         for at_us, together in groupby(batch, key=lambda event: event.step.at_us):
-            self._note(list(together), last.at_us + setting.debounce_us - at_us)
-        members = self.members
+            self._note(list(together), begins_us - at_us if setting.protocol == CENTRAL else 0)
+        members, strategy = self.members, _strategy(setting, last.strategy)
         if not before or not members:
-            self.owners = placed(setting.strategy, members, [], [1.0] * last.partitions) if members else []
+            self.owners = placed(strategy, members, [], [1.0] * last.partitions) if members else []
             return
         if members == before and len(self.owners) == last.partitions:
             return
         gone = {*before, FREE} - set(members)
         owners = [*self.owners, *[FREE] * last.partitions][: last.partitions]
-        after = placed(setting.strategy, members, owners, [1.0] * last.partitions)
+        after = placed(strategy, members, owners, [1.0] * last.partitions)
         staying = [name for name in members if name in before]
         beats = {
             name: (wait_ms(chance, setting.heartbeat_ms), wait_ms(chance, setting.heartbeat_ms)) for name in staying
         }
-        change = Change(owners, after, gone, beats, {name: wait_ms(chance, 2 * answer_ms) for name in staying})
+        answers_ms = {name: wait_ms(chance, 2 * answer_ms) for name in staying}
+        change = Change(owners, after, gone, beats, answers_ms, debounce_ms=0.0)  # `_note` charges it
         _settled_ms, pauses_ms = _protocol(setting, last.mode)(change)
         self.rebalances += 1
         self.moved += sum(map(change.moves, range(last.partitions)))
@@ -221,6 +244,11 @@ class _State:
                 self.unowned_us += self.owners.count(event.step.name) * wait_us
 
 
+def _strategy(setting: Setting, recorded: str) -> str:
+    name = setting.strategy or recorded
+    return name if name in STRATEGIES and name != ONE_ROUND else DEFAULT_STRATEGY
+
+
 def _protocol(setting: Setting, recorded_mode: str) -> Callable[[Change], tuple[float, list[float]]]:
     if setting.protocol == CENTRAL:
         return _CENTRAL[setting.mode or recorded_mode]
@@ -231,11 +259,11 @@ def central_eager(change: Change) -> tuple[float, list[float]]:
     """Charge the central mode `eager`: all owners stop, the slowest answer starts everything again."""
     slowest_ms = max(change.answers_ms.values(), default=0.0)
     pauses_ms = [
-        (DEBOUNCE_MS + slowest_ms if change.is_orphan(partition) else slowest_ms - change.answers_ms[owner])
+        (change.debounce_ms + slowest_ms if change.is_orphan(partition) else slowest_ms - change.answers_ms[owner])
         + 2 * ROUND_TRIP_MS
         for partition, owner in enumerate(change.before)
     ]
-    return DEBOUNCE_MS + slowest_ms + 2 * ROUND_TRIP_MS, pauses_ms
+    return change.debounce_ms + slowest_ms + 2 * ROUND_TRIP_MS, pauses_ms
 
 
 _CENTRAL: Mapping[str, Callable[[Change], tuple[float, list[float]]]] = {

@@ -8,8 +8,9 @@ The strategies are the project's own code. The moves determine what a protocol c
 - *cooperative* (client-side, two rounds): nothing is revoked in the first round; at its end, the partitions of members
   that left start, and partitions that move stop. Members that gave up partitions begin the second round at once, the
   others at their next heartbeat; at its end, moved partitions start. Without moves there is no second round.
-- *incremental* (central): DEBOUNCE_MS after the change the coordinator stops what moves and starts what is free. An
-  owner answers its stop within ANSWER_MS, uniformly; each command takes one round trip, and a move takes two.
+- *incremental* (central): the coordinator stops what moves and starts what is free, at once if one member joined or
+  left, as after any quiet time, and DEBOUNCE_MS later if several did. An owner answers its stop within ANSWER_MS,
+  uniformly; each command takes one round trip, and a move takes two.
 
 Members announce that they leave. All protocols and strategies see the same changes and heartbeats, drawn from the seed
 and the shape of the group. The model shows how costs grow and who pays them; `zkrebalancer experiment` measures them.
@@ -60,7 +61,7 @@ class Change:
     """One change: the owner of each partition before and after it, and the random delays.
 
     `heartbeats_ms`: for each member that stays, how long it takes to learn of the first and of the second round.
-    `answers_ms`: how long it takes to answer a stop.
+    `answers_ms`: how long it takes to answer a stop. `debounce_ms`: how long a coordinator waits for further changes.
     """
 
     before: Sequence[str]
@@ -68,6 +69,7 @@ class Change:
     gone: Collection[str]
     heartbeats_ms: Mapping[str, tuple[float, float]]
     answers_ms: Mapping[str, float]
+    debounce_ms: float = DEBOUNCE_MS
 
     def is_orphan(self, partition: int) -> bool:
         """Whether the partition's owner has left."""
@@ -109,11 +111,11 @@ def incremental(change: Change) -> tuple[float, list[float]]:
     settled_ms, pauses_ms = 0.0, [0.0] * len(change.before)
     for partition, holder in enumerate(change.before):
         if change.is_orphan(partition):
-            pauses_ms[partition] = DEBOUNCE_MS + ROUND_TRIP_MS
+            pauses_ms[partition] = change.debounce_ms + ROUND_TRIP_MS
             settled_ms = max(settled_ms, pauses_ms[partition])
         elif change.moves(partition):
             pauses_ms[partition] = change.answers_ms[holder] + ROUND_TRIP_MS
-            settled_ms = max(settled_ms, DEBOUNCE_MS + pauses_ms[partition] + ROUND_TRIP_MS)
+            settled_ms = max(settled_ms, change.debounce_ms + pauses_ms[partition] + ROUND_TRIP_MS)
     return settled_ms, pauses_ms
 
 
@@ -137,7 +139,7 @@ def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
         answers = {member: wait_ms(chance, ANSWER_MS) for member in staying}
         members = staying + joining
         after = placed(cell.strategy, members, owners, rates)
-        change = Change(owners, after, gone, heartbeats, answers)
+        change = Change(owners, after, gone, heartbeats, answers, DEBOUNCE_MS if count > 1 else 0.0)
         for protocol, of_protocol in costs.items():
             of_protocol.append(_cost(change, PROTOCOLS[protocol], rates, len(members)))
         owners = after
