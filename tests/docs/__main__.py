@@ -8,8 +8,8 @@ from tests.style.sources import ROOT
 
 def main() -> None:
     """Write every generated page and name those that changed."""
-    for path, text in pages().items():
-        file = ROOT / path
+    for path, make in pages().items():
+        file, text = ROOT / path, make()
         if not file.exists() or file.read_text() != text:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)

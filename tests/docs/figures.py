@@ -6,6 +6,7 @@ A mark is `<!-- table NAME -->`, and `<!-- end of table -->` ends it. `python -m
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import statistics
@@ -15,8 +16,16 @@ from functools import cache
 from math import ceil
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
 from tests.style.sources import ROOT
 from zkrebalancer.observe.measures import BEFORE, REST
+from zkrebalancer.pipeline import page
+from zkrebalancer.pipeline.report.compare import Comparison, compare, comparison_table
+from zkrebalancer.pipeline.report.folders import find_runs
+from zkrebalancer.pipeline.report.frontier import draw, frontiers
+from zkrebalancer.pipeline.report.pictures import colours
 from zkrebalancer.pipeline.report.sentences import CAUGHT_UP
 
 DATA = ROOT / "docs" / "data"
@@ -76,29 +85,15 @@ def results(file: str) -> list[dict[str, Any]]:
     return [run for run in runs if run["trusted"]]
 
 
-@cache
-def _rows(file: str) -> list[dict[str, str]]:
-    with (DATA / file).open() as lines:
-        return list(csv.DictReader(lines))
-
-
-@cache
-def _table_of_runs(file: str) -> dict[tuple[object, ...], dict[str, str]]:
-    """Return the table of the same runs that `experiment compare` made: older results have no costs at rest."""
-    return {_key(run): run for run in _rows(file.replace(".jsonl", "-runs.csv"))}
-
-
 def values(column: Column, row: Row) -> list[float]:
     """Return the figures from which a cell follows, one of each run or of each change."""
     wanted = (column.protocol, row.settings or column.settings, row.scenario, row.members)
     found: list[float | None] = []
-    for run in (run for run in results(row.file) if _key(run)[:-1] == wanted):
+    for run in (run for run in results(row.file) if _key(run) == wanted):
         if row.change or row.measure == SETTLED:
             found += [_of(step, row) for step in run["steps"] if step["name"] == row.change or _any(row, step)]
-        elif row.measure in run["measures"]:
-            found.append(run["measures"][row.measure])
         else:
-            found.append(float(_table_of_runs(row.file)[_key(run)][row.measure]))
+            found.append(run["measures"][row.measure])
     return [value for value in found if value is not None]
 
 
@@ -113,7 +108,7 @@ def _any(row: Row, step: Mapping[str, Any]) -> bool:
 
 
 def _key(run: Mapping[str, Any]) -> tuple[object, ...]:
-    return run["protocol"], run["settings"], run["scenario"], int(run["members"]), int(run["seed"])
+    return run["protocol"], run["settings"], run["scenario"], run["members"]
 
 
 def figure(column: Column, row: Row) -> str:
@@ -150,18 +145,27 @@ def _markdown(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]])
 # ---- differences
 
 
-def rendered_differences(columns: Sequence[Column], rows: Sequence[Row], comparison: str) -> str:
-    """Return by how much each protocol exceeds this project in the median pair of runs: interval, or p if not shown.
+@cache
+def compared(file: str) -> Comparison:
+    """Return the comparison of the runs of a published file, as `experiment compare` makes it."""
+    return compare(None, find_runs([DATA / file]), [], out=DATA)  # without events, nothing is written
 
-    `comparison`: the published file that says it.
-    """
-    cells = [[_difference(column, row, comparison) for column in columns] for row in rows]
+
+@cache
+def comparison_csv(file: str) -> str:
+    """Return the table of every comparison in a published file."""
+    return comparison_table(compared(file)).to_csv(index=False)
+
+
+def rendered_differences(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Return by how much each protocol exceeds this project in the median pair of runs: interval, or p if not shown."""
+    cells = [[_difference(column, row) for column in columns] for row in rows]
     return _markdown([column.title for column in columns], zip((row.title for row in rows), cells, strict=True))
 
 
-def _difference(column: Column, row: Row, comparison: str) -> str:
+def _difference(column: Column, row: Row) -> str:
     wanted = (column.protocol, column.settings, row.scenario, str(row.members), row.measure)
-    for found in _rows(comparison):
+    for found in csv.DictReader(io.StringIO(comparison_csv(row.file))):
         key = tuple(found[name] for name in ("protocol", "settings", "scenario", "members", "measure"))
         if key == wanted and found["outcome"]:
             if not found["p"]:
@@ -171,6 +175,23 @@ def _difference(column: Column, row: Row, comparison: str) -> str:
             ends = (float(found[end]) / row.unit for end in ("difference_low", "difference_high"))
             return " to ".join(f"{end:+,.{row.digits}f}" for end in ends)
     return NONE
+
+
+# ---- pictures
+
+
+def frontier_picture(file: str, scenario: str) -> str:
+    """Return an SVG of how soon each protocol settles, beside what it costs at rest, for each heartbeat interval."""
+    found = compared(file)
+    drawn = {setting.scenario: frontier for setting, frontier in frontiers(found.counted, found.measures).items()}
+    return _svg(draw(drawn[scenario], colours(drawn[scenario])))
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    with mpl.rc_context(page.STYLE):
+        figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
+    return text.getvalue()
 
 
 # ---- pages

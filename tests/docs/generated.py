@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
@@ -66,12 +66,12 @@ Set as `options.NAME=VALUE`. [How they are weighed](../ideas/assignment.md#balan
 """
 
 
-def pages() -> dict[str, str]:
-    """Return path -> text of every generated page."""
+def pages() -> dict[str, Callable[[], str]]:
+    """Return path -> what makes the text, of every generated file below docs."""
     return {
-        "docs/reference/cli.md": cli_page(),
-        "docs/reference/settings.md": settings_page(),
-        "docs/states.md": states_page(),
+        "docs/reference/cli.md": cli_page,
+        "docs/reference/settings.md": settings_page,
+        "docs/states.md": states_page,
         **tables.pages(),
     }
 

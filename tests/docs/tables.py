@@ -1,8 +1,8 @@
 """Which figures the tables of the pages have; `figures` computes them.
 
 After new runs: put their results, one in each line, into `docs/data`, name the files below, run `python -m tests.docs`,
-and write what `test_figures` misses in the sentences. A table of runs (`-runs.csv`) is needed only where results have
-no costs at rest. The runs in which differences are shown are one report, with one comparison.
+and write what `test_figures` misses in the sentences. The runs in which differences are shown are one report, in one
+file; its comparison and the pictures are made of it, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tests.docs.figures import (
     Column,
     Row,
     Table,
+    comparison_csv,
     filled,
+    frontier_picture,
     late,
     rendered,
     rendered_differences,
@@ -23,32 +25,36 @@ from tests.docs.figures import (
 from tests.style.sources import ROOT
 
 PAGES = ("docs/experiments.md", "docs/results.md")
-JOINS = "experiments-2026-11-28.jsonl"  # those of the first page
-KILLED = "experiments-2026-11-28-kills.jsonl"  # kills, far networks
-COMPARISON = "experiments-2026-11-28-comparison.csv"  # of both files, in one report
+MAIN = "experiments-2026-11-28-compared.jsonl"  # those of the first page; with other heartbeats: two of each
+COMPARISON = "experiments-2026-11-28-comparison.csv"
 OTHERS, ZOOKEEPERS = "experiments-2026-11-28-others.jsonl", "experiments-2026-11-28-zookeeper.jsonl"  # any phase
-ONE_PHASE, ONE_RUN = "experiments-2026-11-27.jsonl", "experiments-2026-11-27-others.jsonl"
+ONE_RUN = "experiments-2026-11-27-others.jsonl"
 UNREAD = "experiments-2026-11-27-load.jsonl"  # a member joins while many records are unread
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
     Column(name, name) for name in ("central-incremental", "kip848", "classic-range", "classic-cooperative")
 ]
+RIVALS = COMPARED[1:]
 EAGER = Column("central-eager", "central-eager")
 SHORT = Column("kip848, 50 ms", "kip848", "heartbeat-50")
 WITH_SHORT = [OURS, KIP, SHORT, RANGE, COOPERATIVE]
 NAMED = ["this project, incremental", "KIP-848", "KIP-848, 50 ms", "classic range", "classic cooperative"]
 ON_RESULTS = [Column(name, of.protocol, of.settings) for name, of in zip(NAMED, WITH_SHORT, strict=True)]
+SERVERS = "[three servers of each kind](experiments.md#with-three-servers-of-each-kind)"
 NETWORK = "[round trips of 10 ms](experiments.md#with-a-network-between-hosts)"
 UNOWNED = partial(Row, measure="unowned_partition_ms", unit=1_000, digits=1)
 KILL, RETURN = "kill-member", "restart-member"
+CPU = "cpu_without_producers_ms"
 
-scale_out = partial(Row, file=JOINS, scenario="scale-out")
-crash = partial(Row, file=KILLED, scenario="crash")
-far = partial(Row, file=KILLED, scenario="far-10ms")
+scale_out = partial(Row, file=MAIN, scenario="scale-out")
+crash = partial(Row, file=MAIN, scenario="crash")
+far = partial(Row, file=MAIN, scenario="far-10ms")
+three = partial(Row, file=MAIN, scenario="scale-out-three")
 
 AT_REST = [
     scale_out("at rest: requests per second", "rest_requests_per_s"),
     scale_out("at rest: processor time of everything, ms per second", "rest_cpu_ms_per_s"),
+    scale_out("at rest: processor time of members, ms per second", "rest_cpu_member_ms_per_s"),
     scale_out("at rest: memory of everything, MB", "rss_mb"),
 ]
 DELAYS = [
@@ -61,41 +67,50 @@ THREE_JOIN = [
     scale_out("95th percentile", SETTLED, summary=late),
     scale_out("longest", SETTLED, summary=max),
     scale_out("time to the first record, ms", "first_record_ms"),
-    UNOWNED("three join: partitions without a consumer, s", file=JOINS, scenario="scale-out"),
+    UNOWNED("three join: partitions without a consumer, s", file=MAIN, scenario="scale-out"),
     *(scale_out(title, measure, digits=digits) for title, measure, digits in DELAYS),
     scale_out("stopped needlessly", "stopped_needlessly"),
     scale_out("requests to ZooKeeper and broker", "requests"),
-    scale_out("processor time, producers included, ms", "cpu_ms"),
+    scale_out("processor time, ms", CPU),
     *AT_REST,
 ]
 KILLS = [
     crash("killed: settled, ms, median", SETTLED, change=KILL),
     crash("longest", SETTLED, change=KILL, summary=max),
     crash("killed: time to the first record, ms", "first_record_ms", change=KILL),
-    UNOWNED("killed: partitions without a consumer, s", file=KILLED, scenario="crash", change=KILL),
+    UNOWNED("killed: partitions without a consumer, s", file=MAIN, scenario="crash", change=KILL),
     crash("returns: settled, ms, median", SETTLED, change=RETURN),
     crash("longest", SETTLED, change=RETURN, summary=max),
-    UNOWNED("returns: partitions without a consumer, s", file=KILLED, scenario="crash", change=RETURN),
+    UNOWNED("returns: partitions without a consumer, s", file=MAIN, scenario="crash", change=RETURN),
     crash("records delivered twice, median of a run", "duplicated"),
-    crash("processor time, producers included, ms", "cpu_ms"),
+    crash("processor time, ms", CPU),
 ]
 FAR = [
     far("settled, ms: median", SETTLED),
     far("longest", SETTLED, summary=max),
     far("time to the first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=KILLED, scenario="far-10ms"),
+    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="far-10ms"),
     far("longest delay, ms", "delay_max_ms"),
-    far("processor time, producers included, ms", "cpu_ms"),
+    far("processor time, ms", CPU),
+]
+THREE_SERVERS = [
+    three("settled, ms: median", SETTLED),
+    three("longest", SETTLED, summary=max),
+    three("time to the first record, ms", "first_record_ms"),
+    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="scale-out-three"),
+    three("longest delay, ms", "delay_max_ms"),
+    three("processor time, ms", CPU),
 ]
 SUMMARY = [
     THREE_JOIN[0],
     scale_out("a member joins: settled, ms, 95th percentile", SETTLED, summary=late),
+    three(f"a member joins, with {SERVERS}: settled, ms, median", SETTLED),
     far(f"a member joins, with {NETWORK}: settled, ms, median", SETTLED),
     scale_out("three join: time to the first record, ms", "first_record_ms"),
-    UNOWNED("three join: partitions without an owner, s", file=JOINS, scenario="scale-out"),
+    UNOWNED("three join: partitions without an owner, s", file=MAIN, scenario="scale-out"),
     *(scale_out(f"three join: {title}", measure, digits=digits) for title, measure, digits in DELAYS),
     crash("a member is killed: settled, ms", SETTLED, change=KILL),
-    UNOWNED("killed: partitions without an owner, s", file=KILLED, scenario="crash", change=KILL),
+    UNOWNED("killed: partitions without an owner, s", file=MAIN, scenario="crash", change=KILL),
     crash("it returns: settled, ms", SETTLED, change=RETURN),
     *AT_REST,
 ]
@@ -108,17 +123,19 @@ DIFFERENCES = [
 ]
 
 INTERVALS = [
-    Column(f"{of.protocol}, {ms:,} ms", of.protocol, "tuned" if ms == 500 else f"heartbeat-{ms}")
-    for of in (KIP, COOPERATIVE)
-    for ms in (50, 100, 200, 500, 1_000, 3_000)
+    *(
+        Column(f"kip848, {ms:,} ms", "kip848", "tuned" if ms == 500 else f"heartbeat-{ms}")
+        for ms in (50, 100, 200, 500, 1_000, 3_000)
+    ),
+    *(Column(f"{of.protocol}, 500 ms", of.protocol) for of in (RANGE, COOPERATIVE)),
+    OURS,
 ]
-one_phase = partial(Row, file=ONE_PHASE, scenario="scale-out")
 HEARTBEATS = [
-    one_phase("settled, ms", SETTLED),
-    one_phase("first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=ONE_PHASE, scenario="scale-out"),
-    one_phase("requests per second at rest", "rest_requests_per_s"),
-    one_phase("processor time at rest, ms per s", "rest_cpu_ms_per_s"),
+    scale_out("settled, ms", SETTLED),
+    scale_out("first record, ms", "first_record_ms"),
+    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="scale-out"),
+    scale_out("requests per second at rest", "rest_requests_per_s"),
+    scale_out("processor time at rest, ms per s", "rest_cpu_ms_per_s"),
 ]
 
 Changes = list[Callable[..., Row]]
@@ -200,12 +217,12 @@ WHILE_UNREAD = [
 ]
 
 
-def of_each_measure(columns: list[Column], rows_of: Callable[[str], Changes]) -> str:
+def of_each_measure(columns: list[Column], rows_of: Callable[[str], Changes], *, bold: bool = True) -> str:
     """Return a table for each measure, with its title; `rows_of` says which rows it has."""
     parts = []
     for title, (measure, unit, digits) in TITLES.items():
         rows = [make(measure=measure, unit=unit, digits=digits) for make in rows_of(title)]
-        parts += [f"**{title}**:\n\n{rendered(Table(columns, rows))}"] if rows else []
+        parts += [f"**{title}**:\n\n{rendered(Table(columns, rows, bold=bold))}"] if rows else []
     return "\n\n".join(parts)
 
 
@@ -221,13 +238,14 @@ def without_costs(title: str) -> Changes:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": lambda: rendered(Table(ON_RESULTS, SUMMARY, bold=False)),
-    "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES, COMPARISON),
+    "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES),
     "joins": lambda: rendered(Table(WITH_SHORT, THREE_JOIN)),
-    "kills": lambda: rendered(Table(COMPARED, KILLS)),
+    "kills": lambda: rendered(Table(WITH_SHORT, KILLS)),
+    "three-servers": lambda: rendered(Table(WITH_SHORT, THREE_SERVERS)),
     "far": lambda: rendered(Table(WITH_SHORT, FAR)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
     "failures": lambda: of_each_measure(COMPARED, with_pauses),
-    "single": lambda: of_each_measure([*COMPARED, EAGER], without_costs),
+    "single": lambda: of_each_measure([*COMPARED, EAGER], without_costs, bold=False),
     "other-clients": lambda: rendered(Table(OTHER_CLIENTS, JAVA)),
     "backlog": lambda: rendered(Table(COMPARED, BACKLOG)),
     "while-unread": lambda: rendered(Table([OURS, KIP, COOPERATIVE], WHILE_UNREAD, bold=False)),
@@ -242,6 +260,14 @@ def content(name: str) -> str:
     return TABLES[name]()
 
 
-def pages() -> dict[str, str]:
-    """Return path -> text of every page that has such tables."""
-    return {path: filled((ROOT / path).read_text(), content) for path in PAGES}
+def pages() -> dict[str, Callable[[], str]]:
+    """Return path -> what makes the text, of every page that has such tables and of what is made of the same runs."""
+    return {
+        **{path: partial(_with_tables, path) for path in PAGES},
+        f"docs/data/{COMPARISON}": partial(comparison_csv, MAIN),
+        "docs/experiments-frontier.svg": partial(frontier_picture, MAIN, "scale-out"),
+    }
+
+
+def _with_tables(path: str) -> str:
+    return filled((ROOT / path).read_text(), content)

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,13 +22,14 @@ from tests.docs.figures import (
     Column,
     Row,
     Table,
+    compared,
     filled,
     rendered,
     rendered_differences,
     results,
     values,
 )
-from tests.docs.tables import COMPARED, COOPERATIVE, JOINS, KILLED, KIP, OURS, RANGE, SHORT
+from tests.docs.tables import COOPERATIVE, KIP, MAIN, OURS, RANGE, RIVALS, SHORT, WITH_SHORT
 from tests.style.sources import ROOT
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
@@ -35,7 +37,6 @@ from zkrebalancer.pipeline.report.statistics import ALPHA, difference
 
 PUBLISHED = sorted(path.name for path in DATA.glob("*.jsonl"))
 PAGES = {path: (ROOT / path).read_text() for path in ("README.md", *tables.PAGES, "docs/ideas/when-to-use.md")}
-RIVALS = COMPARED[1:]
 AT_REST = "rest_cpu_ms_per_s"
 
 
@@ -44,10 +45,9 @@ def every(file: str) -> list[dict[str, Any]]:
 
 
 def of_group(scenario: str, column: Column) -> list[dict[str, Any]]:
-    """Return the trusted runs of the first page's files in the order of their seeds."""
+    """Return the trusted runs of the first page in the order of their seeds."""
     wanted = (scenario, column.protocol, column.settings)
-    runs = [*results(JOINS), *results(KILLED)]
-    found = [run for run in runs if (run["scenario"], run["protocol"], run["settings"]) == wanted]
+    found = [run for run in results(MAIN) if (run["scenario"], run["protocol"], run["settings"]) == wanted]
     return sorted(found, key=lambda run: int(run["seed"]))
 
 
@@ -61,20 +61,22 @@ def test_published_runs(file: str) -> None:
     assert {run["details"]["broker"]["kind"] for run in runs} == {"kafka-4"}
 
 
-@pytest.mark.parametrize("file", [JOINS, KILLED])
-def test_the_runs_of_the_first_page(file: str) -> None:
-    """Each of ten seeds or more has a run of each protocol compared, all of the same version; others may be there."""
-    names = {of.protocol for of in COMPARED}
-    for scenario in {row.scenario for row in (*tables.SUMMARY, *tables.THREE_JOIN) if row.file == file}:
-        runs = [run for run in every(file) if run["scenario"] == scenario and run["members"] == 10]
-        tuned = [run for run in runs if run["settings"] == "tuned"]
-        compared = {(run["seed"], run["protocol"]) for run in tuned}
-        assert len(compared) == len(tuned), scenario
-        seeds = {seed for seed, name in compared if name == OURS.protocol}
+def test_the_runs_of_the_first_page() -> None:
+    """Each of ten seeds or more has a run of everything compared, each protocol of one version; others may be there."""
+    for scenario in {row.scenario for row in tables.SUMMARY}:
+        runs = [run for run in every(MAIN) if run["scenario"] == scenario and run["members"] == 10]
+        found = Counter((run["seed"], run["protocol"], run["settings"]) for run in runs)
+        assert set(found.values()) == {1}, scenario
+        seeds = {seed for seed, protocol, _settings in found if protocol == OURS.protocol}
         assert len(seeds) >= 10, scenario
-        assert compared >= {(seed, name) for seed in seeds for name in names}, scenario
-    same = ("zkrebalancer", "kafka", "zookeeper", "librdkafka")  # Java's clients and Helix have others besides
-    assert len({json.dumps([run["versions"][program] for program in same]) for run in every(file)}) == 1
+        wanted = {(seed, of.protocol, of.settings) for seed in seeds for of in WITH_SHORT}
+        assert wanted <= found.keys(), scenario
+    rivals = {
+        json.dumps([run["versions"][name] for name in ("kafka", "zookeeper", "librdkafka")]) for run in every(MAIN)
+    }
+    assert len(rivals) == 1
+    commits = {(run["scenario"], run["protocol"], run["versions"]["zkrebalancer"]) for run in every(MAIN)}
+    assert len(commits) == len({commit[:2] for commit in commits})
 
 
 def test_every_published_file_is_named_by_the_page() -> None:
@@ -87,18 +89,16 @@ def test_every_published_file_is_named_by_the_page() -> None:
 
 def test_a_cell_follows_from_the_raw_data() -> None:
     kills = [step for run in of_group("crash", KIP) for step in run["steps"] if step["name"] == "kill-member"]
-    with (DATA / JOINS.replace(".jsonl", "-runs.csv")).open() as lines:
-        runs = [run for run in csv.DictReader(lines) if run["run"].startswith("kip848/scale-out/tuned-")]
-    at_rest = [float(run[AT_REST]) for run in runs if run["trusted"] == "True"]
+    at_rest = [run["measures"][AT_REST] for run in of_group("scale-out", KIP)]
     table = rendered(
         Table(
             [KIP],
             [
-                Row("killed", SETTLED, KILLED, "crash", change="kill-member"),
-                Row("longest", SETTLED, KILLED, "crash", change="kill-member", summary=max),
-                Row("unowned", "unowned_partition_ms", KILLED, "crash", change="kill-member", unit=1_000, digits=1),
-                Row("at rest", AT_REST, JOINS, "scale-out"),
-                Row("nothing", SETTLED, KILLED, "crash", members=11),
+                Row("killed", SETTLED, MAIN, "crash", change="kill-member"),
+                Row("longest", SETTLED, MAIN, "crash", change="kill-member", summary=max),
+                Row("unowned", "unowned_partition_ms", MAIN, "crash", change="kill-member", unit=1_000, digits=1),
+                Row("at rest", AT_REST, MAIN, "scale-out"),
+                Row("nothing", SETTLED, MAIN, "crash", members=11),
             ],
             bold=False,
         )
@@ -122,7 +122,7 @@ def test_a_group_that_did_not_catch_up_counts_with_its_whole_time(monkeypatch: p
 
 
 def test_the_lowest_figure_of_a_measure_is_bold() -> None:
-    row = Row("settled", SETTLED, JOINS, "scale-out")
+    row = Row("settled", SETTLED, MAIN, "scale-out")
     ours, theirs = (f"{statistics.median(values(column, row)):,.0f}" for column in (OURS, COOPERATIVE))
     nothing = Column("nothing", "nothing")
     for turned, lines in (
@@ -135,14 +135,14 @@ def test_the_lowest_figure_of_a_measure_is_bold() -> None:
 
 def test_a_difference_is_that_of_the_comparison() -> None:
     with (DATA / tables.COMPARISON).open() as lines:
-        compared = [row for row in csv.DictReader(lines) if row["p"] and row["members"] == "10"]
-    chosen = {row["outcome"]: row for row in compared}
+        rows_of = [row for row in csv.DictReader(lines) if row["p"] and row["members"] == "10"]
+    chosen = {row["outcome"]: row for row in rows_of}
     assert "open" in chosen, "nothing to try it with"
     assert chosen.keys() & set(SHOWN), "nothing to try it with"
     for outcome, row in chosen.items():
         rival = Column("rival", row["protocol"], row["settings"])
-        rows = [Row("it", row["measure"], JOINS, row["scenario"])]
-        cell = rendered_differences([rival], rows, tables.COMPARISON).splitlines()[2]
+        rows = [Row("it", row["measure"], MAIN, row["scenario"])]
+        cell = rendered_differences([rival], rows).splitlines()[2]
         ends = (f"{float(row[end]):+,.0f}" for end in ("difference_low", "difference_high"))
         shown = " to ".join(ends) if outcome in SHOWN else f"not shown (p = {float(row['p']):.2f})"
         assert cell == f"| it | {shown} |"
@@ -194,12 +194,13 @@ def span(row: Row, columns: list[Column] = RIVALS) -> str:
     return f"{min(figures):,.0f} to {max(figures):,.0f}"
 
 
-JOINED = Row("", SETTLED, JOINS, "scale-out")
-FAR = Row("", SETTLED, KILLED, "far-10ms")
-CPU, MEMORY = (Row("", measure, JOINS, "scale-out") for measure in (AT_REST, "rss_mb"))
+JOINED = Row("", SETTLED, MAIN, "scale-out")
+FAR = Row("", SETTLED, MAIN, "far-10ms")
+CPU, MEMORY = (Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rss_mb"))
 HUNDRED = Row("", SETTLED, tables.OTHERS, "scale-out", members=100)
 GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", members=60)
-UNOWNED = Row("", "unowned_partition_ms", KILLED, "crash", change=tables.KILL, unit=1_000)
+THREE = Row("", SETTLED, MAIN, "scale-out-three")
+REQUESTS = Row("", "rest_requests_per_s", MAIN, "scale-out")
 TWICE = partial(Row, "", "duplicated")
 
 
@@ -214,11 +215,12 @@ def seeds(file: str) -> int:
 
 
 def on_the_first_page() -> Iterator[str]:
-    yield f"the median join settles in {figure(OURS, JOINED):.0f} ms ({seeds(JOINS)} runs)"
+    yield f"the median join settles in {figure(OURS, JOINED):.0f} ms ({seeds(MAIN)} runs)"
     yield f"take {span(JOINED)} ms with heartbeats every 500 ms"
     yield f"KIP-848 takes {figure(SHORT, JOINED):.0f} ms with heartbeats every 50 ms"
     yield f"a group at rest takes {factors(RIVALS)} the processor time"
-    yield f"{figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms in {seeds(KILLED)} runs"
+    yield f"{figure(SHORT, THREE):.0f} against {figure(OURS, THREE):.0f} ms with three servers of each kind"
+    yield f"{figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms with round trips of 10 ms"
 
 
 def on_when_to_use() -> Iterator[str]:
@@ -232,10 +234,9 @@ def on_when_to_use() -> Iterator[str]:
 
 def on_results() -> Iterator[str]:
     first = replace(HUNDRED, measure="first_record_ms", unit=1_000)
-    yield (
-        f"{seeds(JOINS)} runs of each protocol with three joins in a run, kills, returns and the network also of "
-        f"{seeds(KILLED)}"
-    )
+    yield f"{seeds(MAIN)} runs of each protocol in each of four scenarios"
+    (chance,) = {verdict.p for verdict in compared(MAIN).verdicts if verdict.is_primary and verdict.outcome in SHOWN}
+    yield f"in the time to settled that is shown has p = {chance:.3f}"
     yield f"With 100 members a join settles in {figure(OURS, HUNDRED):.0f} ms, against {span(HUNDRED)} ms"
     yield (f"its first record comes after {figure(OURS, first):.1f} s, with KIP-848 after {figure(KIP, first):.1f} s "
                  f"and with range after {figure(RANGE, first):.1f} s")  # fmt: skip
@@ -253,12 +254,13 @@ def on_results() -> Iterator[str]:
     failures = [Row("", "cpu_ms", tables.OTHERS, f"{what}-failover", unit=1_000) for what in ("coordinator", "broker")]
     theirs = [figure(column, row) for column in RIVALS for row in failures]
     ours = " and ".join(f"{figure(OURS, row):.1f}" for row in failures)
-    yield f"{figure(OURS, UNOWNED):.0f} s, against {span(UNOWNED)} s"
+    yield f"sends {figure(OURS, REQUESTS):.0f} requests per second"
+    yield f"{figure(SHORT, THREE):.0f} ms, this project {figure(OURS, THREE):.0f}"
     yield f"{ours} s, against {min(theirs):.1f} to {max(theirs):.1f} s"
 
 
 def on_experiments() -> Iterator[str]:
-    yield f"{len(every(JOINS))} runs, {len(results(JOINS))} of them trusted"
+    yield f"{len(every(MAIN))} runs, {len(results(MAIN))} of them trusted"
     others = [*every(tables.OTHERS), *every(tables.ZOOKEEPERS)]
     yield f"{len(others)} runs with those of the next sections, {sum(run['trusted'] for run in others)} of them"
     yield f"all {len(results(tables.ONE_RUN))} trusted"
@@ -266,10 +268,6 @@ def on_experiments() -> Iterator[str]:
     yield f"{figure(COOPERATIVE, TWICE(tables.OTHERS, 'churn')):.0f} records were delivered twice."
     frozen = TWICE(tables.ONE_RUN, "freeze")
     yield f"{figure(OURS, frozen):.0f} records were delivered twice, with Kafka's protocols {span(frozen)}"
-    yield f"{figure(OURS, UNOWNED):.0f} s, with the others {span(UNOWNED)} s"
-    yield f"{len(every(KILLED))} runs, {len(results(KILLED))} of them trusted"
-    eager = Row("", SETTLED, tables.ONE_PHASE, "scale-out")
-    yield f"whose median join took {figure(tables.EAGER, eager):.0f} ms"
     yield f"median join took {figure(OURS, JOINED):.0f} ms in [ten runs]"
 
 

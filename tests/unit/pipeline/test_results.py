@@ -11,9 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.docs import tables
-from tests.docs.figures import DATA
-from tests.style.sources import ROOT
 from tests.support.run_folders import FakeRun
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
@@ -100,24 +97,6 @@ def test_a_group_that_reads_a_backlog_is_not_at_rest(tmp_path: Path) -> None:
     (row,) = results.costs(find_runs([tmp_path / "published.jsonl"])).to_dict("records")
     assert row["requests"] == 5.0
     assert all(pd.isna(row[name]) for name in results.AT_REST)
-
-
-def test_what_is_published_gives_the_published_comparison(tmp_path: Path) -> None:
-    """Correct for other comparisons, or publish other runs: readers could not see why a difference counts."""
-    found = compare(None, find_runs([DATA / tables.JOINS, DATA / tables.KILLED]), [], tmp_path)
-    published = pd.read_csv(DATA / tables.COMPARISON).query("p.notna()")
-    rows = {
-        (row["scenario"], row["settings"], row["protocol"], row["measure"]): row for row in published.to_dict("records")
-    }
-    primary = [verdict for verdict in found.verdicts if verdict.is_primary]
-    assert primary
-    for verdict in primary:
-        row = rows[verdict.setting.scenario, verdict.setting.settings, verdict.other, verdict.measure]
-        assert (row["pairs"], row["outcome"]) == (verdict.pairs, verdict.outcome)
-        assert row["p"] == pytest.approx(verdict.p)
-        assert row["median"] == pytest.approx(verdict.medians[1], abs=0.1)
-    (chance,) = {verdict.p for verdict in primary if verdict.outcome in {"wins", "loses"}}
-    assert f"in the time to settled that is shown has p = {chance:.3f}" in (ROOT / "docs/results.md").read_text()
 
 
 def published_with_heartbeats(folder: Path) -> list[str]:
