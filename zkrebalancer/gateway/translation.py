@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.group_protocol import requests
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
 
 T = TypeVar("T")
@@ -71,7 +72,12 @@ def leave_group(version: int, fields: Mapping[str, Any]) -> requests.LeaveGroupR
 
 
 def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a JoinGroup answer whose protocol name can be written in this version."""
+    """Return a JoinGroup answer that can be written in this version, and that every client understands.
+
+    aiokafka, for one, ends at REBALANCE_IN_PROGRESS here. With the other error, all clients join again.
+    """
+    if fields["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS:
+        fields = {**fields, "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     if version < NULLABLE_PROTOCOL_FROM and fields["protocol_name"] is None:
         return {**fields, "protocol_name": ""}
     return fields

@@ -62,3 +62,10 @@ def _errors(fields: dict[str, Any]) -> list[int]:
 def test_an_old_leave_is_one_member_that_leaves() -> None:
     expected = requests.LeaveGroupRequest("g", (requests.MemberIdentity("m"),))
     assert translation.leave_group(1, {"group_id": "g", "member_id": "m", "members": []}) == expected
+
+
+def test_a_join_that_has_to_be_repeated_gets_an_error_that_every_client_knows() -> None:
+    """In `join_group_answer`, pass REBALANCE_IN_PROGRESS on, as Kafka does: aiokafka's consumers end."""
+    again = translation.fields_of(answers.JoinGroupAnswer(ErrorCode.REBALANCE_IN_PROGRESS, "m"))
+    answer = translation.join_group_answer(5, again)
+    assert (answer["error_code"], answer["member_id"]) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "m")
