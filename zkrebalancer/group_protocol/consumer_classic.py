@@ -85,6 +85,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
         if request.group_instance_id is None and received.api_version >= MEMBER_ID_REQUIRED_FROM:
             group.scheduler.reply(received.ticket, JoinGroupAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
             return
+    group.world.kept.check_subscription(request, received.client_id, subscription, group)
     count = len(members)
     member = _member(group, request, member_id, is_claiming=any(subscription.owned.values()))
     is_changed = _update(group, member, received, request, subscription)

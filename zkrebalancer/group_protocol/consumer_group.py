@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from zkrebalancer.group_protocol.answers import Answer
@@ -21,6 +22,9 @@ from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
 from zkrebalancer.group_protocol.topics import Topic, Topics, names_of
+
+if TYPE_CHECKING:
+    from zkrebalancer.group_protocol.kept import Kept
 
 SESSION, REBALANCE, JOIN, SYNC = "session", "rebalance", "join", "sync"
 RETENTION, RETRY, PAUSE = "retention", "retry", "pause"
@@ -52,6 +56,7 @@ class World:
     topics: Topics
     assignors: Mapping[str, Assignor]
     intervals: Intervals
+    kept: Kept
 
 
 class ConsumerGroup:

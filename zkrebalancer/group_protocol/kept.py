@@ -1,4 +1,4 @@
-"""The memory that metadata, subscriptions and assignments of all members may use together.
+"""The memory that members of all groups may use together: what they send, what they are given, and their objects.
 
 Each request has its limit, and each group. But anybody may form groups, so that many small ones could use up a
 gateway's memory. Beyond the limit newcomers are refused, and so is a member that would keep more than before, unless
@@ -13,20 +13,25 @@ from collections.abc import Callable, Iterable, Mapping
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_roster import ClassicMember
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
+from zkrebalancer.group_protocol.consumer_protocol import Subscription
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.group_protocol.requests import (
+    JOIN_EPOCH,
     ConsumerGroupHeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
     OneGroup,
     SyncGroupRequest,
 )
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredConsumerMember
 
-MAX_KEPT_BYTES = 256 << 20  # of all members: metadata, subscriptions and assignments
+MAX_KEPT_BYTES = 256 << 20  # of all members
 LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep beyond the limit
-ENTRY_BYTES = 64  # that a name in a list uses, or a protocol, besides its text
+MEMBER_BYTES = 1 << 10  # that a member uses besides: its objects and timers
+ENTRY_BYTES = 64  # that a text uses, or a protocol, besides its characters
+TWICE = 2  # a member of a KIP-848 group is also kept as it is stored
 MEASURE_INTERVAL_MS = 1_000  # measuring looks at every member
 AnyGroup = ClassicGroup | ConsumerGroup
 AnyMember = ClassicMember | ConsumerMember
@@ -41,31 +46,63 @@ class Kept:
         self._at_most = 0
         self._measured_ms = -MEASURE_INTERVAL_MS
 
-    def check(self, request: OneGroup, group: AnyGroup | None, now_ms: int) -> None:
+    def check(self, request: OneGroup, client_id: str, group: AnyGroup | None, now_ms: int) -> None:
         """Count what a request lets its member, or all members of its group, keep.
 
         Raises:
             RefusedError: that is too much.
 
         """
-        wanted = _wanted(request, {} if group is None else group.roster.members)
+        wanted = _wanted(request, client_id, {} if group is None else group.roster.members)
         if not wanted:
             return
         known = _known(request, group)
-        added = wanted - sum(_replaced(request, member) for member in known)
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch > JOIN_EPOCH and not known:
+            return  # it is no member, and becomes none
+        is_sync = isinstance(request, SyncGroupRequest)  # there may be room soon, and all wait for its leader
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_sync else ErrorCode.GROUP_MAX_SIZE_REACHED
+        self._count(wanted, sum(_replaced(request, member) for member in known), known, now_ms, code)
+
+    def check_subscription(
+        self, request: JoinGroupRequest, client_id: str, subscription: Subscription, group: ConsumerGroup
+    ) -> None:
+        """Count all that a classic member of a KIP-848 group keeps: more than `check` could know.
+
+        Raises:
+            RefusedError: that is too much.
+
+        """
+        known = _known(request, group)
+        texts = (*_ids(request, client_id), subscription.rack_id, *set(subscription.topics))
+        wanted = MEMBER_BYTES + _of_protocols(request.protocols, TWICE) + _of_texts(texts, TWICE)
+        replaced, now_ms = sum(map(_of_member, known)), group.scheduler.now_ms
+        self._count(wanted, replaced, known, now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def check_upgrade(self, classic: ClassicGroup, upgraded: StoredConsumerGroup, now_ms: int) -> None:
+        """Count what the members of a classic group keep when it becomes a KIP-848 group.
+
+        Raises:
+            RefusedError: that is too much.
+
+        """
+        wanted = sum(map(_of_member, upgraded.members))
+        self._count(wanted, _of_group(classic), [], now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def add(self, group: AnyGroup) -> None:
+        """Count a group that was read, or has another protocol now, which stays, however much it is."""
+        self._at_most += _of_group(group)
+
+    def _count(self, wanted: int, replaced: int, known: Iterable[AnyMember], now_ms: int, code: ErrorCode) -> None:
+        """Count `wanted` bytes, which replace others, or refuse with `code`. `known`: the members that keep them."""
+        added = wanted - replaced
         if added <= 0:
             return
-        is_no_more = wanted <= max(LITTLE_BYTES * len(known), sum(map(_of_member, known)))
+        sizes = [*map(_of_member, known)]
+        is_no_more = wanted <= max(LITTLE_BYTES * len(sizes), sum(sizes))
         limit = 2 * MAX_KEPT_BYTES if is_no_more else MAX_KEPT_BYTES
         if not self._has_room(added, limit, now_ms):
             text = f"a request is refused: no room for its {wanted} bytes, as members keep {limit}, the most"
-            is_sync = isinstance(request, SyncGroupRequest)  # there may be room soon, and all wait for its leader
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_sync else ErrorCode.GROUP_MAX_SIZE_REACHED
             raise RefusedError(code, text, text)
-
-    def add(self, group: AnyGroup) -> None:
-        """Count a group that was read, which stays, however much it is."""
-        self._at_most += _of_group(group)
 
     def _has_room(self, added: int, limit: int, now_ms: int) -> bool:
         is_full = self._at_most + added > limit
@@ -78,15 +115,23 @@ class Kept:
         return not is_full
 
 
-def _wanted(request: OneGroup, members: Mapping[str, AnyMember]) -> int:
+def _wanted(request: OneGroup, client_id: str, members: Mapping[str, AnyMember]) -> int:
     match request:
         case JoinGroupRequest():
-            return _of_protocols(request.protocols)
+            return MEMBER_BYTES + _of_protocols(request.protocols) + _of_texts(_ids(request, client_id))
         case SyncGroupRequest():
             return sum(len(one.assignment) for one in request.assignments if one.member_id in members)
-        case ConsumerGroupHeartbeatRequest():
-            return _of_texts(request.subscribed_topic_names or ()) + len(request.subscribed_topic_regex or "")
+        case ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch >= JOIN_EPOCH:
+            ids = (request.member_id, request.instance_id, client_id)
+            texts = (*ids, request.rack_id, request.subscribed_topic_regex, *(request.subscribed_topic_names or ()))
+            return MEMBER_BYTES + _of_texts(texts, TWICE)
     return 0
+
+
+def _ids(request: JoinGroupRequest, client_id: str) -> tuple[str | None, ...]:
+    """Return a member's ids; one that has none yet gets one that begins with another of them."""
+    instance_id = request.group_instance_id
+    return (request.member_id or instance_id or client_id, instance_id, client_id)
 
 
 def _known(request: OneGroup, group: AnyGroup | None) -> list[AnyMember]:
@@ -106,15 +151,17 @@ def _known(request: OneGroup, group: AnyGroup | None) -> list[AnyMember]:
 
 def _replaced(request: OneGroup, member: AnyMember) -> int:
     """Return how much of what a member has would be replaced."""
-    match request, member:
-        case SyncGroupRequest(), _:
-            return len(member.assignment) if isinstance(member, ClassicMember) else 0
-        case ConsumerGroupHeartbeatRequest(), ConsumerMember():
-            names = () if request.subscribed_topic_names is None else member.topic_names
-            return _of_texts(names) + (0 if request.subscribed_topic_regex is None else len(member.topic_regex))
+    if isinstance(request, SyncGroupRequest):
+        return len(member.assignment) if isinstance(member, ClassicMember) else 0
     if isinstance(member, ClassicMember):
-        return _of_protocols(member.protocols)
-    return 0 if member.classic is None else _of_protocols(member.classic.protocols)
+        return _of_member(member) - len(member.assignment)
+    ids = (member.member_id, member.instance_id, member.client_id)
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        rack = None if request.rack_id is None else member.rack_id
+        regex = None if request.subscribed_topic_regex is None else member.topic_regex
+        names = () if request.subscribed_topic_names is None else member.topic_names
+        return MEMBER_BYTES + _of_texts((*ids, rack, regex, *names), TWICE)
+    return MEMBER_BYTES + _of_texts(ids) + (0 if member.classic is None else _of_protocols(member.classic.protocols))
 
 
 def _member(group: AnyGroup, member_id: str, instance_id: str | None) -> AnyMember | None:
@@ -128,19 +175,23 @@ def _member(group: AnyGroup, member_id: str, instance_id: str | None) -> AnyMemb
 
 def _of_group(group: AnyGroup) -> int:
     members: Mapping[str, AnyMember] = group.roster.members
-    return sum(map(_of_member, members.values()))
+    pending: Iterable[str] = group.roster.pending if isinstance(group, ClassicGroup) else ()
+    return sum(map(_of_member, members.values())) + _of_texts(pending)
 
 
-def _of_member(member: AnyMember) -> int:
+def _of_member(member: AnyMember | StoredConsumerMember) -> int:
     if isinstance(member, ClassicMember):
-        return _of_protocols(member.protocols) + len(member.assignment)
-    of_classic = 0 if member.classic is None else _of_protocols(member.classic.protocols)
-    return of_classic + _of_texts(member.topic_names) + len(member.topic_regex)
+        texts = (member.member_id, member.group_instance_id, member.client_id)
+        return MEMBER_BYTES + _of_protocols(member.protocols) + _of_texts(texts) + len(member.assignment)
+    names = (member.rack_id, member.topic_regex, *member.topic_names)
+    of_classic = 0 if member.classic is None else _of_protocols(member.classic.protocols, TWICE)
+    of_ids = _of_texts((member.member_id, member.instance_id, member.client_id), TWICE)
+    return MEMBER_BYTES + of_classic + of_ids + _of_texts(names, TWICE)
 
 
-def _of_protocols(protocols: Iterable[JoinGroupProtocol]) -> int:
-    return sum(ENTRY_BYTES + len(one.name) + len(one.metadata) for one in protocols)
+def _of_protocols(protocols: Iterable[JoinGroupProtocol], copies: int = 1) -> int:
+    return sum(ENTRY_BYTES + copies * (len(one.name) + len(one.metadata)) for one in protocols)
 
 
-def _of_texts(texts: Iterable[str]) -> int:
-    return sum(ENTRY_BYTES + len(one) for one in texts)
+def _of_texts(texts: Iterable[str | None], copies: int = 1) -> int:
+    return sum(ENTRY_BYTES + copies * len(one) for one in texts if one)

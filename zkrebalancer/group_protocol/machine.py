@@ -77,14 +77,14 @@ class Machine:
         self._settings = settings
         self._scheduler = Scheduler(self._contain)
         self._topics = Topics()
-        self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings))
         self._groups: dict[str, AnyGroup] = {}
+        self._kept = Kept(self._groups.values)
+        self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings), self._kept)
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
         self._refused: set[int] = set()  # of these: those that cannot be loaded for now
         self._failed: set[str] = set()  # groups that are not served until they are read again
         self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> callback
         self._event: Event | None = None  # the event being handled
-        self._kept = Kept(self._groups.values)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle one event. `now_ms`: of a clock that never jumps. Due timers fire first."""
@@ -218,6 +218,7 @@ class Machine:
 
         """
         stored = migration.upgraded(classic, self._topics, self._settings.consumer_group_max_size)
+        self._kept.check_upgrade(classic, stored, self._scheduler.now_ms)
         classic.close(ErrorCode.REBALANCE_IN_PROGRESS)
         group = self._create_consumer(classic.group_id)
         group.restore(stored)
@@ -240,6 +241,7 @@ class Machine:
         classic = self._create_classic(group.group_id)
         self._scheduler.store(group.group_id, stored, when_stored)
         migration.go_on_as_classic(classic, stored, group)
+        self._kept.add(classic)
         return True
 
     def _serving_error(self, group_id: str) -> ErrorCode:
@@ -314,7 +316,7 @@ class Machine:
             self._check_metadata(request)
         if settings.assigns_centrally and (error := central.join_error(request, is_ready=is_known)):
             raise RefusedError(error)
-        self._kept.check(request, self._groups.get(request.group_id), self._scheduler.now_ms)
+        self._kept.check(request, received.client_id, self._groups.get(request.group_id), self._scheduler.now_ms)
 
     def _check_metadata(self, request: JoinGroupRequest) -> None:
         size = sum(len(protocol.metadata) for protocol in request.protocols)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.support.group_coordinator import DELAY_MS, GROUP, Coordinator
@@ -24,6 +26,7 @@ ROOM, LITTLE = 20_000, 1_000
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MAX_KEPT_BYTES", ROOM)
     monkeypatch.setattr(kept, "LITTLE_BYTES", LITTLE)
+    monkeypatch.setattr(kept, "MEMBER_BYTES", 0)
 
 
 def protocols(size: int) -> tuple[JoinGroupProtocol, ...]:
@@ -52,7 +55,7 @@ def test_newcomers_are_refused_until_others_keep_less(*, has_crashed: bool) -> N
     refused = coordinator.join(group="d", protocols=protocols(5_000))
     assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
     assert coordinator.reports[-1] == (
-        f"a request is refused: no room for its 5069 bytes, as members keep {ROOM}, the most"
+        f"a request is refused: no room for its 5199 bytes, as members keep {ROOM}, the most"
     )
     little = coordinator.join(group="a", member_id=ids[0], protocols=protocols(LITTLE - 100))
     assert coordinator.join_error(little) is E.NONE
@@ -74,7 +77,7 @@ def test_a_member_keeps_what_it_had_and_no_more() -> None:
 def test_a_static_member_that_returns_is_no_newcomer() -> None:
     coordinator = Coordinator()
     coordinator.stable("a", instances={"a": "i"})
-    coordinator.join(group="b", protocols=protocols(ROOM - 200))
+    coordinator.join(group="b", protocols=protocols(ROOM - 500))
     other = coordinator.join(group="c")
     assert coordinator.join_error(other) is E.GROUP_MAX_SIZE_REACHED
     returned = coordinator.join(instance="i", client_id="a")
@@ -131,7 +134,7 @@ def test_names_beside_an_expression_do_not_grow_uncounted() -> None:
 
 def test_subscriptions_of_kip_848_clients_count_too() -> None:
     coordinator = coordinator_with({"t": 4})
-    first = Client(coordinator, "a", topic_names=["t", "x" * (ROOM - 500)])
+    first = Client(coordinator, "a", topic_names=["t", "x" * (ROOM // 2 - 250)])
     settle(coordinator, first)
     assert Client(coordinator, "b").beat() is E.NONE
     refused = Client(coordinator, "c", topic_names=["y" * LITTLE])
@@ -139,3 +142,79 @@ def test_subscriptions_of_kip_848_clients_count_too() -> None:
     first.beat(0)
     assert first.beat() is E.NONE
     assert set(coordinator.machine._groups[GROUP].roster.members) == {"a", "b"}
+
+
+def naming(count: int) -> tuple[JoinGroupProtocol, ...]:
+    """Return the protocols of a consumer of so many topics, whose names are short."""
+    names = b"".join(struct.pack(">h4s", 4, f"{number:04}".encode()) for number in range(count))
+    return (JoinGroupProtocol("range", struct.pack(">hi", 0, count) + names + struct.pack(">i", -1)),)
+
+
+MANY = naming(250)  # 1.5 KB, and 18 KB when the names are kept
+
+
+def test_topics_of_a_classic_member_of_a_kip_848_group_count() -> None:
+    """In `consumer_classic.join`, do not check the subscription: each name needs far more than its bytes."""
+    coordinator = coordinator_with({"t": 4})
+    client = Client(coordinator, "a")
+    settle(coordinator, client)
+    refused = coordinator.join(protocols=MANY)
+    assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
+    assert set(coordinator.machine._groups[GROUP].roster.members) == {"a"}
+    coordinator.pass_time(MEASURE_INTERVAL_MS)
+    few = coordinator.join(protocols=naming(100))
+    assert coordinator.join_error(few) is E.NONE
+    member_id = coordinator.joined(few).member_id
+    before = coordinator.machine._kept._at_most
+    for _ in range(3):
+        assert coordinator.join_error(coordinator.join(member_id, naming(100))) is E.NONE
+    assert coordinator.machine._kept._at_most == before  # it keeps no more
+
+
+def test_a_classic_group_becomes_one_of_kip_848_if_there_is_room() -> None:
+    """In `Machine._upgrade`, check nothing: the names of all members need room at once."""
+    coordinator = coordinator_with({"t": 4})
+    join = coordinator.join(protocols=MANY)
+    coordinator.pass_time(DELAY_MS)
+    member_id = coordinator.joined(join).member_id
+    assert Client(coordinator, "c").beat() is E.GROUP_MAX_SIZE_REACHED
+    coordinator.sync(member_id, 1, {member_id: b"x"})
+    assert coordinator.heartbeat(member_id, 1) is E.NONE
+
+
+def test_what_else_a_client_sends_counts() -> None:
+    """In `kept._of_texts`, leave out a rack or an id: each may have 32 KiB, and a rack 16 MiB."""
+    coordinator = coordinator_with({"t": 4})
+    long = "x" * ROOM
+    beat = ConsumerGroupHeartbeatRequest(GROUP, "a", 0, None, long, 60_000, (), topic_partitions=())
+    assert coordinator.ask(beat, ConsumerGroupHeartbeatAnswer, 1).error_code is E.GROUP_MAX_SIZE_REACHED
+    for refused in (coordinator.join(client_id=long), coordinator.join(instance=long)):
+        assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
+
+
+def test_ids_that_are_given_out_count() -> None:
+    """In `kept._of_group`, leave them out: a group has 10,000 of them, each as long as its client's name."""
+    coordinator = Coordinator()
+    errors = list[E]()
+    for _ in range(5):
+        errors.append(coordinator.join_error(coordinator.join(version=5, client_id="c" * 4_000)))
+        coordinator.pass_time(MEASURE_INTERVAL_MS)
+    assert errors == [E.MEMBER_ID_REQUIRED] * 3 + [E.GROUP_MAX_SIZE_REACHED] * 2
+
+
+def test_each_member_uses_memory_however_little_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `kept._wanted`, leave MEMBER_BYTES out: a million members without a topic would need gigabytes."""
+    monkeypatch.setattr(kept, "MEMBER_BYTES", ROOM // 2 - 500)
+    coordinator = coordinator_with({"t": 4})
+    found = [Client(coordinator, name, topic_names=()).beat() for name in "abc"]
+    assert found == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+    assert Client(coordinator, "stranger").beat(5) is E.UNKNOWN_MEMBER_ID
+    assert Client(coordinator, "a").beat(-1) is E.NONE
+
+
+def test_the_syncs_of_followers_look_at_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Kept.check`, look at all members first: a thousand followers would look at a thousand members each."""
+    coordinator = Coordinator()
+    ids = coordinator.stable("a", "b")
+    monkeypatch.delattr(kept, "_known")
+    assert coordinator.synced(coordinator.sync(ids["b"], 1)).error_code is E.NONE
