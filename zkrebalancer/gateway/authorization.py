@@ -15,11 +15,7 @@ from zkrebalancer.gateway.rights import (
     Right,
     Rights,
 )
-from zkrebalancer.gateway.room import Room
-from zkrebalancer.gateway.turns import let_others_run
-from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Fields, Header
-from zkrebalancer.kafka_protocol.schema import apis
+from zkrebalancer.kafka_protocol.codec import Fields
 
 GoOn = Callable[[Fields], Fields]
 # Requests that name groups in a list: the list's field, the answer's list, and the right that each group needs.
@@ -31,31 +27,21 @@ LISTS = {
 OFFSETS = {"OffsetCommit": Right.READ_GROUP, "TxnOffsetCommit": Right.READ_GROUP, "OffsetDelete": Right.DELETE_GROUP}
 
 
-def answer(header: Header, content: bytes, rights: Rights, go_on: Callable[[bytes], bytes], room: Room) -> bytes:
-    """Return the answer to a request, without its header; `go_on` answers what the client may ask for.
+def answer(name: str, version: int, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    """Return the answer to a request; `go_on` answers what the client may ask for.
 
-    Raises FrameError, and what `rights` and `go_on` raise.
+    Raises what `rights` and `go_on` raise.
     """
-    name, version = apis()[header.api_key], header.version
-    request, response = f"{name}Request", f"{name}Response"
-    with room.decoded(name, version, content, let_others_run) as fields:
-
-        def go_on_with(some: Fields) -> Fields:
-            asked = content if some is fields else codec.encode(request, version, some, pause=let_others_run)
-            return codec.decode(response, version, go_on(asked), pause=let_others_run)
-
-        if name == "ListGroups":
-            found = _listed(fields, rights, go_on_with)
-        elif name in LISTS:
-            found = _listing(name, fields, rights, go_on_with)
-        elif name in OFFSETS:
-            found = _with_offsets(name, fields, rights, go_on_with)
-        elif name == "OffsetFetch":
-            found = _fetched(version, fields, rights, go_on_with)
-        else:
-            error = _member_error(name, fields, rights)
-            return codec.encode(response, version, {"error_code": error}) if error else go_on(content)
-        return codec.encode(response, version, found, pause=let_others_run)
+    if name == "ListGroups":
+        return _listed(fields, rights, go_on)
+    if name in LISTS:
+        return _listing(name, fields, rights, go_on)
+    if name in OFFSETS:
+        return _with_offsets(name, fields, rights, go_on)
+    if name == "OffsetFetch":
+        return _fetched(version, fields, rights, go_on)
+    error = _member_error(name, fields, rights)
+    return {"error_code": error} if error else go_on(fields)
 
 
 def _member_error(name: str, fields: Fields, rights: Rights) -> int:

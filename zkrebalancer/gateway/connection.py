@@ -20,7 +20,7 @@ import gevent
 from gevent.event import AsyncResult, Event
 from gevent.socket import socket
 
-from zkrebalancer.gateway import authorization, rewriting
+from zkrebalancer.gateway import rewriting
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.frames import (
     FIRST_PIECE_BYTES,
@@ -44,7 +44,7 @@ from zkrebalancer.gateway.rewriting import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
+from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Client, Right, Rights
 from zkrebalancer.gateway.room import MAX_SMALL_BYTES, Room
 from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
@@ -93,11 +93,8 @@ class Desk(Protocol):
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
 
-    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
-        """Return the answer to a request about groups, without its header; may wait. Raises FrameError.
-
-        `since_us`: how long the request may have waited on its connection.
-        """
+    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+        """Return the answer to a request about groups, without its header; may wait. See `GroupRequests.answer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +211,9 @@ class Connection:
         return header, content[end:]
 
     def _answer(self, header: Header, content: bytes) -> None:
-        def answered(some: bytes) -> bytes:
-            is_coordinator = self._broker_id is None
-            return self._desk.answer(header, some, self._client_host, self._since_us, is_coordinator=is_coordinator)
-
-        if self._desk.asks_for_rights:
-            answer = authorization.answer(header, content, self._rights, answered, self._desk.room)
-        else:
-            answer = answered(content)
+        rights = self._rights if self._desk.asks_for_rights else None
+        client = Client(self._client_host, self._broker_id is None, self._since_us, rights)
+        answer = self._desk.answer(header, content, client)
         self._note_time()
         self._send_answer(header, answer)
 

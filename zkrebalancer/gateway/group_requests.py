@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 import gevent
 from gevent.event import AsyncResult
 
-from zkrebalancer.gateway import translation
+from zkrebalancer.gateway import authorization, translation
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore, Outcome
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
+from zkrebalancer.gateway.rights import Client
 from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.group_protocol import requests
@@ -76,29 +77,35 @@ class GroupRequests:
             KEYS[name]: _versions(name) for name in (*BY_MACHINE, *self._others)
         }  # the requests that are answered here
 
-    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
-        """Return the answer without its header; may wait. Raises FrameError.
+    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+        """Return the answer without its header; may wait. Raises FrameError, and what the client's rights raise."""
+        name, version = apis()[header.api_key], header.version
+        with self._room.decoded(name, version, content, let_others_run) as fields:
 
-        The request has not arrived before `since_us`. A commit that may have waited while another gateway served its
-        group is refused: that gateway may have stored a later one.
+            def go_on(some: Fields) -> Fields:
+                return self._answered(name, header, some, client)
 
-        `is_coordinator`: whether the request came to the port of the gateway, not to that of a broker.
+            rights = client.rights
+            answer = go_on(fields) if rights is None else authorization.answer(name, version, fields, rights, go_on)
+            return codec.encode(f"{name}Response", version, answer, pause=let_others_run)
+
+    def _answered(self, name: str, header: Header, fields: Fields, client: Client) -> Fields:
+        """Return the answer to what the client may ask for.
+
+        A commit that may have waited while another gateway served its group is refused: that gateway may have stored a
+        later one.
         """
-        name = apis()[header.api_key]
         self._metrics.requests[name] += 1
-        with self._room.decoded(name, header.version, content, let_others_run) as fields:
-            if name in COMMITS and self._groups.has_taken_over_since(since_us, fields["group_id"]):
-                answer: Fields = {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
-            elif name == "ListGroups" and not self._groups.is_settled:
-                # An empty list would look as if there were no groups.
-                answer = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
-            elif name == "ListGroups" and not is_coordinator:
-                answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
-            elif name in BY_MACHINE:
-                answer = self._by_machine(name, header, fields, client_host)
-            else:
-                answer = self._others[name](header, fields, client_host)
-            return codec.encode(f"{name}Response", header.version, answer, pause=let_others_run)
+        if name in COMMITS and self._groups.has_taken_over_since(client.since_us, fields["group_id"]):
+            return {"topics": refused_topics(fields["topics"], ErrorCode.NOT_COORDINATOR)}
+        if name == "ListGroups" and not self._groups.is_settled:
+            # An empty list would look as if there were no groups.
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
+        if name == "ListGroups" and not client.is_at_gateway:
+            return {"groups": []}  # clients ask every node; only the gateways' own ports answer
+        if name in BY_MACHINE:
+            return self._by_machine(name, header, fields, client.host)
+        return self._others[name](header, fields, client.host)
 
     def _by_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
         ask = self._ask_in_slices if name in SLICES else self._ask_machine

@@ -7,6 +7,7 @@ and any other error means that the client has the right.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -105,6 +106,16 @@ class Rights:
             for topic in answer["topics"]
             if not any(one["error_code"] in refused for one in topic["partitions"])
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sends a request, and where to."""
+
+    host: str
+    is_at_gateway: bool  # at the port of the gateway itself, not at that of a broker
+    since_us: int  # the request has not arrived before
+    rights: Rights | None  # None: brokers ask for no login, so everybody may do everything
 
 
 def _is_allowed(answer: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from zkrebalancer.gateway.membership import Membership, UnfinishedRestoreError
 from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.rewriting import nodes
+from zkrebalancer.gateway.rights import Client
 from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
@@ -371,9 +372,9 @@ class Gateway:
             found[group] = (error, None) if error else (error, places[bucket])
         return found
 
-    def answer(self, header: Header, content: bytes, client_host: str, since_us: int, *, is_coordinator: bool) -> bytes:
-        """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
-        return self._requests.answer(header, content, client_host, since_us, is_coordinator=is_coordinator)
+    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+        """Return the answer to a request about groups, without its header; may wait."""
+        return self._requests.answer(header, content, client)
 
     # ---- health and metrics
 

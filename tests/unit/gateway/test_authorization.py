@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from tests.unit.gateway.wire import ANYBODY
 from zkrebalancer.gateway import authorization, rights
+from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rights import NOBODY, Right, Rights
 from zkrebalancer.gateway.room import Room
 from zkrebalancer.kafka_protocol import codec
@@ -57,13 +63,13 @@ class Client:
         self._rights = Rights(self.broker.ask)
 
     def request(self, name: str, version: int, fields: Fields, answered: Fields) -> Fields:
-        def go_on(content: bytes) -> bytes:
-            self.went_on.append(codec.decode(f"{name}Request", version, content))
-            return codec.encode(f"{name}Response", version, answered)
+        def go_on(some: Fields) -> Fields:
+            self.went_on.append(some)
+            return answered
 
-        content = codec.encode(f"{name}Request", version, fields)
-        found = authorization.answer(Header(KEYS[name], version, 1, "c"), content, self._rights, go_on, Room())
-        return codec.decode(f"{name}Response", version, found)
+        asked = codec.decode(f"{name}Request", version, codec.encode(f"{name}Request", version, fields))
+        found = authorization.answer(name, version, asked, self._rights, go_on)
+        return codec.decode(f"{name}Response", version, codec.encode(f"{name}Response", version, found))
 
 
 @pytest.fixture
@@ -168,8 +174,10 @@ def test_lists_of_groups_are_split(client: Client) -> None:
 
 
 def test_bytes_that_are_no_request_are_refused_before_anything_is_asked(client: Client) -> None:
+    requests = GroupRequests(cast("Groups", None), cast("OffsetStore", None), Metrics(), Room())
+    asking = replace(ANYBODY, rights=Rights(client.broker.ask))
     with pytest.raises(FrameError):
-        authorization.answer(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff", Rights(client.broker.ask), bytes, Room())
+        requests.answer(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff", asking)
     assert client.broker.asked == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from socket import SHUT_RDWR
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,8 +10,8 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from tests.unit.gateway.wire import LIST_OFFSETS, WAIT_S, Open, Wire, member
-from zkrebalancer.gateway import authorization, connection, room
+from tests.unit.gateway.wire import ANYBODY, LIST_OFFSETS, WAIT_S, Open, Wire, member
+from zkrebalancer.gateway import connection, room
 from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, framed, size_of
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups
@@ -225,14 +226,19 @@ def test_a_decoded_request_has_room_or_is_refused_at_once(monkeypatch: pytest.Mo
     header = Header(KEYS["OffsetFetch"], 8, 1, "c")
     with one.decoded("OffsetFetch", 8, OFFSET_FETCH, None) as fields:
         assert (len(fields["groups"]), one.used) == (MANY, MANY * room.ELEMENT_BYTES)
+        groups = GroupRequests(cast("Groups", None), cast("OffsetStore", None), Metrics(), one)
         with pytest.raises(FrameError, match="no room for a decoded request"):
-            authorization.answer(header, OFFSET_FETCH, cast("Rights", None), bytes, one)
+            groups.answer(header, OFFSET_FETCH, ANYBODY)
         assert one.used == MANY * room.ELEMENT_BYTES
     assert one.used == 0
 
 
-def test_a_request_keeps_its_room_until_it_is_answered() -> None:
-    """In `GroupRequests.answer`, give it back before: a join or a commit waits, and many of them use up the memory."""
+@pytest.mark.parametrize("has_rights", [False, True])
+def test_a_request_keeps_its_room_until_it_is_answered(*, has_rights: bool) -> None:
+    """In `GroupRequests.answer`, give it back before: a join or a commit waits, and many of them use up the memory.
+
+    Or decode it once more when the client has rights, and use room for both.
+    """
     one = room.Room()
     members = [{"member_id": str(number)} for number in range(MANY)]
     content = codec.encode("LeaveGroupRequest", 5, {"members": members})
@@ -240,7 +246,8 @@ def test_a_request_keeps_its_room_until_it_is_answered() -> None:
     play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", None), Metrics(), one)
     header = Header(KEYS["LeaveGroup"], 5, 1, "c")
-    answering = gevent.spawn(groups.answer, header, content, "h", 0, is_coordinator=True)
+    rights = cast("Rights", SimpleNamespace(groups=lambda _right, names: set(names))) if has_rights else None
+    answering = gevent.spawn(groups.answer, header, content, replace(ANYBODY, rights=rights))
     while not waiting:
         gevent.sleep(0)
     assert one.used == MANY * room.ELEMENT_BYTES

@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from tests.unit.gateway.test_group_requests import answered
-from tests.unit.gateway.wire import Wire
+from tests.unit.gateway.wire import ANYBODY, Wire
 from zkrebalancer.gateway import translation
 from zkrebalancer.gateway.group_requests import SLICES, GroupRequests
 from zkrebalancer.gateway.groups import Groups
@@ -122,7 +122,7 @@ def test_others_run_while_many_are_described_or_leave(
     given = [{"member_id": one} for one in names] if asked == "members" else [*names, names[0]]
     content = codec.encode(f"{name}Request", version, {asked: given})
     one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
-    found = one.answer(Header(KEYS[name], version, 1, "c"), content, "h", 0, is_coordinator=True)
+    found = one.answer(Header(KEYS[name], version, 1, "c"), content, ANYBODY)
     where, key = SLICES[name][1], "member_id" if asked == "members" else "group_id"
     assert [entry[key] for entry in codec.decode(f"{name}Response", version, found)[where]] == names
     between = ["others"] * (len(given) // ELEMENTS_PER_TURN)  # while it is read or written
@@ -139,7 +139,7 @@ def test_an_error_of_the_group_ends_a_long_leave() -> None:
 
     one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
     content = codec.encode("LeaveGroupRequest", 5, {"members": members})
-    found = one.answer(Header(KEYS["LeaveGroup"], 5, 1, "c"), content, "h", 0, is_coordinator=True)
+    found = one.answer(Header(KEYS["LeaveGroup"], 5, 1, "c"), content, ANYBODY)
     assert codec.decode("LeaveGroupResponse", 5, found)["error_code"] == ErrorCode.NOT_COORDINATOR
 
 

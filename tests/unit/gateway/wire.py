@@ -15,13 +15,14 @@ from gevent.socket import socket
 from gevent.ssl import SSLContext
 
 from tests.support.deadlines import WITHIN_S
-from zkrebalancer.gateway import security
+from zkrebalancer.gateway import authorization, security
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.connection import Connection
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.frames import FrameReader, framed
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.rights import Client
 from zkrebalancer.gateway.room import Room
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
@@ -31,6 +32,7 @@ TLS = Path(__file__).parents[2] / "support" / "tls"
 WAIT_S = WITHIN_S
 LIST_OFFSETS = 2  # a request that is relayed unread
 Fields = dict[str, Any]
+ANYBODY = Client("h", is_at_gateway=True, since_us=0, rights=None)
 
 
 class Desk:
@@ -66,12 +68,16 @@ class Desk:
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         return {group: (0, Node(7, "gw", 1)) for group in groups}
 
-    def answer(
-        self, header: Header, _content: bytes, _client_host: str, since_us: int, *, is_coordinator: bool
-    ) -> bytes:
-        self.since_us.append(since_us)
-        self.answers.wait(WAIT_S)
-        return codec.encode("HeartbeatResponse", header.version, {"error_code": int(not is_coordinator)})
+    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+        def go_on(_fields: Fields) -> Fields:
+            self.since_us.append(client.since_us)
+            self.answers.wait(WAIT_S)
+            return {"error_code": int(not client.is_at_gateway)}
+
+        version, rights = header.version, client.rights
+        fields = codec.decode("HeartbeatRequest", version, content)
+        found = go_on(fields) if rights is None else authorization.answer("Heartbeat", version, fields, rights, go_on)
+        return codec.encode("HeartbeatResponse", version, found)
 
 
 Broker = Callable[[Header, bytes], bytes | None]  # returns an answer's content, None to hang up
