@@ -89,9 +89,18 @@ def require_same(spark: SparkSession, arriving: list[list[list[Line]]], folder: 
         if number == restart:
             keeper = Keeper()
         watch.update(spark, parsed(spark, [line for piece in of_runs for line in piece]), out, number, keeper)
+        require_conserved(keeper)
     found = {name: content(out / name) for name in expected}
     assert {name for name in expected if found[name] != expected[name]} == set()
     return out
+
+
+def require_conserved(keeper: Keeper) -> None:
+    """Require that what all runs use together is the sum of what each of them uses."""
+    runs = keeper._runs
+    assert keeper._sizes == {name: (one.waiting, one.remembered) for name, one in runs.items()}
+    assert keeper._waiting == sum(one.waiting for one in runs.values())
+    assert keeper._remembered == sum(one.remembered for one in runs.values())
 
 
 def test_pieces_make_the_tables_of_a_whole(
@@ -139,7 +148,10 @@ def test_what_is_settled_is_not_read_again(spark: SparkSession, tmp_path: Path) 
 def test_runs_for_which_there_is_no_room_are_not_read_again_and_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In `Keeper._make_room`, forget the run that got events least recently: all are read from their beginnings."""
+    """In `Keeper._make_room`, forget the run that got events least recently: all are read from their beginnings.
+
+    In `Keeper._take`, let a run that is forgotten count on.
+    """
     monkeypatch.setattr(keeping, "MAX_WAITING", 25)
     keeper, read, read_one = Keeper(), list[str](), keeping._read
 
@@ -150,6 +162,7 @@ def test_runs_for_which_there_is_no_room_are_not_read_again_and_again(
     def refresh(number: int, first: int, count: int, *names: str) -> None:
         lines = [line for name in names for line in produced(name, 20 * BUCKET_US, first, count)]
         watch.update(spark, parsed(spark, lines), tmp_path, number, keeper)
+        require_conserved(keeper)
 
     monkeypatch.setattr(keeping, "_read", noted)
     refresh(0, 0, 10, "a", "b", "c")

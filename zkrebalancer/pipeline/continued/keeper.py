@@ -55,6 +55,8 @@ class Keeper:
     def __init__(self) -> None:
         """Know no run."""
         self._runs: OrderedDict[str, ContinuedRun] = OrderedDict()  # the one that was touched last is the last one
+        self._sizes: dict[str, tuple[int, int]] = {}  # of these: how many events wait, and how much is remembered
+        self._waiting = self._remembered = 0  # of all together
         self._whole: set[str] = set()  # runs that have to be looked at as a whole
         self._dropped: set[str] = set()  # runs for which there was no room when they last got events
         self._pauses: OrderedDict[str, _Pause] = OrderedDict()  # of runs whose clocks moved settled events
@@ -104,7 +106,7 @@ class Keeper:
             self._whole.add(name)
             return False
         run.refreshes += 1
-        self._runs[name] = run
+        self._keep(name, run)
         if isinstance(run, AlignedRun):
             run.mark(tables.marked())
         return True
@@ -114,15 +116,15 @@ class Keeper:
 
         One that gets events all the time would be read from its beginning each time, so Spark makes it whole instead.
         """
+        if not self._are_too_many():
+            return
         for name in [each for each in self._runs if each not in new]:
+            self._take(name)
             if not self._are_too_many():
                 return
-            del self._runs[name]
         while self._are_too_many() and (kept := [each for each in handled if each in self._runs]):
-            name = max(
-                kept, key=lambda each: (each in self._dropped, self._runs[each].waiting + self._runs[each].remembered)
-            )
-            del self._runs[name]
+            name = max(kept, key=lambda each: (each in self._dropped, sum(self._sizes[each])))
+            self._take(name)
             if name in self._dropped:
                 _log.warning(
                     "run %s: no room for it beside others with new events, so it is made whole each time", name
@@ -131,10 +133,21 @@ class Keeper:
             self._dropped.add(name)
 
     def _are_too_many(self) -> bool:
-        runs = self._runs.values()
-        waiting, remembered = sum(run.waiting for run in runs), sum(run.remembered for run in runs)
-        is_too_much = waiting > MAX_WAITING or remembered > MAX_REMEMBERED
-        return len(runs) > 1 and (len(runs) > MAX_RUNS or is_too_much)
+        is_too_much = self._waiting > MAX_WAITING or self._remembered > MAX_REMEMBERED
+        return len(self._runs) > 1 and (len(self._runs) > MAX_RUNS or is_too_much)
+
+    def _keep(self, name: str, run: ContinuedRun) -> None:
+        self._runs[name] = run
+        waiting, remembered = self._sizes[name] = run.waiting, run.remembered
+        self._waiting += waiting
+        self._remembered += remembered
+
+    def _take(self, name: str) -> ContinuedRun | None:
+        """Return a run, which may change now; it is not kept until it is given back."""
+        waiting, remembered = self._sizes.pop(name, (0, 0))
+        self._waiting -= waiting
+        self._remembered -= remembered
+        return self._runs.pop(name, None)
 
     def _forget_marks(self) -> None:
         """Forget the marks of runs that were touched least recently, until the others are not too large."""
@@ -155,7 +168,7 @@ class Keeper:
         self, name: str, new: Events, read: tuple[StoredEvents, StoredEvents], tables: RunTables
     ) -> ContinuedRun | None:
         """Return the run with the new events, which may wait; None: it is left to Spark for a while."""
-        run = self._runs.pop(name, None)
+        run = self._take(name)
         patience_us = one_run.LATE_US
         if run is not None:
             try:
