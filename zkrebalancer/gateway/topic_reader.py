@@ -139,9 +139,16 @@ def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
     }
 
 
-def partition_counts(links: Links, topics: Iterable[str]) -> dict[str, int]:
-    """Return how many partitions topics have, without those that do not exist; raises LinkError."""
-    return {name: topic.partition_count for name, topic in topics_of(_ask_for(links, topics)).items()}
+def partition_counts(links: Links, topics: Iterable[str]) -> dict[str, int | None]:
+    """Return how many partitions topics have, without those that do not exist; raises LinkError.
+
+    None: brokers neither describe the topic nor say that it does not exist.
+    """
+    return {
+        topic["name"]: None if topic["error_code"] else len(topic["partitions"])
+        for topic in _ask_for(links, topics)["topics"]
+        if topic["error_code"] != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 def _ask_for(links: Links, names: Iterable[str]) -> dict[str, Any]:

@@ -69,13 +69,13 @@ class ZooKeeperOffsets:
         session: Session,
         metrics: Metrics,
         fence: Callable[[str], Check | None],
-        partition_counts: Callable[[Iterable[str]], Mapping[str, int]],
+        partition_counts: Callable[[Iterable[str]], Mapping[str, int | None]],
     ) -> None:
         """Use this session.
 
         `fence(group)` fails in a transaction once another gateway serves the group; None: it is not served here.
-        `partition_counts(topics)` asks the brokers for the numbers of partitions of the topics that exist; raises
-        LinkError, an OSError.
+        `partition_counts(topics)` asks the brokers for the numbers of partitions of the topics that exist; None: they
+        do not say. Raises LinkError, an OSError.
         """
         self._session = session
         self._metrics = metrics
@@ -137,14 +137,17 @@ class ZooKeeperOffsets:
             return refused.code
         except (ZooKeeperUnavailableError, OSError) as error:
             self._metrics.errors["zookeeper" if isinstance(error, ZooKeeperUnavailableError) else "upstream"] += 1
-            text = self._complaints.text(group, str(error), clock.steady_us() / 1e6)  # clients ask again and again
-            if text is not None:
-                _log.warning("group %s: offsets are not available: %s", group, text)
+            self._complain(group, str(error))
             is_crowded = isinstance(error, CrowdedError)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_crowded else ErrorCode.COORDINATOR_NOT_AVAILABLE
         finally:
             del self._allowed[group]
             self._nodes.keep_within_limits(group)
+
+    def _complain(self, group: str, reason: str) -> None:
+        text = self._complaints.text(group, reason, clock.steady_us() / 1e6)  # clients ask again and again
+        if text is not None:
+            _log.warning("group %s: offsets are not available: %s", group, text)
 
     # ---- writes
 
@@ -187,10 +190,7 @@ class ZooKeeperOffsets:
         book = self._nodes.of(group)
         self._look_for_nodes(group, book, [one for one in wanted if one not in errors and one not in book.nodes])
         new = [one for one in wanted if one not in errors and one not in book.nodes]
-        counts = self._partition_counts({topic for topic, _number in new}) if new else {}
-        for topic, number in new:
-            if not 0 <= number < counts.get(topic, 0):
-                errors[topic, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        errors |= self._unknown(group, new)
         self._look_for_topics(group, book, {one[0] for one in new if one not in errors})
         left = deque(sorted(partition for partition in wanted if partition not in errors))
         while left:
@@ -201,6 +201,16 @@ class ZooKeeperOffsets:
             for _written in chunk:
                 left.popleft()
         return {"topics": _answered(fields, errors)}
+
+    def _unknown(self, group: str, new: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """Return the errors of those partitions that the brokers do not know."""
+        counts = self._partition_counts({topic for topic, _number in new}) if new else {}
+        hidden = {topic for topic, count in counts.items() if count is None}
+        if hidden:  # clients try again
+            self._complain(group, f"brokers do not describe {min(hidden)}: the right to DESCRIBE it may be missing")
+        errors = {one: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for one in new if one[0] in hidden}
+        beyond = (one for one in new if one not in errors and not 0 <= one[1] < (counts.get(one[0]) or 0))
+        return errors | dict.fromkeys(beyond, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
         """Find out which of these have a node, so that the first transaction can succeed."""

@@ -13,7 +13,7 @@ import pytest
 from zkrebalancer.gateway import topic_reader
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.rights import TOPIC_AUTHORIZATION_FAILED
-from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, TopicReader, topics_of
+from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, TopicReader, partition_counts, topics_of
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.topics import NO_ID, Topic, made_up_id
 
@@ -155,3 +155,9 @@ def test_a_topic_that_is_described_but_not_listed_stays(monkeypatch: pytest.Monk
     one.until(2.0 + 3 * MISSING_S)
     assert one.read == [{"t"}]
     assert one.reader.undescribed == 0
+
+def test_a_topic_that_may_not_be_described_may_exist() -> None:
+    brokers = Brokers("t", "u")
+    brokers.hidden |= {"u"}
+    assert partition_counts(cast("Links", brokers), ["t", "u", "v"]) == {"t": 3, "u": None}
+

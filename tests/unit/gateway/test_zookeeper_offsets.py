@@ -67,10 +67,10 @@ class Store:
         self.fence: Check | None = Check(BUCKET, 0)
         self.asked: list[set[str]] = []
         self.are_brokers_away = False
-        self.counts: Callable[[Iterable[str]], Mapping[str, int]] = self._counts
+        self.counts: Callable[[Iterable[str]], Mapping[str, int | None]] = self._counts
         self.offsets = ZooKeeperOffsets(self.session, Metrics(), lambda _group: self.fence, self._ask_counts)
 
-    def _ask_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def _ask_counts(self, topics: Iterable[str]) -> Mapping[str, int | None]:
         return self.counts(topics)
 
     def _counts(self, topics: Iterable[str]) -> Mapping[str, int]:
@@ -163,6 +163,19 @@ def test_what_cannot_be_kept_is_refused_and_the_rest_is_kept(store: Store) -> No
     assert store.fetch() == {("logs", 1): 5}
     assert store.commit({("logs", 0): 1}, "a/group") is ErrorCode.INVALID_GROUP_ID
     assert store.offsets.coordinator_error("a/group") is ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_topic_that_the_brokers_do_not_describe_is_not_called_unknown(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `partition_counts`, leave it out: its consumers hear that it does not exist, and the log does not say why."""
+    store.counts = lambda _topics: {"orders": 1_000, "hidden": None}
+    hidden, unknown = ("hidden", 0), ("made-up", 0)
+    refused = store.commit({("orders", 1): 5, hidden: 7, unknown: 1})
+    assert refused == {hidden: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert store.fetch() == {("orders", 1): 5}
+    (line,) = caplog.messages
+    assert "brokers do not describe hidden: the right to DESCRIBE it may be missing" in line
 
 
 def test_more_partitions_than_one_transaction_takes_are_committed(store: Store) -> None:
