@@ -17,7 +17,7 @@ from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topi
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.gateway.rights import Client
 from zkrebalancer.gateway.room import Room
-from zkrebalancer.gateway.turns import let_others_run
+from zkrebalancer.gateway.turns import let_others_run, note_name
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.classic_states import ClassicState
@@ -220,6 +220,7 @@ class GroupRequests:
                     group.update(_with_offsets(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
                 return
             for group in groups[at : at + OFFSETS_SLICE]:
+                note_name(group["group_id"])
                 outcome: AsyncResult[Outcome] = AsyncResult()
                 all_of_it = {"group_id": group["group_id"], "topics": None}
                 request = {**all_of_it, "groups": [all_of_it], "require_stable": False}
@@ -271,6 +272,7 @@ class GroupRequests:
         for number, one in enumerate(asked, 1):
             if not number % OFFSETS_SLICE:
                 let_others_run()  # a group of another gateway is refused at once
+            note_name(one["group_id"])
             groups.append(self._fetch_one(header, one, client_host, require_stable=fields["require_stable"]))
         return {**groups[0], "groups": groups} if groups else {"groups": []}
 
@@ -326,6 +328,7 @@ class GroupRequests:
 
     def _begin_deletion(self, group_id: str, header: Header, client_host: str) -> AsyncResult[int]:
         """Delete a group, and its offsets in the same step: the requests of its next members come after that."""
+        note_name(group_id)
         deleted: AsyncResult[int] = AsyncResult()
 
         def decided(answer: Answer) -> None:

@@ -28,6 +28,8 @@ from zkrebalancer.protocol.calls import Check
 from zkrebalancer.runtime import clock
 
 MAX_KNOWN_COORDINATORS = 100_000
+MAX_KNOWN_NAMES = 16 << 20  # characters of the groups that have these
+MAX_LINE = 1_000  # characters of a line of the log, and of what is remembered of it
 MOVING = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
@@ -70,6 +72,7 @@ class UpstreamOffsets:
         self._fence = fence
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
+        self._known_names = 0  # characters of these groups' names, at most
         self._has_coordinators = False
         self._looked_up_us: dict[str, int] = {}  # group -> when its coordinator was asked for
         self._looking_up: dict[str, AsyncResult[ErrorCode]] = {}
@@ -188,8 +191,8 @@ class UpstreamOffsets:
         listed = self._with_members[broker] = _Listed(asked_us, groups, is_complete)
         return listed
 
-    def _show(self, line: str) -> None:
-        now_us = clock.steady_us()
+    def _show(self, text: str) -> None:
+        now_us, line = clock.steady_us(), text[:MAX_LINE]
         if now_us - self._shown_us.get(line, -SHOWN_EVERY_US) < SHOWN_EVERY_US:
             return
         if len(self._shown_us) >= MAX_KNOWN_COORDINATORS:
@@ -240,7 +243,9 @@ class UpstreamOffsets:
         age_us = clock.steady_us() - self._looked_up_us.get(group, 0)
         if group in self._coordinators and (oldest_us is None or age_us < oldest_us):
             return ErrorCode.NONE
-        return _once(self._looking_up, group, partial(self._look_up, group))
+        found = _once(self._looking_up, group, partial(self._look_up, group))
+        is_forgotten = not found and group not in self._coordinators  # meanwhile, for others
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_forgotten else found
 
     def _look_up(self, group: str) -> ErrorCode:
         asked_us = clock.steady_us()
@@ -250,9 +255,11 @@ class UpstreamOffsets:
         if found["error_code"]:
             code = found["error_code"]
             return ErrorCode(code) if code in KNOWN_ERRORS else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if len(self._coordinators) >= MAX_KNOWN_COORDINATORS:
+        self._known_names += 0 if group in self._looked_up_us else len(group)
+        if len(self._looked_up_us) >= MAX_KNOWN_COORDINATORS or self._known_names > MAX_KNOWN_NAMES:
             self._coordinators.clear()
             self._looked_up_us.clear()
+            self._known_names = len(group)
         self._coordinators[group], self._looked_up_us[group] = (found["host"], found["port"]), asked_us
         self._has_coordinators = True
         return ErrorCode.NONE

@@ -35,7 +35,7 @@ from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
-from zkrebalancer.gateway.turns import in_turns
+from zkrebalancer.gateway.turns import in_turns, note_name
 from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
 from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -366,6 +366,7 @@ class Gateway:
         found: dict[str, tuple[int, Node | None]] = {}
         places: dict[int, Node | None] = {}  # bucket -> its gateway: a request may name 100,000 groups
         for group in in_turns(groups):
+            note_name(group)
             error, bucket = self._offsets.coordinator_error(group), bucket_of(group)
             if bucket not in places:
                 places[bucket] = addresses.gateway(int(gateway_of(bucket, names)))
@@ -373,7 +374,7 @@ class Gateway:
         return found
 
     def answer(self, header: Header, content: bytes, client: Client) -> bytes:
-        """Return the answer to a request about groups, without its header; may wait."""
+        """Return the answer to a request about groups; may wait."""
         return self._requests.answer(header, content, client)
 
     # ---- health and metrics

@@ -56,6 +56,7 @@ class Kept:
         wanted = _wanted(request, client_id, {} if group is None else group.roster.members)
         if not wanted:
             return
+        wanted += _of_name(request.group_id) if group is None else 0
         known = _known(request, group)
         if isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch > JOIN_EPOCH and not known:
             return  # it is no member, and becomes none
@@ -85,7 +86,7 @@ class Kept:
             RefusedError: that is too much.
 
         """
-        wanted = sum(map(_of_member, upgraded.members))
+        wanted = _of_name(classic.group_id) + sum(map(_of_member, upgraded.members))
         self._count(wanted, _of_group(classic), [], now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def add(self, group: AnyGroup) -> None:
@@ -176,7 +177,11 @@ def _member(group: AnyGroup, member_id: str, instance_id: str | None) -> AnyMemb
 def _of_group(group: AnyGroup) -> int:
     members: Mapping[str, AnyMember] = group.roster.members
     pending: Iterable[str] = group.roster.pending if isinstance(group, ClassicGroup) else ()
-    return sum(map(_of_member, members.values())) + _of_texts(pending)
+    return _of_name(group.group_id) + sum(map(_of_member, members.values())) + _of_texts(pending)
+
+
+def _of_name(group_id: str) -> int:
+    return _of_texts((group_id,), TWICE)  # its node has the name, too
 
 
 def _of_member(member: AnyMember | StoredConsumerMember) -> int:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zkrebalancer.kafka_protocol.errors import FrameError
-from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN, default_maker
+from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN, MAX_TEXT_BYTES, default_maker
 from zkrebalancer.kafka_protocol.schema import NUMBERS, Field, Form
 
-MAX_INT16 = 0x7FFF
 _pack_int16 = struct.Struct(">h").pack
 _pack_int32 = struct.Struct(">i").pack
 
@@ -118,16 +117,14 @@ def _number_writer(kind: str) -> Writer:
 
 def _length_writer(flexible: bool, kind: str) -> Callable[[Out, int], None]:
     """Return a writer of lengths; -1 stands for null."""
-    if flexible:
-        return lambda out, length: write_varint(out, length + 1)
 
     def write(out: Out, length: int) -> None:
-        if kind == "int32":
-            out += _pack_int32(length)
-        elif length <= MAX_INT16:
-            out += _pack_int16(length)
-        else:
+        if kind == "int16" and length > MAX_TEXT_BYTES:
             raise FrameError(f"a text of {length} bytes is too long for this version")
+        if flexible:
+            write_varint(out, length + 1)
+        else:
+            out += _pack_int32(length) if kind == "int32" else _pack_int16(length)
 
     return write
 

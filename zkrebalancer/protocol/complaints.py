@@ -10,7 +10,7 @@ FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 3_600.0  # after this time without a fault, the intervals start anew
 MAX_KEPT = 10_000  # peers that are remembered
 MAX_REASONS = 8  # of one peer; its further reasons count as one
-MAX_REASON = 300  # characters of a reason that are logged
+MAX_REASON = 300  # characters of a reason that are logged, and of a peer that are told apart
 MAX_TOPICS = 10  # in one line
 _FURTHER = ""
 _DIGITS = re.compile(r"\d+")
@@ -35,7 +35,7 @@ class Complaints:
 
         Reasons that differ only in numbers are the same.
         """
-        shown = reason[:MAX_REASON]
+        shown, peer = reason[:MAX_REASON], peer[:MAX_REASON]
         rows = self._rows.pop(peer, {})
         while len(self._rows) >= MAX_KEPT:
             del self._rows[next(iter(self._rows))]

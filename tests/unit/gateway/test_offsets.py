@@ -104,6 +104,19 @@ def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
     assert brokers.reached == ["OffsetCommit", "OffsetFetch", "OffsetDelete"]
 
 
+def test_what_is_remembered_of_coordinators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `UpstreamOffsets._look_up` or `_show`, count names only: 100,000 of 32 KiB are 3 GB."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.MAX_KNOWN_NAMES", 10)
+    brokers = Brokers()
+    brokers.are_back = True
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), fence)
+    for name in ("aaaa", "bbbb", "aaaa", "cccc", "n" * 2_000):
+        assert offsets._find(name, 0) == ErrorCode.NONE
+        assert sum(map(len, offsets._looked_up_us)) <= max(10, len(name))
+    offsets._show("n" * 2_000)
+    assert [len(line) for line in offsets._shown_us] == [1_000]
+
+
 class SlowBrokers(Brokers):
     """Brokers that answer which coordinator a group has when they are let."""
 

@@ -18,7 +18,7 @@ from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.room import Room
-from zkrebalancer.gateway.turns import ITEMS_PER_TURN, in_turns
+from zkrebalancer.gateway.turns import ITEMS_PER_TURN, LONG_NAME, in_turns
 from zkrebalancer.group_protocol.answers import (
     ConsumerGroupDescribeAnswer,
     DescribedConsumerGroup,
@@ -29,7 +29,7 @@ from zkrebalancer.group_protocol.answers import (
     OffsetCheckAnswer,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.requests import SyncGroupRequest
+from zkrebalancer.group_protocol.requests import DescribeGroupsRequest, SyncGroupRequest
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN
@@ -154,3 +154,36 @@ def test_others_run_while_a_long_request_or_answer_is_translated() -> None:
     assert between >= 5
     assert len(translation.fields_of(request)["assignments"]) == MANY
     assert other.stop() >= between + 5
+
+
+def test_others_run_before_a_long_name_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_begin_deletion`, `_fetch` or `_look_for_offsets`, note no name: a request may have 500 of 32 KiB.
+
+    Each of these takes as long as a thousand others.
+    """
+    pauses: list[int] = []
+    monkeypatch.setattr("zkrebalancer.gateway.turns.let_others_run", lambda: pauses.append(1))
+
+    def receive(request: Any, _version: int, _client: object, when_answered: Any) -> None:
+        if isinstance(request, DescribeGroupsRequest):
+            dead = (DescribedGroup(ErrorCode.NONE, name, "Dead") for name in request.groups)
+            when_answered(DescribeGroupsAnswer(tuple(dead)))
+        else:
+            when_answered(OffsetCheckAnswer(ErrorCode.NOT_COORDINATOR))
+
+    def send(_group: str, _name: str, _fields: object, when_answered: Any) -> None:
+        when_answered(ErrorCode.NOT_COORDINATOR)
+
+    play, store = SimpleNamespace(receive=receive), SimpleNamespace(send=send)
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
+    names = ["n" * LONG_NAME, *(f"{number}" + "n" * LONG_NAME for number in range(3))]
+    fetched = [{"group_id": name, "topics": None} for name in names]
+    for name, version, fields in (
+        ("DeleteGroups", 2, {"groups_names": names}),
+        ("OffsetFetch", 8, {"groups": fetched}),
+        ("DescribeGroups", 5, {"groups": names}),
+    ):
+        content = codec.encode(f"{name}Request", version, fields)
+        one.answer(Header(KEYS[name], version, 1, "c"), content, ANYBODY)
+        assert len(pauses) == 3, name
+        pauses.clear()

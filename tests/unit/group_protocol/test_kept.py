@@ -55,7 +55,7 @@ def test_newcomers_are_refused_until_others_keep_less(*, has_crashed: bool) -> N
     refused = coordinator.join(group="d", protocols=protocols(5_000))
     assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
     assert coordinator.reports[-1] == (
-        f"a request is refused: no room for its 5199 bytes, as members keep {ROOM}, the most"
+        f"a request is refused: no room for its 5265 bytes, as members keep {ROOM}, the most"
     )
     little = coordinator.join(group="a", member_id=ids[0], protocols=protocols(LITTLE - 100))
     assert coordinator.join_error(little) is E.NONE
@@ -77,7 +77,7 @@ def test_a_member_keeps_what_it_had_and_no_more() -> None:
 def test_a_static_member_that_returns_is_no_newcomer() -> None:
     coordinator = Coordinator()
     coordinator.stable("a", instances={"a": "i"})
-    coordinator.join(group="b", protocols=protocols(ROOM - 500))
+    coordinator.join(group="b", protocols=protocols(ROOM - 700))
     other = coordinator.join(group="c")
     assert coordinator.join_error(other) is E.GROUP_MAX_SIZE_REACHED
     returned = coordinator.join(instance="i", client_id="a")
@@ -134,7 +134,7 @@ def test_names_beside_an_expression_do_not_grow_uncounted() -> None:
 
 def test_subscriptions_of_kip_848_clients_count_too() -> None:
     coordinator = coordinator_with({"t": 4})
-    first = Client(coordinator, "a", topic_names=["t", "x" * (ROOM // 2 - 250)])
+    first = Client(coordinator, "a", topic_names=["t", "x" * (ROOM // 2 - 300)])
     settle(coordinator, first)
     assert Client(coordinator, "b").beat() is E.NONE
     refused = Client(coordinator, "c", topic_names=["y" * LITTLE])
@@ -183,12 +183,12 @@ def test_a_classic_group_becomes_one_of_kip_848_if_there_is_room() -> None:
 
 
 def test_what_else_a_client_sends_counts() -> None:
-    """In `kept._of_texts`, leave out a rack or an id: each may have 32 KiB, and a rack 16 MiB."""
+    """In `kept`, leave out a rack, an id or a group's name: each may have 32 KiB."""
     coordinator = coordinator_with({"t": 4})
     long = "x" * ROOM
     beat = ConsumerGroupHeartbeatRequest(GROUP, "a", 0, None, long, 60_000, (), topic_partitions=())
     assert coordinator.ask(beat, ConsumerGroupHeartbeatAnswer, 1).error_code is E.GROUP_MAX_SIZE_REACHED
-    for refused in (coordinator.join(client_id=long), coordinator.join(instance=long)):
+    for refused in (coordinator.join(client_id=long), coordinator.join(instance=long), coordinator.join(group=long)):
         assert coordinator.join_error(refused) is E.GROUP_MAX_SIZE_REACHED
 
 

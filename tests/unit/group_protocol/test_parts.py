@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.group_protocol import stored
+from zkrebalancer.group_protocol import placement, stored
 from zkrebalancer.group_protocol.consumer_protocol import (
     Subscription,
     SubscriptionError,
@@ -51,6 +51,13 @@ def test_a_group_has_the_bucket_that_kafka_gives_it() -> None:
     assert bucket_of("hello") == 99162322 % BUCKETS
     assert bucket_of("console-consumer-12345") == 158455506 % BUCKETS
     assert bucket_of("polygenelubricants") == 0  # the smallest number has no absolute value
+
+
+def test_long_names_are_not_remembered() -> None:
+    """In `bucket_of`, remember all: ten thousand names of 32 KiB are 320 MB."""
+    known = placement._bucket_of_usual.cache_info().currsize
+    assert bucket_of("n" * 1_000) == abs(java_hash("n" * 1_000)) % BUCKETS
+    assert placement._bucket_of_usual.cache_info().currsize == known
 
 
 def test_a_gateway_that_goes_takes_only_its_own_buckets_with_it() -> None:

@@ -114,6 +114,19 @@ def test_what_cannot_be_written_is_an_error(fields: dict[str, Any], reason: str)
         codec.encode("HeartbeatRequest", 3, fields)
 
 
+def test_a_text_has_a_limit_in_every_version() -> None:
+    """In `_text_reader` or `_length_writer`, have none if lengths are flexible: brokers end the gateway's own link."""
+    longest = {"group_id": "g" * 32_767}
+    content = codec.encode("HeartbeatRequest", 4, longest)
+    assert codec.decode("HeartbeatRequest", 4, content)["group_id"] == longest["group_id"]
+    begin, _group, rest = content.rpartition(longest["group_id"].encode())
+    assert begin == b"\x80\x80\x02"
+    with pytest.raises(FrameError, match="a text of 32768 bytes"):
+        codec.decode("HeartbeatRequest", 4, b"\x81\x80\x02" + b"g" * 32_768 + rest)
+    with pytest.raises(FrameError, match="too long"):
+        codec.encode("HeartbeatRequest", 4, {"group_id": "g" * 32_768})
+
+
 def test_a_version_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FrameError, match="HeartbeatRequest has no version 99"):
         codec.decode("HeartbeatRequest", 99, b"")
