@@ -376,7 +376,7 @@ class Groups:
         since_s = now_ms() / 1_000 - REFUSED_SHOWN_S
         self._unstored = {group: one for group, one in self._unstored.items() if one[1] >= since_s}
         buckets = [f"bucket {bucket} is not served: {why}" for bucket, why in self._refused.items()]
-        groups = [f"group {group} is not stored: {why}" for group, (why, _since_s) in self._unstored.items()]
+        groups = [f"group {group:.200} is not stored: {why:.500}" for group, (why, _since_s) in self._unstored.items()]
         return [
             f"{some[0]}, and {len(some) - 1} more" if len(some) > 1 else some[0] for some in (buckets, groups) if some
         ]

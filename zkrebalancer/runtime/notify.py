@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 
 from zkrebalancer.runtime import logs
 
+MAX_STATE_BYTES = 1_000  # systemd ignores a message of more than 4,096 bytes, and with it that this process is alive
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 _log = logs.named(__name__)
 
@@ -40,12 +41,17 @@ class Notifier:
     def send(self, *states: str) -> None:
         """Send states such as "READY=1"; a failure is logged and not repeated.
 
-        A line break would begin another state: a status has names that clients choose.
+        A status has names that clients choose. A line break would begin another state, and with a NUL, systemd ignores
+        all of them.
         """
         if self._socket is None:
             return
         try:
-            text = "\n".join(" ".join(state.splitlines()) for state in states)
-            self._socket.sendto(text.encode(), self._address)
+            self._socket.sendto(b"\n".join(map(_one_line, states)), self._address)
         except OSError as error:
             _log.info("systemd was not told %s: %s", states[0], error)
+
+
+def _one_line(state: str) -> bytes:
+    line = " ".join(state.replace("\0", " ").splitlines()).encode()
+    return line[:MAX_STATE_BYTES].decode(errors="ignore").encode()  # no half of a character

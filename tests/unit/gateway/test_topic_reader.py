@@ -156,8 +156,8 @@ def test_a_topic_that_is_described_but_not_listed_stays(monkeypatch: pytest.Monk
     assert one.read == [{"t"}]
     assert one.reader.undescribed == 0
 
+
 def test_a_topic_that_may_not_be_described_may_exist() -> None:
     brokers = Brokers("t", "u")
     brokers.hidden |= {"u"}
     assert partition_counts(cast("Links", brokers), ["t", "u", "v"]) == {"t": 3, "u": None}
-

@@ -91,6 +91,9 @@ def test_a_name_in_a_status_is_no_state_of_its_own(systemd: socket.socket) -> No
     """In `Notifier.send`, pass it on as it is: the name of a group could have the service killed."""
     Notifier(environment(systemd)).send("STATUS=group x\nWATCHDOG=trigger\rSTOPPING=1 is not stored", "WATCHDOG=1")
     assert systemd.recv(1_000) == b"STATUS=group x WATCHDOG=trigger STOPPING=1 is not stored\nWATCHDOG=1"
+    Notifier(environment(systemd)).send("STATUS=a\0b " + 5_000 * "ü", "READY=1", "WATCHDOG=1")
+    status, *others = systemd.recv(10_000).decode().split("\n")
+    assert (status[:11], len(status.encode()), others) == ("STATUS=a b ", 999, ["READY=1", "WATCHDOG=1"])
 
 
 def test_children_do_not_speak_in_the_name_of_the_process(systemd: socket.socket) -> None:
