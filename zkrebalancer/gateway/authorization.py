@@ -55,6 +55,7 @@ def _member_error(name: str, fields: Fields, rights: Rights) -> int:
 
 
 def _listed(fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    rights.require_login()  # only the groups that are found say which rights are needed
     found = go_on(fields)
     allowed = rights.groups(Right.DESCRIBE_GROUP, [one["group_id"] for one in found["groups"]])
     return {**found, "groups": [one for one in found["groups"] if one["group_id"] in allowed]}

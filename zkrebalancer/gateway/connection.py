@@ -45,7 +45,7 @@ from zkrebalancer.gateway.rewriting import (
     SASL_HANDSHAKE,
 )
 from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Client, Right, Rights
-from zkrebalancer.gateway.room import MAX_SMALL_BYTES, Room
+from zkrebalancer.gateway.room import MAX_SMALL_BYTES, Arrived, Room
 from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import API_VERSIONS, Header
@@ -93,7 +93,7 @@ class Desk(Protocol):
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
 
-    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+    def answer(self, arrived: Arrived, client: Client) -> bytes:
         """Return the answer to a request about groups, without its header; may wait. See `GroupRequests.answer`."""
 
 
@@ -184,18 +184,16 @@ class Connection:
             self._relay(size, _Unanswered(key, version, correlation_id))
 
     def _handle_here(self, key: int, size: int) -> None:
-        handle = self._find_coordinator if key == FIND_COORDINATOR else self._answer
         if size > MAX_DECODED_BYTES:
             raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
         self._await_answers(0)  # before it takes room
         self._require_login(size)
-        if size <= MAX_SMALL_BYTES:
-            handle(*self._decoded(size))
-            return
-        with self._desk.room.hold(size, "a request"):
-            with gevent.Timeout(MAX_ARRIVAL_S, TimeoutError(f"no whole request within {MAX_ARRIVAL_S:g} s")):
-                header, content = self._decoded(size)
-            handle(header, content)
+        with contextlib.ExitStack() as held:
+            arrived = self._arrived(size, held)
+            if key == FIND_COORDINATOR:
+                self._find_coordinator(arrived)
+            else:
+                self._answer(arrived)
 
     def _require_login(self, size: int) -> None:
         """Before a large request is read whole, ask the broker something, which it answers only after a login.
@@ -203,21 +201,27 @@ class Connection:
         Raises EOFError if the client has not logged in.
         """
         if size > FIRST_PIECE_BYTES and not self._has_logged_in:
-            self._ask("Metadata", 9, {"topics": [], "allow_auto_topic_creation": False})
+            self._rights.require_login()
 
-    def _decoded(self, size: int) -> tuple[Header, bytes]:
-        content = self._reader.take(size)
+    def _arrived(self, size: int, held: contextlib.ExitStack) -> Arrived:
+        if size <= MAX_SMALL_BYTES:
+            content = self._reader.take(size)
+        else:
+            held.enter_context(self._desk.room.hold(size, "a request"))
+            with gevent.Timeout(MAX_ARRIVAL_S, TimeoutError(f"no whole request within {MAX_ARRIVAL_S:g} s")):
+                content = self._reader.take(size)
         header, end = codec.decode_header(content)
-        return header, content[end:]
+        return Arrived(header, content[end:], held)
 
-    def _answer(self, header: Header, content: bytes) -> None:
+    def _answer(self, arrived: Arrived) -> None:
         rights = self._rights if self._desk.asks_for_rights else None
         client = Client(self._client_host, self._broker_id is None, self._since_us, rights)
-        answer = self._desk.answer(header, content, client)
+        answer = self._desk.answer(arrived, client)
         self._note_time()
-        self._send_answer(header, answer)
+        self._send_answer(arrived.header, answer)
 
-    def _find_coordinator(self, header: Header, content: bytes) -> None:
+    def _find_coordinator(self, arrived: Arrived) -> None:
+        header, content = arrived.header, arrived.content
         with self._desk.room.decoded("FindCoordinator", header.version, content, let_others_run) as fields:
             if fields["key_type"] == GROUP_KEY_TYPE:
                 groups = [fields["key"]] if header.version < rewriting.BATCHED_FROM else fields["coordinator_keys"]

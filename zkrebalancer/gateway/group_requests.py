@@ -16,7 +16,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topics, topics_without_offsets
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.gateway.rights import Client
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.gateway.turns import let_others_run, note_name
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
@@ -48,6 +48,8 @@ BY_MACHINE: dict[str, type[requests.Request]] = {  # requests whose answer is th
     "ConsumerGroupHeartbeat": requests.ConsumerGroupHeartbeatRequest,
     "ConsumerGroupDescribe": requests.ConsumerGroupDescribeRequest,
 }
+# Requests that may wait for other members, for as long as these like; what has to be kept of them, the group counts.
+WAIT_FOR_OTHERS = frozenset({"JoinGroup", "SyncGroup"})
 # Requests whose answer the machine gives in one step, however many they name: where they are named, and in the answer,
 # and how many at once. A group may have a thousand members.
 SLICES = {
@@ -77,19 +79,20 @@ class GroupRequests:
             KEYS[name]: _versions(name) for name in (*BY_MACHINE, *self._others)
         }  # the requests that are answered here
 
-    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+    def answer(self, arrived: Arrived, client: Client) -> bytes:
         """Return the answer without its header; may wait. Raises FrameError, and what the client's rights raise."""
-        name, version = apis()[header.api_key], header.version
-        with self._room.decoded(name, version, content, let_others_run) as fields:
+        name, version = apis()[arrived.header.api_key], arrived.header.version
+        with arrived.held:
+            fields = arrived.decode(self._room, name, let_others_run)
 
             def go_on(some: Fields) -> Fields:
-                return self._answered(name, header, some, client)
+                return self._answered(name, arrived, some, client)
 
             rights = client.rights
             answer = go_on(fields) if rights is None else authorization.answer(name, version, fields, rights, go_on)
             return codec.encode(f"{name}Response", version, answer, pause=let_others_run)
 
-    def _answered(self, name: str, header: Header, fields: Fields, client: Client) -> Fields:
+    def _answered(self, name: str, arrived: Arrived, fields: Fields, client: Client) -> Fields:
         """Return the answer to what the client may ask for.
 
         A commit that may have waited while another gateway served its group is refused: that gateway may have stored a
@@ -104,19 +107,19 @@ class GroupRequests:
         if name == "ListGroups" and not client.is_at_gateway:
             return {"groups": []}  # clients ask every node; only the gateways' own ports answer
         if name in BY_MACHINE:
-            return self._by_machine(name, header, fields, client.host)
-        return self._others[name](header, fields, client.host)
+            return self._by_machine(name, arrived, fields, client.host)
+        return self._others[name](arrived.header, fields, client.host)
 
-    def _by_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+    def _by_machine(self, name: str, arrived: Arrived, fields: Fields, client_host: str) -> Fields:
         ask = self._ask_in_slices if name in SLICES else self._ask_machine
-        answer = ask(name, header, fields, client_host)
+        answer = ask(name, arrived, fields, client_host)
         if name == "DescribeGroups":
             self._look_for_offsets([one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value])
         elif name == "ListGroups" and not answer["error_code"]:
             answer = self._with_groups_that_have_offsets(fields, answer)
         return answer
 
-    def _ask_in_slices(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+    def _ask_in_slices(self, name: str, arrived: Arrived, fields: Fields, client_host: str) -> Fields:
         """Ask the machine for some of many groups or members at a time; others have their turn in between."""
         asked, answered, at_once = SLICES[name]
         named = fields[asked] if name == "LeaveGroup" else list(dict.fromkeys(fields[asked]))
@@ -124,27 +127,33 @@ class GroupRequests:
         for at in range(0, max(1, len(named)), at_once):
             if at:
                 let_others_run()
-            answer = self._ask_machine(name, header, {**fields, asked: named[at : at + at_once]}, client_host)
+            answer = self._ask_machine(name, arrived, {**fields, asked: named[at : at + at_once]}, client_host)
             if answer.get("error_code"):
                 return answer
             found += answer[answered]
         return {**answer, answered: found}
 
-    def _ask_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+    def _ask_machine(self, name: str, arrived: Arrived, fields: Fields, client_host: str) -> Fields:
+        header = arrived.header
         if name == "LeaveGroup":
             request: requests.Request = translation.leave_group(header.version, fields)
         else:
             request = translation.build(BY_MACHINE[name], fields)
         if error := self._error_elsewhere(request):
             return {"error_code": error}
+        beats_for = request.group_id if isinstance(request, requests.HeartbeatRequest) else None
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)
+        if name in WAIT_FOR_OTHERS:
+            del request
+            fields.clear()
+            arrived.held.close()
         # As with a broker, nothing is read from the client meanwhile, so the connection of a client that is gone lasts
         # until the answer. The machine's timers limit that: a join waits at most for the group's rebalance timeout, a
         # new member's for `new_member_join_timeout_ms`.
         answer: Fields = translation.fields_of(answered.get())
-        if isinstance(request, requests.HeartbeatRequest) and not answer["error_code"]:
-            answer["error_code"] = self._error_of_heartbeat(request.group_id)
+        if beats_for is not None and not answer["error_code"]:
+            answer["error_code"] = self._error_of_heartbeat(beats_for)
         if name == "ConsumerGroupHeartbeat" and answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
             self._complain(fields["group_id"], answer["error_message"])
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer

@@ -42,6 +42,10 @@ class Rights:
         self._ask = ask
         self._until_us: dict[tuple[Right, str], int] = {}
 
+    def require_login(self) -> None:
+        """Ask something that a broker answers only after a login, whoever it is; raises what `ask` raises."""
+        self._ask("Metadata", 9, {"topics": [], "allow_auto_topic_creation": False})
+
     def groups(self, right: Right, names: Iterable[str]) -> set[str]:
         """Return the groups for which the client has the right."""
         probe = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, Pieces
 from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Fields
+from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
@@ -65,3 +66,17 @@ class Room:
         if self._used + size > MAX_LARGE_BYTES:
             raise FrameError(f"no room for {what} of {size} bytes: others use {self._used} of {MAX_LARGE_BYTES}")
         self._used += size
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A request that was read whole. It uses room until `held` is closed: when it is answered, or waits for others."""
+
+    header: Header
+    content: bytes  # without the header, until it is decoded
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def decode(self, room: Room, name: str, pause: codec.Pause) -> Fields:
+        """Return the fields; raises FrameError."""
+        content, self.content = self.content, b""
+        return self.held.enter_context(room.decoded(name, self.header.version, content, pause))

@@ -31,7 +31,7 @@ from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.rewriting import nodes
 from zkrebalancer.gateway.rights import Client
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
@@ -41,7 +41,6 @@ from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
-from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol import paths
@@ -373,9 +372,9 @@ class Gateway:
             found[group] = (error, None) if error else (error, places[bucket])
         return found
 
-    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+    def answer(self, arrived: Arrived, client: Client) -> bytes:
         """Return the answer to a request about groups; may wait."""
-        return self._requests.answer(header, content, client)
+        return self._requests.answer(arrived, client)
 
     # ---- health and metrics
 

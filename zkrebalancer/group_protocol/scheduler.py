@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.effects import Effect, Failed, Reply, Report, Reported, Standing, Store
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import refused
-from zkrebalancer.group_protocol.requests import OneGroup
+from zkrebalancer.group_protocol.requests import JoinGroupRequest, OneGroup, SyncGroupRequest
 from zkrebalancer.group_protocol.stored import StoredContent
 
 TimerKey = tuple[str, str, str]  # group, kind, member or ""
@@ -45,7 +45,11 @@ class Scheduler:
         return effects
 
     def note_request(self, ticket: int, request: OneGroup) -> None:
-        """Note a request, which is refused if its group fails."""
+        """Note a request, which is refused if its group fails; it may wait for long, so its content is not kept."""
+        if isinstance(request, JoinGroupRequest):
+            request = replace(request, protocols=(), reason=None)
+        elif isinstance(request, SyncGroupRequest):
+            request = replace(request, assignments=())
         self._unanswered[ticket] = request
 
     def reply(self, ticket: int, answer: Answer) -> None:

@@ -15,7 +15,7 @@ from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rights import NOBODY, Right, Rights
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.errors import FrameError
@@ -173,11 +173,22 @@ def test_lists_of_groups_are_split(client: Client) -> None:
     assert [one["group_id"] for one in client.request("ListGroups", 4, {}, everything)["groups"]] == ["mine", "seen"]
 
 
+def test_groups_are_looked_for_only_after_a_login(client: Client) -> None:
+    """In `authorization._listed`, ask the broker only for rights: anybody could have all groups listed, for ever."""
+
+    def hang_up(*_question: object) -> Fields:
+        raise EOFError
+
+    with pytest.raises(EOFError):
+        authorization.answer("ListGroups", 4, {}, Rights(hang_up), client.went_on.append)  # type: ignore[arg-type]
+    assert client.went_on == []
+
+
 def test_bytes_that_are_no_request_are_refused_before_anything_is_asked(client: Client) -> None:
     requests = GroupRequests(cast("Groups", None), cast("OffsetStore", None), Metrics(), Room())
     asking = replace(ANYBODY, rights=Rights(client.broker.ask))
     with pytest.raises(FrameError):
-        requests.answer(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff", asking)
+        requests.answer(Arrived(Header(KEYS["Heartbeat"], 4, 1, "c"), b"\xff"), asking)
     assert client.broker.asked == []
 
 

@@ -22,7 +22,7 @@ from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offset_answers import refused_topics
 from zkrebalancer.gateway.offsets import UpstreamOffsets
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.group_protocol.answers import (
     Answer,
@@ -85,7 +85,7 @@ def answered(
     asked = GroupRequests(groups, cast("OffsetStore", store), Metrics(), Room())
     header = Header(KEYS[name], version, 1, "c")
     content = codec.encode(f"{name}Request", version, {"group_id": "g", **fields})
-    answer = asked.answer(header, content, replace(ANYBODY, since_us=since_us))
+    answer = asked.answer(Arrived(header, content), replace(ANYBODY, since_us=since_us))
     return codec.decode(f"{name}Response", version, answer)
 
 
@@ -180,7 +180,7 @@ def deleted(
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics(), Room())
     fields = {"group_id": "g", "topics": [{"name": name, "partitions": [{"partition_index": 1}]} for name in topics]}
     content = codec.encode("OffsetDeleteRequest", 0, fields)
-    found = one.answer(Header(KEYS["OffsetDelete"], 0, 1, "c"), content, ANYBODY)
+    found = one.answer(Arrived(Header(KEYS["OffsetDelete"], 0, 1, "c"), content), ANYBODY)
     answer = codec.decode("OffsetDeleteResponse", 0, found)
     errors = {
         (t["name"], one["partition_index"]): one["error_code"] for t in answer["topics"] for one in t["partitions"]
@@ -226,7 +226,7 @@ def test_offsets_are_deleted_in_the_step_in_which_their_group_is(monkeypatch: py
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
     content = codec.encode("DeleteGroupsRequest", 1, {"groups_names": ["a", "b", "used", "a", "later"]})
     header = Header(KEYS["DeleteGroups"], 1, 1, "c")
-    answering = gevent.spawn(one.answer, header, content, ANYBODY)
+    answering = gevent.spawn(one.answer, Arrived(header, content), ANYBODY)
     gevent.sleep(0)
     assert list(decisions) == ["a", "b", "used"]  # the others are decided about when it is their turn
     decide("b", ErrorCode.NONE)
@@ -289,7 +289,7 @@ def test_a_group_that_has_only_offsets_is_empty(
     play = SimpleNamespace(receive=receive, is_settled=True)
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics(), Room())
     content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "s"]})
-    found = one.answer(Header(KEYS["DescribeGroups"], 6, 1, "c"), content, ANYBODY)
+    found = one.answer(Arrived(Header(KEYS["DescribeGroups"], 6, 1, "c"), content), ANYBODY)
     groups = codec.decode("DescribeGroupsResponse", 6, found)["groups"]
     assert {(group["error_code"], group["group_state"]) for group in groups[:-1]} == {(int(error), state)}
     assert groups[-1]["group_state"] == "Stable"
@@ -350,7 +350,7 @@ def test_a_group_with_only_offsets_is_listed_as_at_a_broker(asked: dict[str, Any
     found = codec.decode(
         "ListGroupsResponse",
         5,
-        one.answer(Header(KEYS["ListGroups"], 5, 1, "c"), content, ANYBODY),
+        one.answer(Arrived(Header(KEYS["ListGroups"], 5, 1, "c"), content), ANYBODY),
     )
     assert {group["group_id"]: group["group_state"] for group in found["groups"]} == expected
     assert found["error_code"] == ErrorCode.NONE
@@ -367,7 +367,7 @@ def test_groups_are_not_listed_before_they_are_known(*, is_at_gateway: bool) -> 
     header, content = Header(KEYS["ListGroups"], 5, 1, "c"), codec.encode("ListGroupsRequest", 5, {})
 
     def error() -> int:
-        answer = requests.answer(header, content, replace(ANYBODY, is_at_gateway=is_at_gateway))
+        answer = requests.answer(Arrived(header, content), replace(ANYBODY, is_at_gateway=is_at_gateway))
         return int(codec.decode("ListGroupsResponse", 5, answer)["error_code"])
 
     assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -19,8 +19,8 @@ from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rights import Rights
-from zkrebalancer.gateway.room import MAX_SMALL_BYTES
-from zkrebalancer.group_protocol.answers import LeaveGroupAnswer
+from zkrebalancer.gateway.room import MAX_SMALL_BYTES, Arrived
+from zkrebalancer.group_protocol.answers import JoinGroupAnswer, LeaveGroupAnswer, SyncGroupAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
@@ -228,7 +228,7 @@ def test_a_decoded_request_has_room_or_is_refused_at_once(monkeypatch: pytest.Mo
         assert (len(fields["groups"]), one.used) == (MANY, MANY * room.ELEMENT_BYTES)
         groups = GroupRequests(cast("Groups", None), cast("OffsetStore", None), Metrics(), one)
         with pytest.raises(FrameError, match="no room for a decoded request"):
-            groups.answer(header, OFFSET_FETCH, ANYBODY)
+            groups.answer(Arrived(header, OFFSET_FETCH), ANYBODY)
         assert one.used == MANY * room.ELEMENT_BYTES
     assert one.used == 0
 
@@ -247,13 +247,42 @@ def test_a_request_keeps_its_room_until_it_is_answered(*, has_rights: bool) -> N
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", None), Metrics(), one)
     header = Header(KEYS["LeaveGroup"], 5, 1, "c")
     rights = cast("Rights", SimpleNamespace(groups=lambda _right, names: set(names))) if has_rights else None
-    answering = gevent.spawn(groups.answer, header, content, replace(ANYBODY, rights=rights))
+    answering = gevent.spawn(groups.answer, Arrived(header, content), replace(ANYBODY, rights=rights))
     while not waiting:
         gevent.sleep(0)
     assert one.used == MANY * room.ELEMENT_BYTES
     waiting.pop()(LeaveGroupAnswer(ErrorCode.NONE))
     answering.get(timeout=WAIT_S)
     assert one.used == 0
+
+
+@pytest.mark.parametrize("has_rights", [False, True])
+@pytest.mark.parametrize(
+    ("name", "fields", "answer"),
+    [
+        ("JoinGroup", {"protocols": [{"name": "range"}] * 100}, JoinGroupAnswer(ErrorCode.NONE, "m")),
+        ("SyncGroup", {"assignments": [{"member_id": "m"}] * MANY}, SyncGroupAnswer(ErrorCode.NONE)),
+    ],
+    ids=["join", "sync"],
+)
+def test_a_request_that_waits_for_other_members_uses_no_room(
+    name: str, fields: dict[str, Any], answer: Any, *, has_rights: bool
+) -> None:
+    """In `GroupRequests._ask_machine`, hold it: a few clients whose leader never assigns keep all others out."""
+    one = room.Room()
+    waiting: list[Any] = []
+    play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
+    store = SimpleNamespace(may_be_elsewhere=lambda _group: False)
+    groups = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), one)
+    arrived = Arrived(Header(KEYS[name], 5, 1, "c"), codec.encode(f"{name}Request", 5, fields))
+    arrived.held.enter_context(one.hold(1_000_000, "a request"))
+    rights = cast("Rights", SimpleNamespace(groups=lambda _right, names: set(names))) if has_rights else None
+    answering = gevent.spawn(groups.answer, arrived, replace(ANYBODY, rights=rights))
+    while not waiting:
+        gevent.sleep(0)
+    assert (one.used, arrived.content) == (0, b"")
+    waiting.pop()(answer)
+    assert codec.decode(f"{name}Response", 5, answering.get(timeout=WAIT_S))["error_code"] == ErrorCode.NONE
 
 
 def test_a_search_for_many_coordinators_needs_room(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.gateway.turns import ITEMS_PER_TURN, LONG_NAME, in_turns
 from zkrebalancer.group_protocol.answers import (
     ConsumerGroupDescribeAnswer,
@@ -122,7 +122,7 @@ def test_others_run_while_many_are_described_or_leave(
     given = [{"member_id": one} for one in names] if asked == "members" else [*names, names[0]]
     content = codec.encode(f"{name}Request", version, {asked: given})
     one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
-    found = one.answer(Header(KEYS[name], version, 1, "c"), content, ANYBODY)
+    found = one.answer(Arrived(Header(KEYS[name], version, 1, "c"), content), ANYBODY)
     where, key = SLICES[name][1], "member_id" if asked == "members" else "group_id"
     assert [entry[key] for entry in codec.decode(f"{name}Response", version, found)[where]] == names
     between = ["others"] * (len(given) // ELEMENTS_PER_TURN)  # while it is read or written
@@ -139,7 +139,7 @@ def test_an_error_of_the_group_ends_a_long_leave() -> None:
 
     one = GroupRequests(cast("Groups", SimpleNamespace(receive=receive)), cast("OffsetStore", None), Metrics(), Room())
     content = codec.encode("LeaveGroupRequest", 5, {"members": members})
-    found = one.answer(Header(KEYS["LeaveGroup"], 5, 1, "c"), content, ANYBODY)
+    found = one.answer(Arrived(Header(KEYS["LeaveGroup"], 5, 1, "c"), content), ANYBODY)
     assert codec.decode("LeaveGroupResponse", 5, found)["error_code"] == ErrorCode.NOT_COORDINATOR
 
 
@@ -184,6 +184,6 @@ def test_others_run_before_a_long_name_is_looked_at(monkeypatch: pytest.MonkeyPa
         ("DescribeGroups", 5, {"groups": names}),
     ):
         content = codec.encode(f"{name}Request", version, fields)
-        one.answer(Header(KEYS[name], version, 1, "c"), content, ANYBODY)
+        one.answer(Arrived(Header(KEYS[name], version, 1, "c"), content), ANYBODY)
         assert len(pauses) == 3, name
         pauses.clear()

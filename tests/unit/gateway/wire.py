@@ -23,7 +23,7 @@ from zkrebalancer.gateway.frames import FrameReader, framed
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.rights import Client
-from zkrebalancer.gateway.room import Room
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
@@ -68,14 +68,14 @@ class Desk:
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         return {group: (0, Node(7, "gw", 1)) for group in groups}
 
-    def answer(self, header: Header, content: bytes, client: Client) -> bytes:
+    def answer(self, arrived: Arrived, client: Client) -> bytes:
         def go_on(_fields: Fields) -> Fields:
             self.since_us.append(client.since_us)
             self.answers.wait(WAIT_S)
             return {"error_code": int(not client.is_at_gateway)}
 
-        version, rights = header.version, client.rights
-        fields = codec.decode("HeartbeatRequest", version, content)
+        version, rights = arrived.header.version, client.rights
+        fields = codec.decode("HeartbeatRequest", version, arrived.content)
         found = go_on(fields) if rights is None else authorization.answer("Heartbeat", version, fields, rights, go_on)
         return codec.encode("HeartbeatResponse", version, found)
 
