@@ -254,7 +254,7 @@ class Connection:
         self._await_answers(0)
         answer = asked.get(block=False) or b""
         content = answer[codec.answer_body(header.api_key, version, answer) :]
-        return codec.decode(f"{name}Response", version, content, pause=let_others_run)
+        return self._desk.room.decode_answer(name, version, content, let_others_run)
 
     def _send_answer(self, header: Header, answer: bytes) -> None:
         self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)

@@ -16,6 +16,7 @@ from zkrebalancer.runtime import clock
 
 RIGHTS_S = 30.0  # how long a right that the client has is not checked again
 MAX_KEPT = 10_000  # rights of one connection
+TOPICS_AT_ONCE = 100  # the answer about each has all of its partitions
 NOBODY = "zkrebalancer-asks-for-rights"  # no member has this id, so the requests have no effect
 TOPIC_AUTHORIZATION_FAILED, TRANSACTION_AUTHORIZATION_FAILED = 29, 53
 GROUP_AUTHORIZATION_FAILED = 30
@@ -93,9 +94,12 @@ class Rights:
         return {one for one in groups if _is_allowed(self._ask("OffsetDelete", 0, {"group_id": one, "topics": []}))}
 
     def _describable_topics(self, topics: Collection[str]) -> set[str]:
-        fields = {"topics": [{"name": one} for one in topics], "allow_auto_topic_creation": False}
-        answer = self._ask("Metadata", 9, fields)
-        return {one["name"] for one in answer["topics"] if one["error_code"] != TOPIC_AUTHORIZATION_FAILED}
+        names, found = list(topics), set[str]()
+        for at in range(0, len(names), TOPICS_AT_ONCE):
+            asked = [{"name": one} for one in names[at : at + TOPICS_AT_ONCE]]
+            answer = self._ask("Metadata", 9, {"topics": asked, "allow_auto_topic_creation": False})
+            found |= {one["name"] for one in answer["topics"] if one["error_code"] != TOPIC_AUTHORIZATION_FAILED}
+        return found
 
     def _readable_topics(self, topics: Collection[str], group: str) -> set[str]:
         """Commit offsets as a member that does not exist."""

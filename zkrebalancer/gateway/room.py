@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gevent.lock import Semaphore
+
 from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, Pieces
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Fields, Header
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 MAX_SMALL_BYTES = FIRST_PIECE_BYTES  # larger requests that are answered here, and larger answers, need room
+TINY_BYTES = 1 << 10  # decoding this many takes a tenth of a millisecond
 MAX_LARGE_BYTES = 256 << 20  # of larger ones, of all connections together
 MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
 FEWER_ELEMENTS = {"JoinGroup": 100}  # its protocols; it waits for other members, with all that it has
@@ -25,6 +28,7 @@ class Room:
         """Start with nothing in it."""
         self._used = 0
         self.pieces = Pieces()
+        self._decoding = Semaphore()
 
     @property
     def used(self) -> int:
@@ -43,6 +47,17 @@ class Room:
     def hold_if_large(self, size: int, what: str) -> contextlib.AbstractContextManager[None]:
         """Use room for `what`, as `hold` does, unless it is small."""
         return self.hold(size, what) if size > MAX_SMALL_BYTES else contextlib.nullcontext()
+
+    def decode_answer(self, name: str, version: int, content: bytes, pause: codec.Pause) -> Fields:
+        """Return the fields of a broker's answer to the gateway's own question; raises FrameError.
+
+        Only one that is not tiny is decoded at a time: after a start, all members ask for their rights at once, and the
+        answers have all partitions of their topics.
+        """
+        if len(content) <= TINY_BYTES:
+            return codec.decode(f"{name}Response", version, content)
+        with self.hold_if_large(len(content), "an answer"), self._decoding:
+            return codec.decode(f"{name}Response", version, content, pause=pause)
 
     @contextlib.contextmanager
     def decoded(self, name: str, version: int, content: bytes, pause: codec.Pause) -> Iterator[Fields]:

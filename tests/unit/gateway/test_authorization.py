@@ -104,6 +104,14 @@ def test_a_member_of_kip_848_needs_to_see_its_topics(client: Client) -> None:
     assert (subscribed("t", "u"), subscribed("t", "x")) == (0, 29)
 
 
+def test_a_broker_is_asked_for_some_of_many_topics_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rights._describable_topics`, ask for all at once: an answer of more than 16 MiB ends the connection."""
+    monkeypatch.setattr(rights, "TOPICS_AT_ONCE", 2)
+    known = Rights(client.broker.ask)
+    assert known.topics(Right.DESCRIBE_TOPIC, ["t", "x", "u", "y", "z"], "mine") == {"t", "u"}
+    assert client.broker.asked == ["Metadata"] * 3
+
+
 def test_a_right_that_was_there_is_not_asked_for_until_some_time_has_passed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

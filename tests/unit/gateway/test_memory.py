@@ -214,6 +214,8 @@ def test_connections_share_the_memory_for_pieces(connect: Open) -> None:
 
 
 MANY = 1_000
+EVERYTHING = SimpleNamespace(groups=lambda _right, names: set(names), topics=lambda _right, names, _group: set(names))
+RIGHTS = cast("Rights", EVERYTHING)
 OFFSET_FETCH = codec.encode(
     "OffsetFetchRequest", 8, {"groups": [{"group_id": "", "topics": None} for _ in range(MANY)]}
 )
@@ -246,7 +248,7 @@ def test_a_request_keeps_its_room_until_it_is_answered(*, has_rights: bool) -> N
     play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", None), Metrics(), one)
     header = Header(KEYS["LeaveGroup"], 5, 1, "c")
-    rights = cast("Rights", SimpleNamespace(groups=lambda _right, names: set(names))) if has_rights else None
+    rights = RIGHTS if has_rights else None
     answering = gevent.spawn(groups.answer, Arrived(header, content), replace(ANYBODY, rights=rights))
     while not waiting:
         gevent.sleep(0)
@@ -276,7 +278,7 @@ def test_a_request_that_waits_for_other_members_uses_no_room(
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), one)
     arrived = Arrived(Header(KEYS[name], 5, 1, "c"), codec.encode(f"{name}Request", 5, fields))
     arrived.held.enter_context(one.hold(1_000_000, "a request"))
-    rights = cast("Rights", SimpleNamespace(groups=lambda _right, names: set(names))) if has_rights else None
+    rights = RIGHTS if has_rights else None
     answering = gevent.spawn(groups.answer, arrived, replace(ANYBODY, rights=rights))
     while not waiting:
         gevent.sleep(0)
@@ -299,6 +301,31 @@ def test_a_search_for_many_coordinators_needs_room(connect: Open, monkeypatch: p
     wire.send(KEYS["FindCoordinator"], 4, content)
     assert wire.received()
     assert used == [MANY * room.ELEMENT_BYTES]
+
+
+def test_one_answer_about_rights_is_decoded_at_a_time(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Room.decode_answer`, decode at once: with logins, all members of a large group ask when a gateway starts.
+
+    All partitions of their topics were in memory together, and took so long that the gateway lost its lease.
+    """
+
+    def broker(_header: Header, content: bytes) -> bytes:
+        asked = codec.decode("DescribeGroupsRequest", 5, content)["groups"]
+        described = [{"group_id": group, "error_code": 0} for group in asked]
+        return b"\0" + codec.encode("DescribeGroupsResponse", 5, {"groups": described})
+
+    wire = connect(broker, asks_for_rights=True)
+    one, found = wire.desk.room, list[tuple[bool, bool]]()
+    before = MANY * room.ELEMENT_BYTES  # of the client's request
+    pause = "zkrebalancer.gateway.connection.let_others_run"
+    monkeypatch.setattr(pause, lambda: found.append((one._decoding.locked(), one.used > before)))
+    names = [f"group-{number}" for number in range(MANY)]
+    wire.send(KEYS["FindCoordinator"], 4, codec.encode("FindCoordinatorRequest", 4, {"coordinator_keys": names}))
+    assert wire.received()
+    assert found == [(False, False), (False, False), (True, True), (False, False)]
+    with gevent.Timeout(WAIT_S):
+        while one.used:
+            gevent.sleep(0)
 
 
 @pytest.mark.parametrize(
