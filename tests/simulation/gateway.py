@@ -43,6 +43,7 @@ class GatewayRun(CentralWorld):
         self.is_calm = True
         self.finish()
         self.pass_time(CALM_MS)
+        assert all(map(self.is_member, self.clients)), "clients have stayed out"
         if self.shares():
             self.assert_shared()
 
