@@ -52,6 +52,7 @@ from zkrebalancer.group_protocol.requests import (
 )
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
+from zkrebalancer.group_protocol.topics import Topic, of_groups
 from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
@@ -79,11 +80,13 @@ class Groups:
         when_lost: Callable[[], None],
         want_topics: Callable[[], None],
         agents: Agents | None = None,
+        remember_topics: Callable[[Mapping[str, Topic]], None] = lambda _topics: None,
     ) -> None:
         """Serve no bucket yet.
 
         `when_lost` has to arrange for another call of `serve`. `want_topics` is called when the first KIP-848 group is
-        used; `TopicsRead` has to follow. `agents`: of the members of central groups.
+        used; `TopicsRead` has to follow. `agents`: of the members of central groups. `remember_topics` gets the topics
+        that groups had when they were stored: `TopicsRead` has to have them until they are known not to exist.
         """
         self._session = session
         self._machine = Machine(settings)
@@ -92,6 +95,7 @@ class Groups:
         self._when_lost = when_lost
         self._want_topics = want_topics
         self._agents = agents
+        self._remember_topics = remember_topics
         self._claims: dict[int, Claim] = {}
         self._claiming: set[int] = set()
         self._refused: dict[int, str] = {}  # of these, those that ZooKeeper refuses, and how
@@ -208,6 +212,7 @@ class Groups:
             gevent.spawn_later(CLAIM_RETRY_S, self._load_again, group_id)
             return
         if self._claims.get(claim.bucket) is claim:
+            self._remember_topics(of_groups([] if content is None else [content]))
             self.step(GroupLoaded(group_id, content))
             if content is None and self._agents is not None:
                 self._agents.reported(Reported(group_id, ()))
@@ -343,6 +348,7 @@ class Groups:
         self._claims[claim.bucket] = claim
         if not all(isinstance(group, StoredGroup) for group in groups.values()):
             self._want_topics()
+        self._remember_topics(of_groups(groups.values()))
         self.step(BucketLoaded(claim.bucket, groups))
         if self._agents is not None:
             self._agents.loaded(claim.bucket, groups)

@@ -99,12 +99,14 @@ class Gateway:
         self._dialer = Dialer(config.security)
         self._links = Links(config.upstream, self._dialer)
         self.asks_for_rights = config.security.credentials is not None
-        self._topics = TopicReader(self._links, lambda topics: self._groups.step(TopicsRead(topics)))
+        self._topics = topics = TopicReader(self._links, lambda found: self._groups.step(TopicsRead(found)))
         self._events = EventLog(config.events_directory, f"gateway-{config.listen[1]}")
         self._agents: Agents | None = None
         if settings.assigns_centrally:
             self._agents = Agents(self._session, self._events, self._give, now_ms)
-        self._groups = Groups(self._session, settings, self.metrics, self._changed.set, self._topics.want, self._agents)
+        self._groups = Groups(
+            self._session, settings, self.metrics, self._changed.set, topics.want, self._agents, topics.remember
+        )
         self._offsets: OffsetStore = UpstreamOffsets(self._links, self.metrics, self._groups.fence)
         if config.keeps_offsets:
             counts = partial(partition_counts, self._links)

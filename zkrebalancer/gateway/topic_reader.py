@@ -44,6 +44,10 @@ class TopicReader:
         """Start reading topics."""
         self._is_wanted.set()
 
+    def remember(self, topics: Mapping[str, Topic]) -> None:
+        """Look for these topics by name, which a group had when it was stored: see `_look_for`."""
+        self._memory.remember(topics, time.monotonic())
+
     def run(self) -> None:
         """Read topics, for ever; runs in a separate greenlet."""
         self._is_wanted.wait()
@@ -105,6 +109,11 @@ class Memory:
     def missing(self, found: Mapping[str, Topic]) -> frozenset[str]:
         """Return the known topics that an answer does not have."""
         return frozenset(self._topics.keys() - found.keys())
+
+    def remember(self, topics: Mapping[str, Topic], now_s: float) -> None:
+        """Keep topics that nobody has described here; those that are unknown here are missing from now on."""
+        for name in topics.keys() - self._topics.keys():
+            self._topics[name], self._missing_since_s[name] = topics[name], now_s
 
     def update(self, found: Mapping[str, Topic], now_s: float, others: Collection[str] = ()) -> dict[str, Topic]:
         """Return the topics after an answer; `now_s`: of a clock that never jumps.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR, Assignor, NamedPartition, Subscriber
@@ -21,7 +20,7 @@ from zkrebalancer.group_protocol.room import LIMIT, Room
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
-from zkrebalancer.group_protocol.topics import Topic, Topics, names_of
+from zkrebalancer.group_protocol.topics import Topic, Topics, as_stored, names_of
 
 if TYPE_CHECKING:
     from zkrebalancer.group_protocol.kept import Kept
@@ -110,7 +109,7 @@ class ConsumerGroup:
     def restore(self, stored: StoredConsumerGroup) -> None:
         """Continue from what was stored."""
         self.group_epoch, self.target_epoch = stored.group_epoch, stored.target_epoch
-        self._seen = {topic.name: Topic(UUID(bytes=topic.topic_id), topic.partition_count) for topic in stored.topics}
+        self._seen = as_stored(stored.topics)
         for kept in stored.members:
             member = from_stored(kept)
             self.roster.add(member)

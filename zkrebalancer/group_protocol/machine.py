@@ -59,7 +59,7 @@ from zkrebalancer.group_protocol.requests import (
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
-from zkrebalancer.group_protocol.topics import Topics
+from zkrebalancer.group_protocol.topics import Topics, of_groups
 
 DESCRIBE_NOT_FOUND_FROM = 6  # versions of DescribeGroups
 MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # in these, Kafka allows an empty group name
@@ -168,12 +168,14 @@ class Machine:
         self._failed.discard(event.group_id)
         content = event.content
         if content is not None:
+            self._topics.remember(of_groups([content]))
             self._contain(event.group_id, lambda: self._restore(event.group_id, content), is_stored=True)
 
     # ---- buckets
 
     def _load(self, event: BucketLoaded) -> None:
         self._loaded[event.bucket] = True
+        self._topics.remember(of_groups(event.groups.values()))
         for group_id, stored in event.groups.items():
             self._contain(group_id, functools.partial(self._restore, group_id, stored), is_stored=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredContent, StoredTopic
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import WHITE_LIST
 
@@ -47,6 +49,11 @@ class Topics:
         self.is_known = True
         self._matching.clear()
 
+    def remember(self, stored: Mapping[str, Topic]) -> None:
+        """Know topics of groups that were read, which brokers may not list: whoever reads topics looks for them."""
+        if self.is_known and not stored.keys() <= self.by_name.keys():
+            self.replace({**stored, **self.by_name})
+
     def renewed_ids(self, seen: Mapping[str, Topic]) -> dict[UUID, UUID]:
         """Return former id -> present id of topics that are the same, although one of the two ids is made up."""
         changed = {
@@ -67,6 +74,22 @@ class Topics:
             filter_ = _of_whole_names(expression)
             self._matching[expression] = frozenset(name for name in self.by_name if filter_.matches_internal(name))
         return self._matching[expression]
+
+
+def as_stored(topics: Iterable[StoredTopic]) -> dict[str, Topic]:
+    """Return name -> topic of a group that was read."""
+    found = ((one, UUID(bytes=one.topic_id)) for one in topics)
+    return {one.name: Topic(topic_id, one.partition_count, topic_id != made_up_id(one.name)) for one, topic_id in found}
+
+
+def of_groups(groups: Iterable[StoredContent]) -> dict[str, Topic]:
+    """Return name -> topic of all groups that were read, except for groups that are damaged."""
+    found: dict[str, Topic] = {}
+    for group in groups:
+        if isinstance(group, StoredConsumerGroup):
+            with contextlib.suppress(ValueError):
+                found |= as_stored(group.topics)
+    return found
 
 
 def made_up_id(name: str) -> UUID:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from unittest import mock
+from uuid import UUID
 
 import gevent
 import pytest
@@ -33,6 +34,7 @@ from zkrebalancer.group_protocol.requests import (
 )
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
+from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.protocol.calls import Create, Delete, Refusal, Refused, SetContent
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
@@ -105,6 +107,25 @@ def served(session: ModelSession, settings: GroupProtocolSettings | None = None)
     assert groups.is_settled
     assert groups.served_buckets == BUCKET_COUNT
     return groups
+
+
+def test_whoever_reads_topics_learns_of_those_of_groups_that_are_read(session: ModelSession) -> None:
+    """In `Groups._begin` or `_load_again`, do not tell: brokers may not list them.
+
+    In `of_groups`, let the error of a damaged group through: no group of its bucket is served.
+    """
+    found: list[Mapping[str, Topic]] = []
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None, None, found.append)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    for name, topic_id in (("g", UUID(int=7).bytes), ("damaged", b"?")):
+        kept = stored.StoredConsumerGroup(1, 1, (stored.StoredTopic("t", topic_id, 3),), ())
+        groups._buckets.store(groups._claims[bucket_of(name)], name, kept, lambda *_: None)
+    groups._load_again("g")
+    groups.lose_all()
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    assert [one for one in found if one] == [{"t": Topic(UUID(int=7), 3)}] * 2
 
 
 def test_agents_learn_which_groups_are_served_and_which_exist(session: ModelSession) -> None:

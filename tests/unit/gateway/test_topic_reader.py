@@ -145,6 +145,20 @@ def test_topics_that_may_no_longer_be_described_are_not_taken_for_deleted(
     assert len(brokers.by_name) == asked  # nothing is missing
 
 
+def test_topics_of_groups_that_were_read_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Memory.remember`, do not note that they are missing: nothing is looked for while answers stay the same."""
+    brokers = Brokers("t", "u")
+    brokers.hidden |= {"u"}
+    one = Reading(brokers, monkeypatch)
+    one.until(2.0)
+    stored = {name: Topic(UUID(int=7), 3) for name in "tuv"}
+    one.reader.remember(stored)
+    one.until(4.0)
+    assert (one.read, one.reader.undescribed) == ([{"t"}, {"t", "u", "v"}], 1)
+    one.until(4.0 + 2 * MISSING_S)
+    assert one.read[2:] == [{"t", "u"}]
+
+
 def test_a_topic_that_is_described_but_not_listed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `TopicReader._look_for`, return errors only."""
     brokers = Brokers("t")

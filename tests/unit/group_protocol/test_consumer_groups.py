@@ -389,3 +389,17 @@ def test_a_group_that_was_empty_for_a_while_is_kept_once_it_has_members() -> Non
     b.beat(-1)
     coordinator.pass_time(2 * SESSION_MS)
     assert described(coordinator).error_code is E.GROUP_ID_NOT_FOUND
+
+
+def test_topics_that_brokers_do_not_list_stay_in_groups_that_are_read() -> None:
+    """In `Machine._restore`, do not remember them: a gateway that is restarted takes them from all members."""
+    coordinator = coordinator_with({"t": 4, "u": 2})
+    client = Client(coordinator, "a")
+    settle(coordinator, client)
+    coordinator.topics_read = topics({"u": 2}, first_id=2)  # before the groups were read
+    coordinator.crash()
+    settle(coordinator, client)
+    assert client.numbers() == [0, 1, 2, 3]
+    coordinator.step(topics({"u": 2}, first_id=2))  # it has found out that they do not exist
+    settle(coordinator, client)
+    assert client.numbers() == []
