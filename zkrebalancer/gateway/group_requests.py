@@ -151,7 +151,7 @@ class GroupRequests:
         # As with a broker, nothing is read from the client meanwhile, so the connection of a client that is gone lasts
         # until the answer. The machine's timers limit that: a join waits at most for the group's rebalance timeout, a
         # new member's for `new_member_join_timeout_ms`.
-        answer: Fields = translation.fields_of(answered.get())
+        answer: Fields = translation.understood(name, translation.fields_of(answered.get()))
         if beats_for is not None and not answer["error_code"]:
             answer["error_code"] = self._error_of_heartbeat(beats_for)
         if name == "ConsumerGroupHeartbeat" and answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:

@@ -21,6 +21,16 @@ Makers = tuple[tuple[str, Callable[[Any], Any]], ...]
 _makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dataclasses
 _names: dict[type[Any], tuple[str, ...]] = {}  # as above, and one for each kind of value in them, which has none
 NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
+# Errors at which clients end, and what makes all of them try again instead. aiokafka and older Java clients end if a
+# join is interrupted, all Java clients if a SyncGroup is not answered as they expect: Kafka never says that it loads.
+UNDERSTOOD: dict[str, dict[ErrorCode, ErrorCode]] = {
+    "JoinGroup": {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
+    "SyncGroup": {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_MAX_SIZE_REACHED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    },
+    "ConsumerGroupHeartbeat": {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
+}
 
 
 def build(kind: type[T], fields: Mapping[str, Any]) -> T:
@@ -71,13 +81,14 @@ def leave_group(version: int, fields: Mapping[str, Any]) -> requests.LeaveGroupR
     return build(requests.LeaveGroupRequest, fields)
 
 
-def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a JoinGroup answer that can be written in this version, and that every client understands.
+def understood(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer with an error that every client understands."""
+    code = UNDERSTOOD.get(name, {}).get(fields.get("error_code", ErrorCode.NONE))
+    return fields if code is None else {**fields, "error_code": code}
 
-    aiokafka, for one, ends at REBALANCE_IN_PROGRESS here. With the other error, all clients join again.
-    """
-    if fields["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS:
-        fields = {**fields, "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a JoinGroup answer whose protocol name can be written in this version."""
     if version < NULLABLE_PROTOCOL_FROM and fields["protocol_name"] is None:
         return {**fields, "protocol_name": ""}
     return fields

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.gateway.test_group_requests import answered
 from zkrebalancer.gateway import translation
 from zkrebalancer.gateway.group_requests import BY_MACHINE
 from zkrebalancer.group_protocol import answers, requests
@@ -64,8 +65,24 @@ def test_an_old_leave_is_one_member_that_leaves() -> None:
     assert translation.leave_group(1, {"group_id": "g", "member_id": "m", "members": []}) == expected
 
 
-def test_a_join_that_has_to_be_repeated_gets_an_error_that_every_client_knows() -> None:
-    """In `join_group_answer`, pass REBALANCE_IN_PROGRESS on, as Kafka does: aiokafka's consumers end."""
-    again = translation.fields_of(answers.JoinGroupAnswer(ErrorCode.REBALANCE_IN_PROGRESS, "m"))
-    answer = translation.join_group_answer(5, again)
-    assert (answer["error_code"], answer["member_id"]) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "m")
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("JoinGroup", ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),  # else aiokafka ends
+        ("JoinGroup", ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_MAX_SIZE_REACHED),
+        ("SyncGroup", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS),  # else Java ends
+        ("SyncGroup", ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.COORDINATOR_NOT_AVAILABLE),  # as above
+        ("SyncGroup", ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS),
+        ("ConsumerGroupHeartbeat", ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),  # as above
+        ("Heartbeat", ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS),
+    ],
+)
+def test_clients_are_told_errors_at_which_they_do_not_end(name: str, code: ErrorCode, told: ErrorCode) -> None:
+    """In `GroupRequests._ask_machine`, answer what the machine does: who has to try again ends."""
+    kinds: dict[str, Any] = {
+        "JoinGroup": lambda error: answers.JoinGroupAnswer(error, "m"),
+        "SyncGroup": answers.SyncGroupAnswer,
+        "Heartbeat": answers.HeartbeatAnswer,
+        "ConsumerGroupHeartbeat": answers.ConsumerGroupHeartbeatAnswer,
+    }
+    assert answered(name, {"member_id": "m"}, kinds[name](code), is_elsewhere=False)["error_code"] == told
