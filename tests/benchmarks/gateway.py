@@ -44,7 +44,7 @@ CONNECTIONS = 10
 TURNS = 5  # of direct connection and gateway
 FETCH, FETCH_VERSION = 1, 11
 JOIN, SYNC, HEARTBEAT = ("JoinGroup", 5), ("SyncGroup", 3), ("Heartbeat", 3)
-MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
+MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, LOADING = 79, 27, 14
 Kind = tuple[str, int]
 
 
@@ -83,7 +83,7 @@ class Member:
                 "member_id": joined["member_id"],
             }
             error = joined["error_code"]
-            if error not in {0, MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS}:
+            if error not in {0, MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, LOADING}:
                 raise SystemExit(f"a join is refused: {error}")
             if not error:
                 given = [{"member_id": one["member_id"], "assignment": b"x" * 100} for one in joined["members"]]

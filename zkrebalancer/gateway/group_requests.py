@@ -292,8 +292,9 @@ class GroupRequests:
         upstream = {**group, "groups": [group], "require_stable": require_stable}
         found = self._send_if_allowed(check, header, upstream, client_host)
         if isinstance(found, ErrorCode):
-            topics = topics_without_offsets(asked["topics"] or (), found)
-            return {"group_id": asked["group_id"], "topics": topics, "error_code": found}
+            code = translation.understood_code("OffsetFetch", found)
+            topics = topics_without_offsets(asked["topics"] or (), code)
+            return {"group_id": asked["group_id"], "topics": topics, "error_code": code}
         one: Fields = found["groups"][0] if found["groups"] else found
         return {"group_id": asked["group_id"], "topics": one["topics"], "error_code": one["error_code"]}
 

@@ -22,7 +22,7 @@ _makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dat
 _names: dict[type[Any], tuple[str, ...]] = {}  # as above, and one for each kind of value in them, which has none
 NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
 # Errors at which clients end, and what makes all of them try again instead. aiokafka and older Java clients end if a
-# join is interrupted, all Java clients if a SyncGroup is not answered as they expect: Kafka never says that it loads.
+# join is interrupted, or if offsets are not available; all Java clients if a SyncGroup hears that its group is read.
 UNDERSTOOD: dict[str, dict[ErrorCode, ErrorCode]] = {
     "JoinGroup": {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
     "SyncGroup": {
@@ -30,6 +30,7 @@ UNDERSTOOD: dict[str, dict[ErrorCode, ErrorCode]] = {
         ErrorCode.GROUP_MAX_SIZE_REACHED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     },
     "ConsumerGroupHeartbeat": {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
+    "OffsetFetch": {ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
 }
 
 
@@ -83,8 +84,14 @@ def leave_group(version: int, fields: Mapping[str, Any]) -> requests.LeaveGroupR
 
 def understood(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return an answer with an error that every client understands."""
-    code = UNDERSTOOD.get(name, {}).get(fields.get("error_code", ErrorCode.NONE))
-    return fields if code is None else {**fields, "error_code": code}
+    if "error_code" not in fields:
+        return fields
+    return {**fields, "error_code": understood_code(name, fields["error_code"])}
+
+
+def understood_code(name: str, code: ErrorCode) -> ErrorCode:
+    """Return an error that every client understands in an answer to this request."""
+    return UNDERSTOOD.get(name, {}).get(code, code)
 
 
 def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.gateway.test_group_requests import answered
+from tests.unit.gateway.wire import ANYBODY
 from zkrebalancer.gateway import translation
-from zkrebalancer.gateway.group_requests import BY_MACHINE
+from zkrebalancer.gateway.group_requests import BY_MACHINE, GroupRequests
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.lanes import OffsetStore
+from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.room import Arrived, Room
 from zkrebalancer.group_protocol import answers, requests
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import message
 
 ANSWERS = {
@@ -86,3 +94,20 @@ def test_clients_are_told_errors_at_which_they_do_not_end(name: str, code: Error
         "ConsumerGroupHeartbeat": answers.ConsumerGroupHeartbeatAnswer,
     }
     assert answered(name, {"member_id": "m"}, kinds[name](code), is_elsewhere=False)["error_code"] == told
+
+
+@pytest.mark.parametrize("version", [1, 7, 8])
+def test_offsets_that_are_not_available_are_asked_for_again(version: int) -> None:
+    """In `GroupRequests._fetch_one`, pass the error on: while ZooKeeper is away, members end at it."""
+    unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    play = SimpleNamespace(receive=lambda *given: given[-1](answers.OffsetCheckAnswer(ErrorCode.NONE)))
+    store = SimpleNamespace(send=lambda _group, _name, _fields, when_answered: when_answered(unavailable))
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
+    asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [3]}]}
+    content = codec.encode("OffsetFetchRequest", version, {**asked, "groups": [asked]})
+    found = one.answer(Arrived(Header(KEYS["OffsetFetch"], version, 1, "c"), content), ANYBODY)
+    answer = codec.decode("OffsetFetchResponse", version, found)
+    group = answer["groups"][0] if answer["groups"] else answer
+    (partition,) = group["topics"][0]["partitions"]
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert (group["error_code"], partition["error_code"]) == (loading if version > 1 else 0, loading)
