@@ -90,6 +90,9 @@ class Desk(Protocol):
     def note_malformed(self, client_host: str, error: Exception) -> None:
         """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
 
+    def broker_versions(self) -> Mapping[int, tuple[int, int]]:
+        """Return API key -> the versions that all brokers know: what is sent to the gateway itself goes to any."""
+
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
 
@@ -177,7 +180,8 @@ class Connection:
             self._send(_INT32.pack(correlation_id) + rewriting.unsupported_api_versions())
         elif key == API_VERSIONS and self._broker_id is None and (known := self._desk.api_versions.get(version)):
             self._reader.take(size)  # answered here, so that members can continue while the brokers are away
-            self._send(_INT32.pack(correlation_id) + known)
+            answer = rewriting.known_to_all(version, known, self._desk.served, self._desk.broker_versions())
+            self._send(_INT32.pack(correlation_id) + answer)
         elif key in LEFT_OUT or not LOWEST_VERSIONS.get(key, version) <= version <= HIGHEST_VERSIONS.get(key, version):
             raise FrameError(f"a request with key {key} in version {version}, which is not offered")
         else:

@@ -57,14 +57,14 @@ class Link:
         self.address = address
         self._correlation_ids = itertools.count(1)
         self._unanswered: deque[tuple[Header, AsyncResult[bytes]]] = deque()
-        self._versions: dict[int, tuple[int, int]] = {KEYS["ApiVersions"]: (0, 0)}
+        self.versions: dict[int, tuple[int, int]] = {KEYS["ApiVersions"]: (0, 0)}
         self._sending = Semaphore()  # a request is sent completely before the next one starts
         self.is_closed = False
         self._ends_us: int | None = None  # when the broker wants another login
         self._socket = dialer.dial(address)
         self._receiver = gevent.spawn(self._receive)
         answer = self.ask("ApiVersions", {}, timeout_s=CONNECT_TIMEOUT_S).fields()
-        self._versions = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
+        self.versions = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
         if dialer.security.credentials is not None:
             try:
                 self._log_in(dialer.security.credentials)
@@ -106,7 +106,7 @@ class Link:
     def version(self, name: str, highest: int | None = None) -> int:
         """Return the highest version that both sides know, not above `highest`; raises LinkError if there is none."""
         known = message(f"{name}Request").versions
-        first, last = self._versions.get(KEYS[name], (1, 0))
+        first, last = self.versions.get(KEYS[name], (1, 0))
         version = min(last, known.last, known.last if highest is None else highest)
         if version < max(first, known.first):
             raise LinkError(f"{name_of(self.address)} does not offer a known version of {name}")
@@ -208,6 +208,16 @@ class Links:
             except LinkError as error:
                 opened.set_exception(error)
         return _of(opened)
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Return API key -> the lowest and the highest version that all brokers know to which there are links.
+
+        While brokers are upgraded one by one, one of them does not know all that another offers.
+        """
+        opened = (self._links.get(address) for address in set(self.brokers.values()))
+        known = [_of(one).versions for one in opened if one is not None and one.successful()]
+        keys = set.intersection(*map(set, known)) if known else set[int]()
+        return {key: (max(one[key][0] for one in known), min(one[key][1] for one in known)) for key in keys}
 
     def addresses_to_try(self) -> list[Address]:
         """Return all addresses to try for a request that any broker can answer, known brokers first.

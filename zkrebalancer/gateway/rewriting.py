@@ -6,6 +6,7 @@ Each function gets the version of an answer, and its content after the header.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from zkrebalancer.gateway.addresses import Addresses, Node
@@ -53,6 +54,29 @@ def lasting_api_versions(version: int, answer: bytes) -> bytes | None:
     if fields["error_code"] not in {ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION}:
         return None
     return codec.encode("ApiVersionsResponse", form, {**fields, "throttle_time_ms": 0})
+
+
+def known_to_all(
+    version: int, answer: bytes, served: Collection[int], versions: Mapping[int, tuple[int, int]]
+) -> bytes:
+    """Return an answer of `api_versions` without what some brokers do not know; `versions`: see `Links.versions`."""
+    known = tuple(sorted(versions.items()))
+    return _known_to_all(version, answer, frozenset(served), known) if known else answer
+
+
+@lru_cache(maxsize=16)  # all clients ask
+def _known_to_all(
+    version: int, answer: bytes, served: frozenset[int], known: tuple[tuple[int, tuple[int, int]], ...]
+) -> bytes:
+    form = _form_of_api_versions(version, answer)
+    fields, limits = codec.decode("ApiVersionsResponse", form, answer), dict(known)
+    apis = []
+    for api in fields["api_keys"]:
+        own = (api["min_version"], api["max_version"])
+        least, most = own if api["api_key"] in served else limits.get(api["api_key"], (0, -1))
+        if (least := max(least, own[0])) <= (most := min(most, own[1])):
+            apis.append({**api, "min_version": least, "max_version": most})
+    return codec.encode("ApiVersionsResponse", form, {**fields, "api_keys": apis})
 
 
 def _form_of_api_versions(version: int, answer: bytes) -> int:

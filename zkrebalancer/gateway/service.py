@@ -30,8 +30,7 @@ from zkrebalancer.gateway.membership import Membership, UnfinishedRestoreError
 from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.rewriting import nodes
-from zkrebalancer.gateway.rights import Client
-from zkrebalancer.gateway.room import Arrived, Room
+from zkrebalancer.gateway.room import Room
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
@@ -129,6 +128,7 @@ class Gateway:
         self._next_try: gevent.Greenlet[..., None] | None = None  # to keep up
         self._failed: BaseException | None = None
         self.served: Mapping[int, Versions] = self._requests.served
+        self.answer, self.broker_versions = self._requests.answer, self._links.versions
 
     def run(self, when_listening: Callable[[], None]) -> None:
         """Serve until `stop` is called; `when_listening` is called once the gateway listens.
@@ -373,10 +373,6 @@ class Gateway:
                 places[bucket] = addresses.gateway(int(gateway_of(bucket, names)))
             found[group] = (error, None) if error else (error, places[bucket])
         return found
-
-    def answer(self, arrived: Arrived, client: Client) -> bytes:
-        """Return the answer to a request about groups; may wait."""
-        return self._requests.answer(arrived, client)
 
     # ---- health and metrics
 

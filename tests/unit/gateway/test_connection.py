@@ -164,6 +164,20 @@ def test_a_broker_that_reads_nothing_keeps_no_connection_for_ever(
     producer.get(timeout=WAIT_S)
 
 
+def test_the_own_port_offers_what_all_brokers_know(connect: Open) -> None:
+    """In `Connection._handle`, answer what one broker offers: while brokers are upgraded, another one hangs up."""
+    offered = {0: (3, 9), 3: (0, 13), 12: (0, 4), 22: (0, 5), 74: (0, 0)}
+    apis = [{"api_key": key, "min_version": least, "max_version": most} for key, (least, most) in offered.items()]
+    wire = connect(lambda _header, _content: codec.encode("ApiVersionsResponse", 3, {"api_keys": apis}))
+    found: list[dict[int, tuple[int, int]]] = []
+    for versions in ({}, {}, {0: (4, 11), 3: (0, 12), 12: (0, 3), 22: (6, 9)}):
+        wire.desk.versions = versions
+        wire.send(KEYS["ApiVersions"], 3, codec.encode("ApiVersionsRequest", 3, {}))
+        answer = codec.decode("ApiVersionsResponse", 3, wire.received()[4:])
+        found.append({one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]})
+    assert found == [offered, offered, {0: (4, 9), 3: (0, 12), 12: (0, 4)}]  # the gateway itself answers heartbeats
+
+
 def test_an_answer_about_versions_that_only_one_client_gets_is_not_given_to_others(connect: Open) -> None:
     """In `Connection._rewritten`, keep each answer: one client with a strange name keeps all others from connecting."""
     answers = iter([(42, 0), (0, 9_000)])

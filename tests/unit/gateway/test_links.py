@@ -170,3 +170,21 @@ def ask(link: Link, topics: list[Fields], timeout_s: float) -> LinkError | None:
     except LinkError as error:
         return error
     return None
+
+
+def test_what_all_brokers_know(play: Play) -> None:
+    """In `Links.versions`, return what one of them offers, or count links to brokers that were removed."""
+    ranges = ({3: (0, 13), 22: (0, 5)}, {3: (0, 12), 22: (6, 9), 9: (1, 9)}, {3: (0, 4)})
+    brokers = [
+        play(ApiVersions={"api_keys": [
+            {"api_key": key, "min_version": least, "max_version": most} for key, (least, most) in one.items()
+        ]})
+        for one in ranges
+    ]  # fmt: skip
+    links = Links([brokers[2].address], Dialer(Upstream()))
+    for broker in brokers:
+        links.to(broker.address)
+    links.learn({1: brokers[0].address, 2: ("nowhere", 1)})
+    assert links.versions() == ranges[0]
+    links.learn({1: brokers[0].address, 2: brokers[1].address})
+    assert links.versions() == {3: (0, 12), 22: (6, 5)}

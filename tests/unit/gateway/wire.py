@@ -44,6 +44,7 @@ class Desk:
         self.metrics = Metrics()
         self.room = Room()
         self.api_versions: dict[int, bytes] = {}
+        self.versions: dict[int, tuple[int, int]] = {}  # that all brokers know
         self.since_us: list[int] = []  # of the requests so far
         self.complaints: list[str] = []
         self.answers = Event()
@@ -64,6 +65,9 @@ class Desk:
     def note_malformed(self, _client_host: str, error: Exception) -> None:
         self.complaints.append(str(error))
         self.metrics.malformed += 1
+
+    def broker_versions(self) -> dict[int, tuple[int, int]]:
+        return self.versions
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         return {group: (0, Node(7, "gw", 1)) for group in groups}
