@@ -20,8 +20,8 @@ from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.protocol.shards import Number, Shard, ShardHost
-from zkrebalancer.rebalance.problems import Problems
-from zkrebalancer.rebalance.reader import GroupReader, expected_refusals
+from zkrebalancer.rebalance.problems import Problems, expected_refusals
+from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 

@@ -155,9 +155,13 @@ class Batch:
         for instance, record in self.statics.items():
             static_members.note_stored(self._view, instance, record)
 
-    def forget_statics(self) -> None:
+    def forget_statics(self, refused: Refused) -> None:
         """Note that nothing was written: a record that does not exist cannot be replaced."""
         known = self._view.statics
+        if refused.refusal is Refusal.NO_NODE and refused.index is not None:
+            folder, _, instance = self.operations()[refused.index].path.rpartition("/")
+            if folder == paths.static(self._view.group):
+                self._former_statics[instance] = None  # if all are hidden, no reading shows that it is gone
         for instance, former in self._former_statics.items():
             noted = known.get(instance)
             if noted is not None and noted[0] is self.statics[instance]:  # not replaced meanwhile
@@ -210,9 +214,13 @@ class GivenRecords:
     def look(self) -> None:
         """Schedule the writing of records that differ from what is known."""
         is_due = bool(self._view.unrecorded) or not self._view.is_recorded
-        if is_due and not self._is_writing and not self._scheduler.has_timer("given"):
+        if is_due and not self._is_writing and not self._scheduler.has_timer("given") and not self._is_hidden():
             at_us = self._scheduler.now.mono_us + max(DELAY_US, pause_us(self._tries))
             self._scheduler.wake("given", at_us, self._write)
+
+    def _is_hidden(self) -> bool:
+        """Whether the records may not be read: then they are kept, and judge the members once they may be."""
+        return self._view.hides(paths.given(self._view.group))
 
     def _write(self) -> None:
         names: list[str] = []

@@ -322,7 +322,8 @@ class Departures:
         topics = member.blocked_topics()
         if ALL_TOPICS in topics:
             # Includes deleted topics: if such a topic is created again, its holder may still read it.
-            topics = tuple(sorted(self._view.topics.keys() | self._view.incarnations.keys()))
+            known_topics = self._view.topics.keys() | self._view.incarnations.keys()
+            topics = tuple(sorted(known_topics | self._view.recorded_incarnations.keys()))
         return EvictionRecord(
             generation=self._view.generation,
             partitions=self._really_held(member),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, ReadEach, Reply
 from zkrebalancer.rebalance.leadership import Leadership
-from zkrebalancer.rebalance.reader import GroupReader, Stage, expected_refusals
+from zkrebalancer.rebalance.problems import expected_refusals
+from zkrebalancer.rebalance.reader import GroupReader, Stage
 from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView

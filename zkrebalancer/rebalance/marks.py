@@ -16,6 +16,29 @@ class OffsetMarks:
     incarnations: dict[str, str]
     recorded_incarnations: dict[str, str]
     hidden_topics: set[str]  # of which the one or the other may not be read: nothing of them is started, or reset
+    are_marks_hidden: bool  # whether the marks, or the records, may not be listed
+
+    def is_hidden_topic(self, topic: str) -> bool:
+        """Whether it may not be read which topic the stored offsets belong to: nothing of it is started, or reset.
+
+        If only one of the two lists may not be read, the other one is enough for a topic that is named in it.
+        """
+        if not self.are_marks_hidden or topic in self.hidden_topics:
+            return topic in self.hidden_topics
+        known = self.topics.get(topic)
+        stored = f"{self.incarnations.get(topic, '')} {self.recorded_incarnations.get(topic, '')}"
+        return known is None or not is_same_topic(known.incarnation, stored)
+
+    def all_hidden_topics(self) -> set[str]:
+        """Return the topics, of the group and of the cluster, for which that is so."""
+        if not self.are_marks_hidden:
+            return self.hidden_topics
+        return self.hidden_topics | set(filter(self.is_hidden_topic, self.topics))
+
+    @property
+    def has_hidden_topics(self) -> bool:
+        """Whether that may be so for any topic."""
+        return self.are_marks_hidden or bool(self.hidden_topics)
 
     def is_stale(self, topic: str) -> bool:
         """Whether the stored offsets belong to a former incarnation of the topic: by their mark and by the record.
@@ -23,7 +46,7 @@ class OffsetMarks:
         Anybody may have written the mark, so it is not enough. Alone, before there is a record, it has to look like one
         that a coordinator has written.
         """
-        if topic not in self.incarnations or topic in self.hidden_topics:
+        if topic not in self.incarnations or self.is_hidden_topic(topic):
             return False
         recorded, mark = self.recorded_incarnations.get(topic), self.incarnations[topic]
         known, stored = self.topics.get(topic), f"{mark} {recorded or ''}"
@@ -54,7 +77,7 @@ class OffsetMarks:
     def names_to_store(self, topic: str) -> str | None:
         """Return what the mark and the record of a topic should say; None: they do, or nothing is known of it."""
         known = self.topics.get(topic)
-        if known is None or not known.incarnation or topic in self.hidden_topics:
+        if known is None or not known.incarnation or topic in self.hidden_topics or self.are_marks_hidden:
             return None
         names, stored = known.incarnation, [self.incarnations.get(topic), self.recorded_incarnations.get(topic)]
         for before in () if stored == [names, names] else stored:
@@ -74,4 +97,6 @@ class OffsetMarks:
 
     def absent_topics(self) -> set[str]:
         """Return the topics that have stored offsets, with marks that may be read, and do not exist."""
+        if self.are_marks_hidden:
+            return set()
         return self.incarnations.keys() - self.topics.keys() - self.hidden_topics

@@ -46,15 +46,20 @@ class Membership:
     def ask_again(self) -> None:
         """Read refused nodes again at growing intervals, because no watch fires when rights are restored."""
         for path in sorted(self._view.hidden):
-            self._scheduler.ask(Get(path), self._hidden_read, path)
+            is_folder = path.rpartition("/")[0] == paths.group(self._view.group)
+            self._scheduler.ask(ListChildren(path) if is_folder else Get(path), self._hidden_read, path)
         for member in self._view.members.values():
             if member.is_registration_refused:
                 self.read_registration(member.consumer)
             if member.refused:
                 self._read_refused(member)
 
-    def _hidden_read(self, _reply: Reply, path: str) -> None:
-        if path in self._view.hidden:  # otherwise its member has left
+    def _hidden_read(self, reply: Reply, path: str) -> None:
+        if path not in self._view.hidden:
+            return  # its member has left
+        if isinstance(reply, Children) and path == paths.given(self._view.group):
+            self._scheduler.ask(Get(path), self._hidden_read, path)  # the mark in it may be refused alone
+        else:
             self._report(facts.Readable())
 
     def _read_refused(self, member: Member) -> None:
@@ -134,7 +139,8 @@ class Membership:
 
     def _newcomer_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Content):  # otherwise it is gone already
-            member = self._newcomers[consumer] = Member(consumer)
+            is_given_hidden = self._view.hides(paths.given(self._view.group))
+            member = self._newcomers[consumer] = Member(consumer, is_given_hidden=is_given_hidden)
             self._note(paths.ids(self._view.group, consumer), member.read_registration(reply))
             if consumer not in self._owners_asked:
                 self._read_newcomer_owners(consumer)  # the registration could not be read at first

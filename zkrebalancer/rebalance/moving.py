@@ -210,7 +210,7 @@ class Moving:
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
         """Find out why nothing was written, and send the rest again."""
-        batch.forget_statics()
+        batch.forget_statics(reply)
         for consumer, sent in batch.commands:
             member = self._view.members.get(consumer)
             if member is not None:

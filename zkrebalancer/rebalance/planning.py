@@ -108,7 +108,7 @@ class Planning:
         self.unapproved_moves = None
         self._wanted = {}
         self._view.touched.update(dict.fromkeys(self._unread))
-        resetting = self._view.stale_topics() | self._view.hidden_topics
+        resetting = self._view.stale_topics() | self._view.all_hidden_topics()
         if self._drain.begin(self._view.settings):
             self.touch_all()
         if resetting != self._resetting or not self._subscriptions.are_changes_reported:
@@ -254,7 +254,7 @@ class Planning:
                     self._keeping.add(consumer)
             else:
                 self._outside.add(consumer)
-            if not all(map(self._view.is_known, held)) or (self._view.hidden_topics and self._standing(held)):
+            if not all(map(self._view.is_known, held)) or (self._view.has_hidden_topics and self._standing(held)):
                 self._odd_holders.add(consumer)
         known = None if member is None or consumer in self._keeping else member.registration
         if not self._drain.note(consumer, known, after):
@@ -365,9 +365,9 @@ class Planning:
 
     def _standing(self, held: Share) -> Share:
         """Return what a consumer holds of topics that could never be read, or whose marks are hidden: it keeps that."""
-        topics, hidden = self._view.topics, self._view.hidden_topics
-        standing = {tp: thread for tp, thread in held.items() if topics.get(tp[0]) is UNREAD or tp[0] in hidden}
-        return {tp: thread for tp, thread in standing.items() if self._view.exists(tp)}
+        view = self._view
+        names = {topic for topic, _number in held if view.topics.get(topic) is UNREAD or view.is_hidden_topic(topic)}
+        return {tp: thread for tp, thread in held.items() if tp[0] in names and view.exists(tp)}
 
     def leaves_all(self, consumer: str) -> bool:
         """Whether the last plan left a member all that it held, so that nobody waits for what it lets go."""
@@ -380,7 +380,7 @@ class Planning:
     @property
     def _is_eager(self) -> bool:
         """Whether all stop before anything starts; not if held partitions stay, or some could not be started again."""
-        return self._view.settings.mode == EAGER and not self._keeps_held and not self._view.hidden_topics
+        return self._view.settings.mode == EAGER and not self._keeps_held and not self._view.has_hidden_topics
 
     @property
     def _keeps_held(self) -> bool:

@@ -19,15 +19,9 @@ from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.grounds import Grounds, is_doubtful
-from zkrebalancer.rebalance.problems import Problems
+from zkrebalancer.rebalance.problems import PLACE, Problems
 from zkrebalancer.rebalance.reads import Reads
 from zkrebalancer.rebalance.view import ANY_VERSION, NONE, GroupView, Member, PendingCommand
-
-OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
-OF_ONE_FOR_LEADERS = (*OF_ONE, "offsets", "incarnations", "static", "given")  # or to one topic, or static member
-PLACE = 4  # the position in a path of the name below the group's node
-ANY_REFUSAL = frozenset(Refusal)
-ONLY_MISSING = frozenset({Refusal.NO_NODE})
 
 Stage = Callable[[], list[Reads]]
 
@@ -209,12 +203,15 @@ class GroupReader:
         self.channels = {consumer: [] for consumer in _names(reply)}
 
     def _offset_topics_listed(self, reply: Reply) -> None:
+        self.view.are_marks_hidden |= self._is_hidden(reply, paths.offsets(self._group))
         self.view.incarnations = dict.fromkeys(_names(reply), "")
 
     def _incarnations_listed(self, reply: Reply) -> None:
+        self.view.are_marks_hidden |= self._is_hidden(reply, paths.incarnations(self._group))
         self.view.recorded_incarnations = dict.fromkeys(_names(reply), "")
 
     def _statics_listed(self, reply: Reply) -> None:
+        self._is_hidden(reply, paths.static(self._group))
         self._statics = _names(reply)
 
     def _mark_read(self, reply: Reply) -> None:
@@ -222,11 +219,11 @@ class GroupReader:
         if isinstance(reply, Content):
             self._mark, self.view.given_version = reply.content, reply.stat.version
         else:
-            self._is_unreadable(reply, paths.given(self._group))
+            self._is_hidden(reply, paths.given(self._group))
 
     def _given_listed(self, reply: Reply) -> None:
         self.view.recorded = set(_names(reply))
-        if self._is_unreadable(reply, paths.given(self._group)):
+        if self._is_hidden(reply, paths.given(self._group)):
             self._mark = None
 
     def _given_read(self, consumer: str, reply: Reply) -> None:
@@ -354,6 +351,7 @@ class GroupReader:
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
         member.refused = frozenset(self._refused.get(member.consumer, ())) or NONE
+        member.is_given_hidden = bool(self.view.hidden) and self.view.hides(paths.given(self._group))
         if self._watch and member.consumer in self._hidden_given and self._is_recorded():
             member.is_given_hidden = True
             self.view.hidden.add(paths.given(self._group, member.consumer))
@@ -389,10 +387,11 @@ class GroupReader:
         return is_refused
 
     def _is_hidden(self, reply: Reply, path: str) -> bool:
-        """Note, and return, whether what a node says of a topic or a static member may not be read."""
-        if self._is_unreadable(reply, path):
+        """Return whether a node of a topic or a static member, or a list of such, may not be read; a leader notes it."""
+        is_hidden = self._is_unreadable(reply, path)
+        if is_hidden and self._watch:
             self.view.hidden.add(path)
-        return path in self.view.hidden
+        return is_hidden
 
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
         """Whether ZooKeeper refuses to read a node, which may exist; a leader logs that once, elsewhere."""
@@ -417,18 +416,6 @@ class GroupReader:
     def _note(self, place: str, problem: str | None) -> None:
         if problem is not None:
             self.problems.add(place, problem)
-
-
-def expected_refusals(path: str, *, of_tool: bool = False) -> frozenset[Refusal]:
-    """Return the refusals of a read that the reader handles: only NO_NODE for a node that concerns the whole group.
-
-    A tool that may not read what members were given believes them; what else it may not read, it does not guess.
-    """
-    names = path.split("/")
-    if of_tool and names[PLACE : PLACE + 1] == ["given"]:
-        return ANY_REFUSAL
-    places = OF_ONE if of_tool else OF_ONE_FOR_LEADERS
-    return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in places else ONLY_MISSING
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ class RegionWrites:
         if missing:
             topic = missing[0].rpartition("/")[2]
             known = self._view.topics.get(topic)
-            if known is None:  # deleted meanwhile
+            if known is None or self._view.is_hidden_topic(topic):  # deleted meanwhile, or it may have another mark
                 self._store_later()
                 return
             mark = self._view.incarnations[topic] = known.incarnation

@@ -244,10 +244,13 @@ class StaticMembers:
             member.recorded_instance = named.get(member.consumer, member.recorded_instance)
 
     def _note_hidden(self) -> None:
-        """If a record may not be read, let what had no holder at first wait for its member, as long as it may wait."""
+        """If a record may not be read, let what had no holder at first wait for its member, as long as it may wait.
+
+        If all records may not be listed, there may be such a record.
+        """
         view, now_us = self._view, self._scheduler.now.mono_us
-        folder = f"{paths.static(view.group)}/"
-        if not any(path.startswith(folder) for path in view.hidden):
+        folder = paths.static(view.group)
+        if not any(path == folder or path.startswith(f"{folder}/") for path in view.hidden):
             view.awaited = None
         elif not self._has_read:
             held = frozenset(tp for consumer in (*view.members, *view.evicted) for tp in view.held_by(consumer))

@@ -266,8 +266,9 @@ class GroupView(OffsetMarks):
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
     awaited: Unclaimed | None = None  # partitions that may wait for static members of whom nothing may be read
-    hidden: set[str] = field(default_factory=set)  # paths of marks, static members and what was given, if unreadable
+    hidden: set[str] = field(default_factory=set)  # paths of marks, static members, what was given, or lists of these
     hidden_topics: set[str] = field(default_factory=set)
+    are_marks_hidden: bool = False  # see `OffsetMarks`
     barred: dict[str, None] = field(default_factory=dict)  # topics that get no start: ZooKeeper refuses their marks
     full: dict[str, int] = field(default_factory=dict)  # consumer -> bytes of its record, into which no more fits
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
@@ -298,6 +299,8 @@ class GroupView(OffsetMarks):
             if other.unreadable_statics[instance] == ANY_VERSION:
                 del other.unreadable_statics[instance]
                 other.statics[instance] = self.statics[instance][0], ANY_VERSION
+        if other.hides(paths.static(self.group)):
+            other.statics |= {instance: (record, ANY_VERSION) for instance, (record, _version) in self.statics.items()}
         for known in fields(self):
             setattr(self, known.name, getattr(other, known.name))
 
@@ -366,6 +369,10 @@ class GroupView(OffsetMarks):
 
     # Questions -------------------------------------------------------------------------------------------------------
 
+    def hides(self, folder: str) -> bool:
+        """Whether it may not be read what is in a folder of the group."""
+        return folder in self.hidden
+
     def held_by(self, consumer: str) -> Mapping[TopicPartition, int]:
         """Return partition -> consumer thread of what one consumer holds."""
         return self._held.get(consumer, {})
@@ -401,9 +408,9 @@ class GroupView(OffsetMarks):
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
         if self.settings.starts_paused or self.is_stale(partition[0]):
             return False
-        if partition[0] in self.barred or partition[0] in self.hidden_topics:
+        if partition[0] in self.barred or self.is_hidden_topic(partition[0]):
             return False
-        if (self.awaited is not None or self.unreadable_statics) and self._may_wait(consumer, partition):
+        if (self.awaited is not None or self.unreadable_statics or self.hidden) and self._may_wait(consumer, partition):
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out
@@ -428,7 +435,9 @@ class GroupView(OffsetMarks):
     def is_hidden(self, registration: Registration) -> bool:
         """Whether the record of a static member may not be read, and was not before: then it is not written either."""
         instance = registration.instance_id
-        return instance not in self.statics and self.unreadable_statics.get(instance or "") == ANY_VERSION
+        if instance is None or instance in self.statics:
+            return False
+        return self.unreadable_statics.get(instance) == ANY_VERSION or self.hides(paths.static(self.group))
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether no other consumer holds the partition, and none blocks its topic."""

@@ -8,7 +8,7 @@ from tests.support.groups import events, owner_of, world_of_two_topics, world_wi
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import Create, Multi, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -20,6 +20,8 @@ MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
 MARK, RECORD = paths.offsets(GROUP, "t"), paths.incarnations(GROUP, "t")
 GIVEN = paths.given(GROUP, "a-1")
 LEADERS = ["next", "same"]
+STATIC = paths.static(GROUP, "i")
+RECORDS = pytest.mark.parametrize("path", [STATIC, paths.static(GROUP)])  # one record, or all of them
 
 
 def hide(world: World, path: str) -> None:
@@ -164,7 +166,9 @@ def test_offsets_of_an_absent_topic_are_not_deleted_while_their_record_is_hidden
 # ---- a static member
 
 
-def world_with_a_static_member(leader: str, grace_ms: int) -> tuple[World, dict[tuple[str, int], int]]:
+def world_with_a_static_member(
+    leader: str, grace_ms: int, path: str = STATIC
+) -> tuple[World, dict[tuple[str, int], int]]:
     """`i` is away, and its record is hidden when the group is read again; returns what it has had."""
     world = world_with(GroupSettings(static_grace_ms=grace_ms), "a")
     agent = world.add_agent("s", instance_id="i")
@@ -174,14 +178,15 @@ def world_with_a_static_member(leader: str, grace_ms: int) -> tuple[World, dict[
     world.kill_agent(agent)
     world.zk.expire(agent.session)
     world.pass_time(1_000)
-    hide(world, paths.static(GROUP, "i"))
+    hide(world, path)
     read_again(world, leader)
     return world, had
 
 
-def test_only_what_had_no_holder_may_wait_for_a_static_member_that_a_leader_does_not_know() -> None:
+@RECORDS
+def test_only_what_had_no_holder_may_wait_for_a_static_member_that_a_leader_does_not_know(path: str) -> None:
     """In `StaticMembers._note_hidden`, let nothing wait: somebody may still read it; or count what is free later."""
-    world, had = world_with_a_static_member("next", 20_000)
+    world, had = world_with_a_static_member("next", 20_000, path)
     world.add_agent("b")
     world.pass_time(60_000)
     assert not [tp for tp in had if owner_of(world, tp)]
@@ -190,20 +195,22 @@ def test_only_what_had_no_holder_may_wait_for_a_static_member_that_a_leader_does
     world.set_topic("t", 5)
     world.pass_time(10_000)
     assert len(world.owned()["b-1"]) == 3
-    assert count_logged(world, paths.static(GROUP, "i")) == 1
+    assert count_logged(world, path) == 1
     show_again(world)
 
 
-def test_the_longest_grace_ends_though_the_record_is_hidden() -> None:
+@RECORDS
+def test_the_longest_grace_ends_though_the_record_is_hidden(path: str) -> None:
     """In `StaticMembers._note_hidden`, set no timer."""
-    world, _had = world_with_a_static_member("next", 20_000)
+    world, _had = world_with_a_static_member("next", 20_000, path)
     world.pass_time(MAX_STATIC_GRACE_MS + 1_000)
     assert len(world.owned()["a-1"]) == 4
 
 
-def test_a_static_member_with_a_hidden_record_is_served_without_one() -> None:
+@RECORDS
+def test_a_static_member_with_a_hidden_record_is_served_without_one(path: str) -> None:
     """In `Batch._static_record`, replace what may be needed; in `_static_read`, forget that there is one."""
-    world, _had = world_with_a_static_member("next", 20_000)
+    world, _had = world_with_a_static_member("next", 20_000, path)
     content = world.zk.nodes[paths.static(GROUP, "i")].content
     world.add_agent("s2", instance_id="i")
     world.set_topic("t", 8)
@@ -215,7 +222,8 @@ def test_a_static_member_with_a_hidden_record_is_served_without_one() -> None:
 
 
 @MODES
-def test_rule_17_holds_for_a_member_whose_record_is_hidden(mode: str) -> None:
+@RECORDS
+def test_rule_17_holds_for_a_member_whose_record_is_hidden(path: str, mode: str) -> None:
     """In `StaticMembers._remember`, note nothing; in `GroupView._may_wait`, look at `awaited` only.
 
     In `is_out_of_reach`, do not ask what can be recorded: new partitions have no owner, and an eager group stops it.
@@ -224,7 +232,7 @@ def test_rule_17_holds_for_a_member_whose_record_is_hidden(mode: str) -> None:
     agent = world.add_agent("s", instance_id="i", static_grace_ms=20_000)
     world.pass_time(2_000)
     had = world.owned()["s-1"]
-    hide(world, paths.static(GROUP, "i"))
+    hide(world, path)
     read_again(world)
     world.set_topic("t", 6)
     world.pass_time(5_000)
@@ -270,14 +278,17 @@ def test_rule_17_holds_for_a_member_whose_registration_is_hidden(nodes: tuple[st
     world.assert_settled()
 
 
-def test_rule_17_what_waits_for_an_unknown_member_includes_what_a_member_had_whose_registration_is_hidden() -> None:
+@RECORDS
+def test_rule_17_what_waits_for_an_unknown_member_includes_what_a_member_had_whose_registration_is_hidden(
+    path: str,
+) -> None:
     """In `StaticMembers._await_too`, do nothing."""
     world = world_with(GroupSettings(), "b")
     agent = world.add_agent("s", instance_id="i", static_grace_ms=20_000)
     world.pass_time(2_000)
     had = world.owned()["s-1"]
     hide(world, paths.ids(GROUP, "s-1"))
-    hide(world, paths.static(GROUP, "i"))
+    hide(world, path)
     read_again(world)
     world.kill_agent(agent)
     world.zk.expire(agent.session)
@@ -311,9 +322,10 @@ def test_who_had_nothing_lets_nothing_wait_for_longer() -> None:
     assert ends_us[0] < longest_us - 20_000_000 <= ends_us[1]
 
 
-def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -> None:
+@RECORDS
+def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it(path: str) -> None:
     """In `GroupView.become`, forget it; in `note_stored`, count its version on: each write would be contradicted."""
-    world, had = world_with_a_static_member("same", 200_000)
+    world, had = world_with_a_static_member("same", 200_000, path)
     world.pass_time(60_000)
     assert len(world.owned()["a-1"]) == 2
     world.add_agent("s2", instance_id="i")
@@ -323,8 +335,25 @@ def test_a_hidden_static_member_keeps_its_grace_under_a_leader_that_knows_it() -
     world.pass_time(2_000)
     assert len(world.owned()["s2-1"]) == 3
     assert state_of(world) in REST
-    assert count_logged(world, paths.static(GROUP, "i")) == 1
+    assert count_logged(world, path) == 1
     assert "outdated" not in triggers(world)
+    show_again(world)
+
+
+def test_who_left_for_good_and_came_back_unseen_is_served_while_all_records_are_hidden() -> None:
+    """In `Batch.forget_statics`, keep the record that is gone: each write of it would be contradicted."""
+    world = world_with(GroupSettings(), "a")
+    agent = world.add_agent("s", instance_id="i")
+    world.pass_time(2_000)
+    hide(world, paths.static(GROUP))
+    world.zk.disconnect(world.leader().session)
+    world.zk.perform(Multi((Delete(STATIC),)))
+    world.leave(agent)
+    assert world.act(agent), "it registers"
+    world.zk.reconnect(world.leader().session)
+    world.pass_time(5_000)
+    assert len(world.owned()["s-2"]) == 2
+    assert state_of(world) in REST
     show_again(world)
 
 
