@@ -25,7 +25,7 @@ from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.as_read import topics_of_kept_group
-from zkrebalancer.rebalance.drain import Drain
+from zkrebalancer.rebalance.drain import NOTHING, Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.full import fitting
 from zkrebalancer.rebalance.plan import Deviations, Share, keeps_its_share
@@ -49,9 +49,8 @@ class Planning:
         self._warn = warn
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
-        self._odd_holders: set[str] = set()  # members that hold partitions of no known topic, or of a hidden one
+        self._odd_holders: set[str] = set()  # members that hold what is not known, or what they do not read (any more)
         self._keeping: set[str] = set()  # members that keep what they hold, and get nothing more
-        self._unread: set[str] = set()  # members without a readable registration: topics that change do not touch them
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()
         self._resetting: set[str] = set()  # topics that wait for a reset of their offsets, or whose marks are hidden
@@ -107,7 +106,6 @@ class Planning:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
         self.unapproved_moves = None
         self._wanted = {}
-        self._view.touched.update(dict.fromkeys(self._unread))
         resetting = self._view.stale_topics() | self._view.all_hidden_topics()
         if self._drain.begin(self._view.settings):
             self.touch_all()
@@ -240,12 +238,9 @@ class Planning:
         after = None
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
-        self._unread.discard(consumer)
         self._keeping.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
-            if member.registration is None:
-                self._unread.add(consumer)
             if member.takes_part:
                 # Who is the older one of two is unknown without a registration.
                 self._note_instance(consumer, None if member.registration is None else member.instance)
@@ -254,7 +249,9 @@ class Planning:
                     self._keeping.add(consumer)
             else:
                 self._outside.add(consumer)
-            if not all(map(self._view.is_known, held)) or (self._view.has_hidden_topics and self._standing(held)):
+            # Nobody tells the group of a change of a topic that is held only, so that it counts as unknown at any time.
+            reads = NOTHING if after is None or member.registration is None else after.threads
+            if not (reads.keys() >= {topic for topic, _number in held} and all(map(self._view.is_known, held))):
                 self._odd_holders.add(consumer)
         known = None if member is None or consumer in self._keeping else member.registration
         if not self._drain.note(consumer, known, after):

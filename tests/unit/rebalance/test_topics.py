@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import world_of_two_topics
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol import paths, registration, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
@@ -223,6 +223,20 @@ def test_a_topic_that_could_never_be_read_is_stopped_once_it_is_gone() -> None:
     world.delete_topic("t")
     world.pass_time(2_000)
     assert {topic for topic, _partition in world.owned()["a-1"]} == {"u"}
+
+
+def test_a_topic_that_goes_while_a_member_only_holds_it_is_noticed_by_the_next_plan() -> None:
+    """In `Planning._look_at`, ask only whether its topics are known: the kept problem is out of date."""
+    world = world_of_two_topics(GroupSettings(frozen=True), "a")
+    path = paths.ids(GROUP, "a-1")
+    known = registration.decode(world.zk.nodes[path].content)
+    world.zk.perform(Multi((SetContent(path, registration.encode(known._replace(subscription={"t": 1}))),)))
+    world.pass_time(2_000)
+    assert len(world.owned()["a-1"]) == 4, "nothing moves in a frozen group"
+    world.delete_topic("u")
+    world.add_agent("b")
+    world.pass_time(5_000)
+    assert world.owned() == {"a-1": {("t", 0): 0, ("t", 1): 0}, "b-1": {}}
 
 
 def test_of_many_foreign_nodes_beside_topics_a_few_are_logged() -> None:
