@@ -1,7 +1,8 @@
 """Previews a rebalance of a group from the contents of ZooKeeper.
 
-The coordinator's code reads the group, builds the problem, and decides which moves are possible. What only the leader
-knows is missing: rates that it has measured, and consumers that it is about to evict.
+The coordinator's code reads the group, builds the problem, and decides which moves are possible. The leader publishes
+which members it may not read or command. What only the leader knows is missing: rates that it has measured, and
+consumers that it is about to evict.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from zkrebalancer.assignment.model import Problem
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import loads
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.obstacles import REFUSED
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.planning import Planning, answer
 from zkrebalancer.rebalance.subscriptions import Subscriptions
-from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.rebalance.view import GroupView, Member
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -101,6 +104,9 @@ def foresee_one(
         raise UnknownPartitionError(f"{topic}-{number}: group {report.name} reads and holds no topic that has it")
     if report.settings.frozen and explanation.holder is not None:
         explanation = Explanation(explanation.holder, explanation.holder, "the group is frozen")
+    elif explanation.holder in planning.keeping:
+        reason = f"the coordinator may not read or command {explanation.holder}, which keeps what it holds"
+        explanation = Explanation(explanation.holder, explanation.holder, reason)
     elif explanation.holder in planning.drained:
         stays = explanation.holder == explanation.target
         reason = f"{explanation.holder} is drained" + (", but no other member can get it" if stays else "")
@@ -115,7 +121,10 @@ def _read_problem(
     """Return the group under these settings, the coordinator's problem as far as it can be read, and notes."""
     strategy(settings.strategy)
     subscriptions, notes = _read_topics(zk), report.problems.lines()
-    view = replace(report.view, topics=subscriptions.topics, settings=settings, touched=OrderedDict())
+    known = report.view.members
+    out_of_reach = _out_of_reach(zk, report.view, notes)
+    members = {name: replace(known[name], is_refused=name in out_of_reach) for name in known} if out_of_reach else known
+    view = replace(report.view, members=members, topics=subscriptions.topics, settings=settings, touched=OrderedDict())
     planning = Planning(view, subscriptions, notes.append)
     planning.begin()
     while not planning.look():
@@ -129,6 +138,36 @@ def _read_problem(
     elif settings.strategy in WEIGHING and kafka is not None:
         problem = _weighed(zk, report.name, problem, kafka, notes)
     return view, planning, problem, notes
+
+
+def _out_of_reach(zk: BlockingZk, view: GroupView, notes: list[str]) -> set[str]:
+    """Return the members that the leader says it may not read or command: it plans around them."""
+    try:
+        published = inspection.read_published(zk, inspection.shard_of_group(zk, view.group)).obstacles
+    except (NodeContentError, ZooKeeperRefusedError) as error:
+        notes.append(f"which members the coordinator may not read or command is not known: {error}")
+        return set()
+    found = set[str]()
+    for each in published:
+        if (each.group, each.kind) != (view.group, REFUSED) or each.path is None:
+            continue
+        place, name = [*each.path.removeprefix(f"{paths.group(view.group)}/").split("/"), ""][:2]
+        concerned = {known.consumer for known in view.members.values() if _concerns(place, name, each.right, known)}
+        found |= concerned
+        if not concerned:
+            notes.append(f"ZooKeeper refuses {each.path} to the coordinator, which may therefore do something else")
+    notes += [f"the coordinator may not read or command {name}, which keeps what it holds" for name in sorted(found)]
+    return found
+
+
+def _concerns(place: str, name: str, right: str | None, member: Member) -> bool:
+    """Whether a node, or a folder (without a name), is refused without which a member can be given nothing more."""
+    if place == "static":
+        known = member.registration
+        has_grace = known is not None and known.static_grace_ms is not None
+        return member.instance is not None and name == member.instance and (has_grace or right != "READ")
+    is_its_own = place in {"ids", "owners", "channel", "given", "evicted"} and name == member.consumer
+    return is_its_own or (place == "given" and not name)
 
 
 def _weighed(zk: BlockingZk, group: str, problem: Problem, kafka: Mapping[str, str], notes: list[str]) -> Problem:

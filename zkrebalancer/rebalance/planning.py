@@ -90,6 +90,11 @@ class Planning:
         return self._drain.names
 
     @property
+    def keeping(self) -> Collection[str]:
+        """The members that keep what they hold, and get nothing more, as of the last look."""
+        return self._keeping
+
+    @property
     def state_at_rest(self) -> GroupState:
         """The state of the group once its last plan is carried out."""
         if self._view.settings.frozen:

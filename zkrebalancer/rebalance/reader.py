@@ -387,7 +387,7 @@ class GroupReader:
         return is_refused
 
     def _is_hidden(self, reply: Reply, path: str) -> bool:
-        """Return whether a node of a topic or a static member, or a list of such, may not be read; a leader notes it."""
+        """Return whether a node of a topic or a static member, or their list, may not be read; a leader notes it."""
         is_hidden = self._is_unreadable(reply, path)
         if is_hidden and self._watch:
             self.view.hidden.add(path)

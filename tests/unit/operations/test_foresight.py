@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
@@ -259,3 +260,38 @@ def test_why_a_partition_leaves_a_drained_member_or_stays_there() -> None:
         explanation, notes = foresee_one(client_of(world), report, partition, None)
         assert (explanation.holder, explanation.reason) == ("a-1", reason)
         assert notes == ["a-1 is drained: it gets nothing that another member reads"]
+
+
+@pytest.mark.parametrize("drained", ["a-1", "b-1"])
+def test_who_can_be_told_nothing_keeps_what_it_holds_as_the_coordinator_then_does(drained: str) -> None:
+    """In `_read_problem`, do not ask what the leader publishes; in `foresee_one`, whether the holder keeps it."""
+    world = world_with(GroupSettings(), "a", "b", partitions=6)
+    world.zk.denied.add(("", paths.channel(GROUP, "b-1"), Right.CREATE))
+    world.add_agent("c")
+    world.pass_time(5_000)
+    group = GroupSettings(drained_members=(drained,))
+    found = foreseen(world, group)
+    assert (found.before["b-1"], found.after["b-1"]) == (3, 3)
+    assert "the coordinator may not read or command b-1, which keeps what it holds" in found.notes
+    report = inspection.read_group(client_of(world), GROUP)
+    explanation, _notes = foresee_one(client_of(world), report, min(world.owned()["b-1"]), None)
+    assert (explanation.holder, explanation.target) == ("b-1", "b-1")
+
+    world.configure(settings.encode(group))
+    world.pass_time(10_000)
+    assert {name: len(owned) for name, owned in world.owned().items()} == found.after
+
+
+def test_what_else_is_refused_to_the_coordinator_or_to_the_operator_is_told() -> None:
+    """In `_out_of_reach`, tell only of members; or let an error of what the leader publishes be one of the preview."""
+    world = world_with(GroupSettings(), "a")
+    world.kill_coordinator(world.leader())
+    world.zk.denied.add(("", paths.generation(GROUP), Right.READ))
+    world.add_coordinator()
+    world.pass_time(5_000)
+    world.zk.denied.clear()
+    told = f"ZooKeeper refuses {paths.generation(GROUP)} to the coordinator, which may therefore do something else"
+    assert foreseen(world).notes == [told]
+    world.zk.denied.add(("", paths.COORDINATOR_OBSTACLES, Right.READ))
+    (note,) = foreseen(world).notes
+    assert note.startswith("which members the coordinator may not read or command is not known: ")
