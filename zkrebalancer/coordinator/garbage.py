@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import gevent.event
+
 from zkrebalancer.protocol.calls import RepliedAll
 from zkrebalancer.rebalance.all_shards import AllShards
 from zkrebalancer.rebalance.effects import Event
@@ -24,7 +26,7 @@ class Garbage:
         """Change nothing yet."""
         self._shards = shards
         self._is_off = False
-        self.is_due = False  # because a leadership has ended
+        self.due = gevent.event.Event()  # set when a leadership has ended
         self._is_urgent = False
 
     def begin(self) -> None:
@@ -37,7 +39,7 @@ class Garbage:
         If this process leads no other shard, `look` does that before as many groups are read again: both would need
         twice the memory. Otherwise the groups of other shards would wait; the caller should wait until nothing moves.
         """
-        self.is_due = True
+        self.due.set()
         self._is_urgent = all(one.leadership is None for one in self._shards.machines)
 
     @property
@@ -63,6 +65,7 @@ class Garbage:
 
     def all(self) -> None:
         """Collect everything."""
-        self.is_due = self._is_urgent = False
+        self.due.clear()
+        self._is_urgent = False
         gc.unfreeze()
         gc.collect()

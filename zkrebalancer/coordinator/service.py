@@ -151,10 +151,7 @@ class CoordinatorService:
     def _collect_garbage(self) -> None:
         """Collect everything from time to time, and soon after a leadership, while nothing moves."""
         while True:
-            waited_s = 0.0
-            while waited_s < COLLECT_INTERVAL_S and not self._garbage.is_due:
-                gevent.sleep(MAX_WAIT_S)
-                waited_s += MAX_WAIT_S
+            self._garbage.due.wait(COLLECT_INTERVAL_S)
             postponed_s = 0.0
             while postponed_s < MAX_COLLECT_DELAY_S and (self._garbage.has_rubbish or self._is_rebalancing()):
                 gevent.sleep(MAX_WAIT_S)

@@ -71,7 +71,7 @@ def test_what_an_ended_leadership_has_read_is_freed_before_the_next_one_reads_as
             garbage.resigned()
         garbage.look(event)
     assert process.machine.leadership is None
-    assert (group(), garbage.is_due) == (None, False)
+    assert (group(), garbage.due.is_set()) == (None, False)
 
 
 def test_other_shards_wait_for_no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,6 @@ def test_other_shards_wait_for_no_collection(monkeypatch: pytest.MonkeyPatch) ->
     garbage = Garbage(shards)
     garbage.resigned()
     garbage.look(READ)
-    assert (garbage.is_due, collected) == (True, [])
+    assert (garbage.due.is_set(), collected) == (True, [])
     garbage.all()
-    assert not garbage.is_due
+    assert not garbage.due.is_set()

@@ -6,10 +6,12 @@ import gc
 import logging
 import os
 from pathlib import Path
+from typing import Literal
 
 import gevent
 import pytest
 from gevent import GreenletExit
+from gevent.event import Event
 
 from zkrebalancer.coordinator.service import COLLECT_INTERVAL_S, MAX_COLLECT_DELAY_S, MAX_WAIT_S, CoordinatorService
 from zkrebalancer.observe.events import EventLog
@@ -44,17 +46,26 @@ def a_service() -> CoordinatorService:
 
 
 def collections(monkeypatch: pytest.MonkeyPatch, service: CoordinatorService, count: int) -> list[float]:
-    """Return when the next full collections begin, in seconds; time passes in the patched sleep."""
+    """Return when the next full collections begin, in seconds; time passes in the patched sleep, and in the wait."""
     now_s = 0.0
     collected_s: list[float] = []
 
-    def sleep(pause_s: float) -> None:
+    def pass_time(pause_s: float) -> None:
         nonlocal now_s
         if len(collected_s) == count or now_s > 10 * COLLECT_INTERVAL_S:
             raise GreenletExit
         now_s += pause_s
 
-    monkeypatch.setattr(gevent, "sleep", sleep)
+    class Due(Event):
+        def wait(self, timeout: float | None = None) -> Literal[True]:
+            if not self.is_set():
+                pass_time(timeout or 0.0)
+            return True
+
+    was_due, service._garbage.due = service._garbage.due.is_set(), Due()
+    if was_due:
+        service._garbage.due.set()
+    monkeypatch.setattr(gevent, "sleep", pass_time)
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
     monkeypatch.setattr(gc, "collect", lambda: collected_s.append(now_s))
     with pytest.raises(GreenletExit):
