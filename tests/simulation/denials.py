@@ -33,6 +33,8 @@ def _deny(cluster: Cluster, draw: Random, group: str, identity: str, path: str, 
     denied.add((identity, path, right))
     if identity == "coordinator":
         cluster.ensemble.refusing_groups.add(group)
+        if (path, right) == (paths.given(group), Right.READ):
+            cluster.tree.doubted.add(group)
     provoke(cluster, draw, group)
     if draw.random() < 0.5:
         cluster.schedule.after(draw.randrange(*REFUSED_US), denied.discard, (identity, path, right))

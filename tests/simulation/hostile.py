@@ -78,6 +78,8 @@ def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
     until_us = cluster.schedule.now_us + draw.randrange(*REFUSED_US)
     cluster.schedule.tell("FAULT", f"{[kind.__name__ for kind in kinds]} below {path} are refused: {refusal.value}")
     cluster.ensemble.refusing_groups.add(target.group)
+    if path == paths.group(target.group) and (Get in kinds or ListChildren in kinds):
+        cluster.tree.doubted.add(target.group)  # what was given may not be read
     for process in cluster.living_coordinators():
         process.connection.refusing = Refusing(kinds, path, refusal, until_us, is_whole)
     provoke(cluster, draw, target.group)
