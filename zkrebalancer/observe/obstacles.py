@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from zkrebalancer.protocol.command import StopFetcher
+from zkrebalancer.protocol.fields import MAX_EPOCH_MS
 from zkrebalancer.protocol.obstacles import BACKING_OFF, REFUSED, UNAPPROVED, PublishedObstacle
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
@@ -47,6 +48,7 @@ def find_obstacles(
         *([Obstacle("unpublished", more)] if unpublished else []),
         *_of_settings(view.settings),
         *(obstacle for name in sorted(view.members) for obstacle in _of_member(view.members[name], view.settings)),
+        *_of_absent(view),
         *(_of_lease(name, record) for name, record in sorted(view.evicted.items())),
     )
 
@@ -119,6 +121,21 @@ def _of_member(member: Member, settings: GroupSettings) -> Iterator[Obstacle]:
         until_ms = pending.sent_at_ms + limit_ms
         text = f"waiting for {name} to acknowledge a {what}, until {_time(until_ms)} if the leader does not change"
         yield Obstacle("waiting", text, name, until_ms=until_ms)
+
+
+def _of_absent(view: GroupView) -> Iterator[Obstacle]:
+    """Yield the static members that are away, if partitions wait for them."""
+    present = {member.instance for member in view.members.values()}
+    for instance, (record, _version) in sorted(view.statics.items()):
+        has_grace = record.grace_ms is not None  # then somebody may still read them, so that no drain ends the wait
+        is_drained = view.settings.drains(record.consumer, instance, None) and not has_grace
+        count = sum(not view.holders(partition) for partition in record.partitions)
+        if record.deadline_ms is None or instance in present or is_drained or not count:
+            continue
+        text = f"static member {instance} is away: {count} of its partitions wait for it, until about"
+        remedy = "" if has_grace else f"; `groups drain {view.group} {instance}` ends that"
+        until_ms = min(record.deadline_ms, MAX_EPOCH_MS)  # another program may have written it
+        yield Obstacle("static", f"{text} {_time(until_ms)}{remedy}", record.consumer, until_ms=until_ms)
 
 
 def _of_lease(name: str, record: EvictionRecord | None) -> Obstacle:

@@ -11,8 +11,9 @@ from zkrebalancer.observe.obstacles import MAX_SHOWN, find_obstacles
 from zkrebalancer.observe.rebalances import RebalanceLog
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import MAX_EPOCH_MS
 from zkrebalancer.protocol.obstacles import REFUSED, PublishedObstacle, decode
-from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
@@ -96,6 +97,31 @@ def test_a_member_that_claims_too_much() -> None:
     view = replace(GroupView("g", {}, GroupSettings()), members={"a-1": member})
     (found,) = find_obstacles(view, is_led=True, published=[], unpublished=0)
     assert (found.kind, found.member) == ("false-claim", "a-1")
+
+
+def test_what_waits_for_a_static_member_that_is_away_waits_until_when() -> None:
+    """In `obstacles._of_absent`, yield nothing; or those that are back, or alive, or have nothing that waits."""
+    had = frozenset({("t", 0), ("t", 1)})
+    records = {
+        "away": StaticMember("a-1", had, 5_000),
+        "back": StaticMember("b-1", had, 5_000),
+        "drained": StaticMember("d-1", had, 5_000),
+        "gateway": StaticMember("g-1", had, 10**18, grace_ms=9_000),
+        "here": StaticMember("h-1", had, None),
+        "idle": StaticMember("i-1", frozenset({("t", 1)}), 5_000),
+    }
+    known = Registration("static", {"t": 1}, "0", "b", "h", 6_000, instance_id="back")
+    view = replace(
+        GroupView("g", {}, GroupSettings(drained_members=("drained", "gateway"))),
+        members={"b-2": Member("b-2", known, OwnersRecord(1, None, {("t", 1): 0}))},
+        statics={instance: (record, 0) for instance, record in records.items()},
+    )
+    view.refresh("b-2")
+    found = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    away, gateway = [each for each in found if each.kind == "static"]
+    text = "static member away is away: 1 of its partitions wait for it, until about 1970-01-01T00:00:05+00:00"
+    assert (away.member, away.until_ms, away.text) == ("a-1", 5_000, f"{text}; `groups drain g away` ends that")
+    assert (gateway.member, gateway.until_ms, "drain" in gateway.text) == ("g-1", MAX_EPOCH_MS, False)
 
 
 @pytest.mark.parametrize(("count", "more"), [(MAX_SHOWN, []), (MAX_SHOWN + 2, [2])])

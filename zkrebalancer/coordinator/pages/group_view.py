@@ -61,7 +61,13 @@ def copy(coordinator: Coordinator, group: Group, planned: Planned | None, now_us
     view = group.view
     return Copied(
         count(group, now_us),
-        replace(view, members=dict(view.members), evicted=dict(view.evicted), touched=OrderedDict()),
+        replace(
+            view,
+            members=dict(view.members),
+            evicted=dict(view.evicted),
+            statics=dict(view.statics),
+            touched=OrderedDict(),
+        ),
         tuple(group.planning.topics),
         tuple(_published(coordinator, group.name)),
         planned,
