@@ -12,6 +12,11 @@ from gevent.socket import wait_read
 ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
+def can_ask() -> bool:
+    """Whether somebody can answer: the input is a terminal, and not closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def is_confirmed(question: str) -> bool:
     """Ask until the answer is yes or no; raises click.Abort at the end of the input."""
     while True:

@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import click.testing
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.cli import questions
 from zkrebalancer.cli.groups import groups
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import paths, settings
@@ -138,3 +140,15 @@ def test_a_long_change_is_cut_in_the_settings(monkeypatch: pytest.MonkeyPatch) -
     named = json.loads(node.content)["last_change"]["what"]
     assert named.startswith('changed strategy from "sticky" to "balanced", options from {}')
     assert len(named) == MAX_WHAT
+
+
+def test_a_closed_input_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `questions.can_ask`, ask the input whatever it is: Python has none if it was closed before the start."""
+    world = world_with()
+    on(monkeypatch, world)
+    monkeypatch.setattr(questions, "sys", SimpleNamespace(stdin=None))
+    assert run("freeze", GROUP).exit_code == 0
+    assert run("unfreeze", GROUP).exit_code == 0
+    assert not settings.decode(world.zk.nodes[paths.group(GROUP)].content).frozen
+    told = run("delete", GROUP)
+    assert (told.exit_code, "confirm with --yes" in told.output) == (2, True)

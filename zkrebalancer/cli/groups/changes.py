@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -44,7 +43,7 @@ class Asked:
     @property
     def asks(self) -> bool:
         """Whether the answer is open, and there is a terminal."""
-        return not (self.dry_run or self.yes or self.as_json) and sys.stdin.isatty()
+        return not (self.dry_run or self.yes or self.as_json) and questions.can_ask()
 
     def is_confirmed(self, question: str) -> bool:
         """Ask, if the answer is open and there is a terminal."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
 import click
@@ -59,7 +58,7 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
     Example:
       zkrebalancer groups delete payments --zookeeper localhost:2181/kafka
     """
-    can_ask = sys.stdin.isatty() and not as_json
+    can_ask = questions.can_ask() and not as_json
     with BlockingZk(zookeeper) as zk:
         nodes = read_nodes(zk, group)
         if not (yes or dry_run or can_ask):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -71,7 +70,7 @@ def restore(
     """
     with BlockingZk(zookeeper) as zk:
         changes = restore_offsets(zk, group, topics, copies, dry_run=True)
-        dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
+        dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and questions.can_ask()))
         if not dry_run:
             changes = restore_offsets(zk, group, topics, copies, dry_run=False)
     if changes and not dry_run:
@@ -192,7 +191,7 @@ def import_offsets(
 
     changes = store(dry_run=True)
     move_offsets.refuse_outside_log(kafka, offsets)
-    dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and sys.stdin.isatty()))
+    dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and questions.can_ask()))
     if not dry_run:
         changes = store(dry_run=False)
         audit.record(f"imported {len(changes)} offsets of group {group} into {target}")
