@@ -317,15 +317,17 @@ class StaticMembers:
     def evicted(self, member: Member) -> None:
         """Let what still waits for the instance of an evicted member wait for one grace, in case that does not return.
 
-        Nothing of its own waits: that is free when the lease is over.
+        Nothing of its own waits: that is free when the lease is over. A deadline of a former registration may have
+        passed without effect, as in `left`.
         """
         instance = member.instance or ""
         waiting = frozenset(tp for tp, name in self._view.waiting_for.items() if name == instance)
         known = self._view.statics.get(instance)
-        if known is None or not waiting or instance in _instances_present(self._view):
+        if known is None or instance in _instances_present(self._view):
             return
         record, _version = known
-        self._await_return(instance, replace(record, partitions=record.partitions & waiting))
+        if waiting or record.deadline_ms is not None:
+            self._await_return(instance, replace(record, partitions=record.partitions & waiting))
 
     def _await_return(self, instance: str, record: StaticMember) -> None:
         if record.deadline_ms is None:

@@ -132,6 +132,26 @@ def test_rule_17_what_waits_for_a_member_that_is_evicted_waits_for_one_grace() -
     assert len(world.owned()["e-1"]) == 4
 
 
+def test_what_waits_since_a_former_life_of_an_evicted_member_waits_no_longer_than_its_grace() -> None:
+    """In `StaticMembers.evicted`, look at graces of their own only: it has no owner until the group is read anew."""
+    group = GroupSettings(static_grace_ms=GRACE_MS)
+    world = world_with(group, "b")
+    member = world.add_agent("c", instance_id="pod-1")
+    world.pass_time(1_000)
+    world.kill_agent(member)
+    world.pass_time(1_000)
+    world.configure(settings.encode(replace(group, starts_paused=True)))
+    member = world.add_agent("d", instance_id="pod-1")
+    world.pass_time(GRACE_MS)
+    member.silent = True
+    world.zk.perform(Multi((Delete(paths.owners(GROUP, "d-1")),)))
+    world.pass_time(1_000)
+    assert [event["reason"] for event in events(world, "member_left") if event["member"] == "d-1"] == ["evicted"]
+    world.configure(settings.encode(group))
+    world.pass_time(15_000)
+    assert len(world.owned()["b-1"]) == 4
+
+
 def test_rule_17_no_clock_ends_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `StaticMembers._await_deadline`, wait until the deadline by the clock."""
     world = world_with(GroupSettings(), "b")
