@@ -85,7 +85,9 @@ def test_no_round_runs_over_the_beginning_of_a_change(tmp_path: Path, monkeypatc
     cluster: Any = SimpleNamespace(zookeeper_servers=[], brokers=[], mirror=None)
     log = EventLog(tmp_path, "run")
     with Costs(log, cluster, dict):
-        time.sleep(0.3)  # six rounds, all within an interval of the first measurement
+        rounds_end_at = time.monotonic() + 0.3  # six of them, all within an interval of the first measurement
+        while time.monotonic() < rounds_end_at:
+            time.sleep(0.05)
         assert measurements(log, tmp_path) == 1
         now_s += 0.05
         give_up_at = time.monotonic() + WAIT_S
