@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.clocks import Placed
+from zkrebalancer.observe.partition_history import CLOSED
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -28,6 +29,7 @@ class Doubts:
 
     _changes: dict[tuple[str, TopicPartition], list[Change]] = field(default_factory=dict)
     _started: dict[tuple[str, str], set[TopicPartition]] = field(default_factory=dict)  # by group and member
+    _leaving: set[tuple[str, str]] = field(default_factory=set)  # who stopped to leave
     _later: list[Event] = field(default_factory=list)  # which concern partitions that are not all known yet
     widest_us: int | None = 0  # the largest error of a change; None: unbounded
 
@@ -35,6 +37,8 @@ class Doubts:
         """Add an aligned event of KINDS."""
         if event["kind"] in _LISTS:
             partitions = [(event["topic"], number) for number in event["partitions"]]
+            if event["kind"] == "fetcher_stopped" and event["reason"] == CLOSED:
+                self._leaving.add((event["group"], event["member"]))
             if event["kind"] == "fetcher_started":
                 self._started.setdefault((event["group"], event["member"]), set()).update(partitions)
             self._insert(event, [(event["group"], partition) for partition in partitions])
@@ -47,9 +51,13 @@ class Doubts:
         for event in later:
             if event["kind"] == "topic_deleted":
                 self._insert(event, [key for key in self._changes if key[1][0] == event["topic"]])
-            else:
+            elif event["kind"] == "ownership_ended" or self._takes_back(event):
                 group = event["group"]
                 self._insert(event, [(group, each) for each in self._started.get((group, event["member"]), ())])
+
+    def _takes_back(self, left: Event) -> bool:
+        """Whether a member that stopped to leave was found dead; else nothing changes that had not changed before."""
+        return left["reason"] != CLOSED and (left["group"], left["member"]) in self._leaving
 
     def _insert(self, event: Event, keys: list[tuple[str, TopicPartition]]) -> None:
         moment = placed(event)

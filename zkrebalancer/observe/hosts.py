@@ -5,7 +5,8 @@
 host without any, the distance to the wall clock tells boots apart.
 
 Causes and effects: the request of a command, and what its member does then; a member's stop, and its acknowledgement as
-the coordinator sees it; a record handed to a producer, and its delivery; a boot's last event, and the next one's first.
+the coordinator sees it, or the member's clean end; a record handed to a producer, and its delivery; a boot's last
+event, and the next one's first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from zkrebalancer.observe.clocks import Evidence
+from zkrebalancer.observe.partition_history import CLOSED
 from zkrebalancer.observe.reading import Event
 
 REBOOTED_US = 600_000_000  # a wall clock that is this far from where it was belongs to another boot
@@ -23,9 +25,11 @@ SAMPLED = 16  # of every so many offsets, at most one is followed from its produ
 MAX_SAMPLES = 200_000  # with more, fewer offsets are followed
 MAX_STRIDE = 1 << 62
 _FETCHERS = {"fetcher_started": "start-fetcher", "fetcher_stopped": "stop-fetcher"}
+_CLEAN_END = {"fetcher_stopped": CLOSED, "ownership_ended": "expired", "member_left": CLOSED}  # with which reasons
 
 At = tuple[str, int]  # a clock and its time
 _Plan = tuple[object, ...]  # group, generation and cause
+_Member = tuple[str, str]  # group and name, which is used once
 _Sample = tuple[str, int, int]  # topic, partition and offset
 _Spans = dict[str, dict[str, tuple[int, int]]]  # by host and clock: the first and the last time
 
@@ -99,6 +103,7 @@ class Witness:
         self.has_erred = False  # a cause and its effect were told that are none: only a new witness knows the others
         self._found = Evidence()
         self._commands: dict[str, _Command] = {}
+        self._clean_ends: dict[_Member, dict[str, list[At]]] = {}  # by kind
         self._plans: dict[_Plan, list[At]] = {}
         self._planned: dict[_Plan, list[At]] = {}  # what members did under a plan, without a command's id
         self._produced: dict[_Sample, At | None] = {}  # None: made anew
@@ -106,13 +111,15 @@ class Witness:
         self._spans: _Spans = {}
         self._stride = SAMPLED
         self._news: tuple[set[str], set[_Plan], set[_Sample]] = (set(), set(), set())  # of whom there is more to tell
+        self._ended: set[_Member] = set()  # the same
         self._told: tuple[set[_Plan], set[_Sample]] = (set(), set())
         self._boots: set[tuple[str, str]] = set()  # pairs that were told
 
     @property
     def remembered(self) -> int:
         """How much is remembered of events."""
-        return len(self._commands) + len(self._planned) + len(self._produced) + len(self._delivered)
+        known = (self._commands, self._clean_ends, self._planned, self._produced, self._delivered)
+        return sum(map(len, known))
 
     def add(self, event: Event, count: int = 1) -> None:
         """Look at an event; `count`: of how many of its clock it is one."""
@@ -123,6 +130,8 @@ class Witness:
             self._news[1].add(_plan(event))
         elif kind in {"command_sent", "command_acked", *_FETCHERS}:
             self._add_command(event, at)
+        elif kind in {"ownership_ended", "member_left"}:
+            self._add_end(event, at)
         elif kind in {"produced", "delivered"} and (key := _sample(event, self._stride)) is not None:
             if kind == "delivered":
                 came = self._delivered.setdefault(key, {})
@@ -156,6 +165,8 @@ class Witness:
         if kind in _FETCHERS and event.get("cause_id") is not None:
             self._planned.setdefault(_plan(event), []).append(at)
             self._news[1].add(_plan(event))
+        if kind == "fetcher_stopped":
+            self._add_end(event, at)
         if not command_id:
             return
         command = self._commands.setdefault(command_id, _Command())
@@ -166,6 +177,12 @@ class Witness:
             command.acked.append(at)
         elif type(event.get("asked_us")) is int:  # it is written after the transaction, which may be too late
             command.asked.append((at[0], event["asked_us"]))
+
+    def _add_end(self, event: Event, at: At) -> None:
+        kind, member = event["kind"], (_text(event, "group"), _text(event, "member"))
+        if event.get("reason") == _CLEAN_END[kind]:
+            self._clean_ends.setdefault(member, {}).setdefault(kind, []).append(at)
+            self._ended.add(member)
 
     def evidence(self, ends: Iterable[tuple[Event, int]] = ()) -> Evidence:
         """Return what was found; of causes and effects, only what was not returned before.
@@ -178,11 +195,13 @@ class Witness:
             self._note(event, count, found, spans)
         for command_id in self._news[0]:
             self._commands[command_id].tell(found)
+        for member in self._ended:
+            self._tell_end(member, found)
         for plan in self._news[1]:
             self._tell_plan(plan, found)
         for key in self._news[2]:
             self._tell_sample(key, found)
-        for of_whom in self._news:
+        for of_whom in (*self._news, self._ended):
             of_whom.clear()
         self._tell_boots(spans, found)
         return found
@@ -195,6 +214,14 @@ class Witness:
                 found.add(causes[0], effect)
         elif plan in self._told[0]:
             self.has_erred = True
+
+    def _tell_end(self, member: _Member, found: Evidence) -> None:
+        """Tell that a member stopped before its end; unless that was clean, its session may have been over first."""
+        known = self._clean_ends[member]
+        seen = (*known.get("ownership_ended", ()), *known["member_left"]) if "member_left" in known else ()
+        for stopped in known.get("fetcher_stopped", ()):
+            for ended in seen:
+                found.add(stopped, ended)
 
     def _tell_sample(self, key: _Sample, found: Evidence) -> None:
         sent = self._produced.get(key)
@@ -210,8 +237,9 @@ class Witness:
         for of_host in spans.values():
             began_us = {clock: first + walls[clock] for clock, (first, _last) in of_host.items() if clock in walls}
             for before, after in pairwise(sorted(began_us, key=lambda clock: (began_us[clock], clock))):
-                boots.add((before, after))
-                found.add((before, of_host[before][1]), (after, of_host[after][0]))
+                if of_host[before][1] + walls[before] <= began_us[after]:  # else a pod has come back to its former node
+                    boots.add((before, after))
+                    found.add((before, of_host[before][1]), (after, of_host[after][0]))
         self.has_erred = self.has_erred or not self._boots <= boots
         self._boots = boots
 

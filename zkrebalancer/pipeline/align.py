@@ -18,11 +18,12 @@ from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
 from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
 
 ALIGNED = "aligned"
-TIES = ("rebalance_planned", "command_sent", "command_acked", "fetcher_started", "fetcher_stopped")
+ENDS = ("ownership_ended", "member_left")
+TIES = ("rebalance_planned", "command_sent", "command_acked", "fetcher_started", "fetcher_stopped", *ENDS)
 RECORDS = ("produced", "delivered")
 TIE_KEYS = (
     *("host", "boot", "ts_us", "mono_us", "kind", "group", "generation", "cause_id", "command_id", "asked_us"),
-    *("topic", "partition", "first_offset", "last_offset", "sent_us"),
+    *("topic", "partition", "first_offset", "last_offset", "sent_us", "member", "reason"),
 )
 _BOOT = ("host", "boot", "nearby")
 _PLACED = StructType([StructField(name, LongType()) for name in ("at_us", *BOUNDS)])

@@ -84,3 +84,30 @@ def test_a_plan_that_is_there_twice_is_no_cause() -> None:
     witness.add({**plan, "mono_us": 60})
     assert pairs(witness.evidence()) == set()
     assert witness.has_erred
+
+
+def test_a_member_that_was_found_dead_may_have_stopped_later() -> None:
+    """In `Witness._tell_end`, do not look how it ended."""
+    of_member: dict[str, Any] = {"group": "g", "member": "m", "ts_us": 0}
+    stopped = {**of_member, "kind": "fetcher_stopped", "reason": "closed", "host": "a", "mono_us": 70}
+    ended = {**of_member, "kind": "ownership_ended", "reason": "expired", "host": "k", "mono_us": 60}
+    for reason, found in (("expired", set()), ("closed", {(("a", "k"), (70, 60)), (("a", "k"), (70, 65))})):
+        left = {**ended, "kind": "member_left", "reason": reason, "mono_us": 65}
+        witness = witness_of([stopped, ended])
+        for event in (stopped, ended, left):
+            witness.add(event)
+        assert pairs(witness.evidence()) == found
+
+
+def test_a_pod_that_has_come_back_to_its_former_node_ties_no_boots() -> None:
+    """In `Witness._tell_boots`, do not look whether one boot was over before the next began."""
+    times = (("one", 0), ("one", 100), ("two", 200), ("two", 300), ("one", 400))
+    *events, later = (
+        {"kind": "step", "host": "app-0", "boot": boot, "mono_us": us, "ts_us": us} for boot, us in times
+    )
+    witness = witness_of(events)
+    for event in events:
+        witness.add(event)
+    assert (pairs(witness.evidence()), witness.has_erred) == ({(("one", "two"), (100, 200))}, False)
+    witness.add(later)
+    assert (pairs(witness.evidence()), witness.has_erred) == (set(), True)

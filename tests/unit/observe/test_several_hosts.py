@@ -77,6 +77,12 @@ class Fleet:
         self.passes(500, 5_000)
         self.add(COORDINATOR, "command_acked", member=member, **command)
 
+    def leaves(self, member: str, where: dict[str, object], host: str) -> Fleet:
+        """Stop to leave, and let the coordinator miss the member; it has not looked yet how that one ended."""
+        stopped = {"topic": "t", "partitions": [], "positions": [], **where, "reason": "closed", "cause_id": None}
+        self.passes(500, 5_000).add(host, "fetcher_stopped", member=member, **stopped)
+        return self.passes(500, 5_000).add(COORDINATOR, "ownership_ended", member=member, reason="expired")
+
     def delivered(self, member: str, first: int, last: int) -> Fleet:
         where = {"topic": "t", "partition": 0, "first_offset": first, "last_offset": last}
         return self.passes(100, 900).add(member, "delivered", member=member, **where, count=last - first + 1)
@@ -141,6 +147,36 @@ def test_an_overlap_that_is_longer_than_the_bounds_is_found(tmp_path: Path) -> N
     fleet.command(SECOND, "start-fetcher", 192)
     verdict = fleet.passes(400_000, 500_000).moves(0).verdict(tmp_path)
     assert verdict.overlaps == 1
+
+
+def handed_over(fleet: Fleet, reason: str, folder: Path) -> Verdict:
+    """Give what the second had to the first, and learn meanwhile how the second ended."""
+    asked_us = fleet.now_us
+    fleet.command(FIRST, "start-fetcher", 0)
+    fleet.now_us, now_us = (asked_us + fleet.now_us) // 2, fleet.now_us
+    fleet.add(COORDINATOR, "member_left", member=SECOND, reason=reason)
+    fleet.now_us = now_us
+    return fleet.verdict(folder)
+
+
+def test_an_owner_that_leaves_after_a_quiet_hour_leaves_no_doubt(tmp_path: Path) -> None:
+    """In `Witness._tell_end`, tell nothing, or only what `member_left` says; in `Doubts`, take that for a change."""
+    fleet = Fleet(drifting())
+    fleet.command(SECOND, "start-fetcher", 0)
+    fleet.passes(3_600_000_000, 3_600_000_001).leaves(SECOND, {"partitions": [0], "positions": [0]}, SECOND)
+    verdict = handed_over(fleet, "closed", tmp_path)
+    assert (figures(verdict), verdict.problems, verdict.unclear) == ((0, 0, 0, 0), (), ())
+
+
+def test_the_end_of_a_crashed_owner_is_when_its_partitions_became_free(tmp_path: Path) -> None:
+    """In `Doubts._takes_back`, return True: how a member ended is read while others start what it had."""
+    fleet = Fleet(drifting())
+    for option in ("start-fetcher", "stop-fetcher", "start-fetcher"):
+        fleet.command(SECOND, option, 0)
+    fleet.passes(3_600_000_000, 3_600_000_001)
+    fleet.add(COORDINATOR, "ownership_ended", member=SECOND, reason="expired")
+    verdict = handed_over(fleet, "expired", tmp_path)
+    assert (figures(verdict), verdict.problems, verdict.unclear) == ((0, 0, 0, 0), (), ())
 
 
 def test_without_bounds_the_checker_cannot_tell_and_claims_no_overlap(tmp_path: Path) -> None:

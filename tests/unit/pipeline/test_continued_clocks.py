@@ -35,7 +35,7 @@ PIECES = 6
 RESTART = 4  # before this piece
 WAIT_US = 10_000_000
 DAY_US = 86_400_000_000
-_TEXTS = ("host", "boot", "group", "cause_id", "command_id", "topic")
+_TEXTS = ("host", "boot", "group", "cause_id", "command_id", "topic", "member", "reason")
 _NUMBERS = ("ts_us", "mono_us", "generation", "asked_us", "first_offset", "last_offset", "sent_us")
 COLUMNS = pa.schema([(name, pa.string()) for name in _TEXTS] + [(name, pa.int64()) for name in _NUMBERS]).append(
     pa.field("partition", pa.int32())
@@ -66,6 +66,9 @@ def history(seed: int) -> list[Event]:
             fleet.add(FIRST, "scenario", name="chaos", seed=seed)
         elif what < 0.45:
             offset = 0  # the topic is made anew: its records tie no clocks
+        elif what < 0.55:
+            left = f"other-{fleet.now_us}"
+            fleet.leaves(left, {}, owner).add(COORDINATOR, "member_left", member=left, reason="closed")
         fleet.command(owner, "stop-fetcher", offset)
         owner, other = other, owner
         fleet.command(owner, "start-fetcher", offset)
