@@ -27,6 +27,9 @@ def show_overview(found: Overview) -> Iterator[RenderableType]:
         yield "rebalances: unknown, no coordinator recorded any"
     else:
         yield from _rebalances(found)
+    if found.silent_members:
+        missing = f"members without events: {found.silent_members:,}"
+        yield f"{missing}; so what became of records, and who owned partitions, is unknown"
     for fault in found.verdict.faults:
         yield f"fault after {fault.at_s} s: {fault.name} {fault.target}"
     figures = found.figures()

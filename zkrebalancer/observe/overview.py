@@ -1,6 +1,6 @@
 """A run at a glance: its rebalances and causes, pauses, records, and the verdict, from a few files and without Spark.
 
-A figure that was not recorded is None, not 0: often only coordinators write events.
+A figure that was not recorded is None, not 0: often only coordinators write events, or files of agents are missing.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ class Overview:
     rebalances: tuple[tuple[int | None, Rebalance], ...]  # each with the wall clock of its plan
     clocks: int
     error_us: int | None  # the largest one of a change of owners; None: unbounded
+    silent_members: int  # which started or stopped partitions, and of which there is no event
 
     def figures(self) -> dict[str, int | bool | None]:
         """Return the verdict's figures, None for those that were not recorded."""
-        known = {name: all(self.kinds[kind] for kind in kinds) for name, kinds in NEEDS.items()}
+        is_whole = not self.silent_members
+        known = {name: is_whole and all(self.kinds[kind] for kind in kinds) for name, kinds in NEEDS.items()}
         return {name: getattr(self.verdict, name) if known[name] else None for name in NEEDS}
 
     def causes(self) -> list[Cause]:
@@ -76,6 +78,7 @@ class Overview:
             "ended_us": self.ended_us,
             "clocks": self.clocks,
             "clock_error_us": self.error_us,
+            "members_without_events": self.silent_members,
             "rebalances": [{"planned_at_us": at_us, **asdict(each)} for at_us, each in self.rebalances],
             "causes": [asdict(each) for each in self.causes()],
             "faults": [asdict(each) for each in self.verdict.faults],
@@ -93,11 +96,13 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
     """
     seen = _Seen(progress)
     run, files = read(directory, seen.add)
-    owners_are_recorded = bool(seen.kinds["fetcher_started"])
+    silent = seen.silent_members()
+    owners_are_recorded = bool(seen.kinds["fetcher_started"]) and not silent
     verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
     for rebalance in verdict.rebalances:
-        if (rebalance.group, rebalance.generation) not in seen.started:  # then the coordinator's figure is the only one
-            rebalance.pause_ms_max = seen.pauses_ms.get((rebalance.group, rebalance.generation))
+        plan = rebalance.group, rebalance.generation
+        if silent or plan not in seen.started:  # then the coordinator's figure is the only one of all members
+            rebalance.pause_ms_max = seen.pauses_ms.get(plan)
     return Overview(
         verdict,
         seen.kinds,
@@ -106,6 +111,7 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
         tuple(zip(seen.planned_us, verdict.rebalances, strict=True)),
         1 if files.alignment is None else 1 + len(files.alignment.relations),
         0 if files.doubts is None else files.doubts.widest_us,
+        silent,
     )
 
 
@@ -120,6 +126,14 @@ class _Seen:
         self.planned_us: list[int | None] = []
         self.pauses_ms: dict[tuple[str, int], float] = {}
         self.started: set[tuple[str, int]] = set()  # group and generation of plans under which a start was recorded
+        self._commanded: set[tuple[object, object]] = set()  # group and member
+        self._heard: set[tuple[object, object]] = set()
+
+    def silent_members(self) -> int:
+        """Return how many members started or stopped partitions without an event of theirs."""
+        if self.kinds["scenario"]:
+            return 0  # the recorder of an experiment writes for all members, by other names
+        return len(self._commanded - self._heard)
 
     def add(self, event: Event) -> None:
         kind, at_us = event["kind"], event.get("ts_us")
@@ -130,6 +144,10 @@ class _Seen:
         if at_us is not None:
             self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)
             self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
+        if kind == "command_acked":
+            self._commanded.add((event.get("group"), event.get("member")))
+        elif kind in {"fetcher_started", "fetcher_stopped"}:
+            self._heard.add((event["group"], event["member"]))
         if kind == "rebalance_planned":
             self.planned_us.append(at_us)
         elif kind == "fetcher_started" and event.get("cause_id") is not None:

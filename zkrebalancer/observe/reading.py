@@ -127,7 +127,7 @@ class EventFiles:
         """Sort the events of one file with a bounded heap."""
         waiting: list[tuple[int, int, Event]] = []
         for number, event in enumerate(self._parsed(path)):
-            heapq.heappush(waiting, (event["mono_us"], number, event))
+            heapq.heappush(waiting, (self._time(event), number, event))
             if len(waiting) > REORDERED_LINES:
                 yield heapq.heappop(waiting)[2]
         while waiting:

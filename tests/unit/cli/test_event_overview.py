@@ -70,6 +70,22 @@ def test_what_was_not_recorded_is_unknown(tmp_path: Path) -> None:
     assert "rebalances: unknown" in run(tmp_path, moved()).stdout
 
 
+def test_the_files_of_some_agents_say_nothing_about_all(tmp_path: Path) -> None:
+    """In `_Seen.silent_members`, return 0: what the others received would be lost, and what they own without owner."""
+    history = planned().produced(10, 19)
+    history.events += [
+        {**history.events[-1], "kind": "command_acked", "member": member, "command_id": member} for member in "abc"
+    ]
+    history.add("topic_deleted", group=None, topic="t")
+    found = document(tmp_path, history)
+    assert ({found[name] for name in NAMES}, found["converged"]) == ({None}, None)
+    assert (found["members_without_events"], found["problems"]) == (1, [])
+    assert found["rebalances"][0]["pause_ms_max"] == 0.001  # as the coordinator measured it
+    assert "members without events: 1;" in run(tmp_path, history).stdout
+    history.add("scenario", name="scale-out")  # an experiment
+    assert document(tmp_path, history)["members_without_events"] == 0
+
+
 def test_problems_are_told(tmp_path: Path) -> None:
     history = planned().delivered("b", 5, 9)
     result = run(tmp_path, history)

@@ -74,6 +74,14 @@ def test_events_of_several_hosts_are_in_order_and_filtered(folder: Path) -> None
     assert shown(folder, "--group", "nowhere") == []
 
 
+def test_a_file_of_two_boots_is_in_order(tmp_path: Path) -> None:
+    """In `EventFiles._in_order`, order by `mono_us`: what was before the reboot comes last."""
+    boots = [(second, 10**9 + second) for second in (1, 2, 3)] + [(second, second) for second in (60, 62, 61)]
+    lines = [event(second, "stalled", mono_us=mono_us, role="machine", gap_ms=1) for second, mono_us in boots]
+    write(tmp_path / "c-1.jsonl", *lines)
+    assert shown(tmp_path, "--last", 4) == [3, 60, 61, 62]
+
+
 def test_an_event_is_one_readable_line(folder: Path) -> None:
     first, *_others = run(folder, "--last", 100).stdout.splitlines()
     text = "2025-11-24 03:00:01.000 c-h rebalance_requested group=g cause_id=i trigger=member-joined"

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
+import pytest
+
 from zkrebalancer.pipeline.source.pace import FEWEST_OFFSETS, FIRST_OFFSETS, MAX_GROWTH, Pace
 
 STOP_TIMEOUT_S = 300.0
@@ -42,6 +44,22 @@ def test_a_constant_part_is_no_reason_for_smaller_batches() -> None:
     assert found[-1] >= FIRST_OFFSETS
     found = sizes(lambda size: 20 + size / 10_000, 20)
     assert 0.7 * 130 <= found[-1] / 10_000 <= 1.1 * 130
+
+
+@pytest.mark.parametrize(
+    "seconds_of",
+    [
+        lambda size: 160 + size / 1_000,
+        lambda size: 170 + size * 0.000_3,
+        lambda size: max(180.0, size / 1_000),  # a long trigger interval
+        lambda size: 100 + size / 500_000,
+    ],
+)
+def test_a_large_constant_part_does_not_hide_the_other(seconds_of: Callable[[int], float]) -> None:
+    """In `Pace._most`, let batches double whatever they took: each one ends after the limit, and all are in vain."""
+    found = sizes(seconds_of, 60)
+    assert max(map(seconds_of, found)) < STOP_TIMEOUT_S
+    assert min(found) > FEWEST_OFFSETS
 
 
 def test_few_offsets_say_nothing_about_many() -> None:

@@ -13,7 +13,8 @@ from statistics import linear_regression
 
 FIRST_OFFSETS = 100_000  # in the first batch, if the query sets no limit
 FEWEST_OFFSETS = 1_000
-MAX_GROWTH = 2  # beyond the largest of the last batches: were the estimate wrong, it would still end in time
+MAX_GROWTH = 2  # beyond the largest of the last batches
+SAFE_SHARE = 0.75  # of the limit: a batch that takes longer in proportion still ends in time
 REMEMBERED_BATCHES = 8
 SPREAD = 2  # between the smallest and the largest of the batches from which a constant part can be told
 SHARE_OF_LIMIT = 0.5
@@ -25,7 +26,7 @@ class Pace:
     def __init__(self, stop_timeout_s: float, first: int = FIRST_OFFSETS) -> None:
         """Begin without a batch. `stop_timeout_s`: how long the group waits for one; `first`: offsets in the first."""
         self._first = first
-        self._allowed_s = stop_timeout_s * SHARE_OF_LIMIT
+        self._limit_s = stop_timeout_s
         self._taken: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_BATCHES)  # offsets, seconds
         self._begun: tuple[int, float] | None = None
 
@@ -45,14 +46,19 @@ class Pace:
         if not self._taken:
             return self._first
         sizes, times_s = zip(*self._taken, strict=True)
-        largest: int = max(sizes)
         constant_s, each_s = 0.0, max(seconds / offsets for offsets, seconds in self._taken)
-        if largest >= SPREAD * min(sizes):
+        if max(sizes) >= SPREAD * min(sizes):
             fit = linear_regression(sizes, times_s)
             if fit.intercept > 0:
                 constant_s, each_s = fit.intercept, max(0.0, fit.slope)
-        most = max(MAX_GROWTH * largest, self._first)
-        left_s = self._allowed_s - constant_s
+        left_s = self._limit_s * SHARE_OF_LIMIT - constant_s
         if left_s <= 0 or each_s <= 0:
-            return most  # smaller ones would not be finished sooner
-        return min(most, max(FEWEST_OFFSETS, int(left_s / each_s)))
+            return self._most()  # smaller ones would not be finished much sooner
+        return min(self._most(), max(FEWEST_OFFSETS, int(left_s / each_s)))
+
+    def _most(self) -> int:
+        """Return how many offsets a batch may have, whatever the times seem to consist of."""
+        largest, took_s = max(self._taken)
+        growth = min(MAX_GROWTH, SAFE_SHARE * self._limit_s / took_s) if took_s > 0 else MAX_GROWTH
+        most = max(FEWEST_OFFSETS, int(growth * largest))
+        return most if growth < MAX_GROWTH else max(most, self._first)
