@@ -3,7 +3,8 @@
 Parquet files are written once, each part of a table into a new folder below STORE. A commit is a tree of links to such
 folders, `commits/<number>/<table>/<part>`, and CURRENT is a link to the newest commit: readers see nothing change until
 it is replaced. `<table>` in the top folder leads through CURRENT, so readers need no library.
-The last KEPT commits stay, for readers that have begun. Folders to which no commit leads are removed.
+The last KEPT commits stay, for readers that have begun. Folders to which no commit leads are removed. The tree of the
+commit before those becomes that of the next one, so only links that differ are made anew.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 STORE = "store"
 COMMITS = "commits"
 CURRENT = "current"
+SPARE = ".spare"  # the tree of a former commit
+UNFINISHED = ".unfinished"  # a tree that becomes another one
 KEPT = 2
 MERGED = 16  # parts
 Parts = Mapping[str, Mapping[str, str]]  # table -> part, such as `run_id=x` or `run_id=x/1` -> folder below STORE
@@ -48,9 +52,14 @@ class Commits:
     def commit(self, parts: Parts, kept: Iterable[str] = ()) -> None:
         """Make these parts the newest commit, all at once; `kept`: more folders that may be used again."""
         numbers = self._numbers()
-        tree = self._out / COMMITS / str(max(numbers, default=0) + 1)
-        for table, folders in parts.items():
-            _link(tree / table, folders)
+        unfinished, tree = self._out / UNFINISHED, self._out / COMMITS / str(max(numbers, default=0) + 1)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a watcher that was killed
+        if (self._out / SPARE).exists():
+            (self._out / SPARE).rename(unfinished)
+        _turn(unfinished, self._parts(unfinished), parts)
+        tree.parent.mkdir(exist_ok=True)
+        unfinished.rename(tree)
+        for table in parts:
             if not os.path.lexists(self._out / table):
                 (self._out / table).symlink_to(Path(CURRENT) / table)
         _replace_link(self._out / CURRENT, Path(COMMITS) / tree.name)
@@ -70,7 +79,8 @@ class Commits:
         newest = int((self._out / CURRENT).readlink().name)
         kept = [number for number in self._numbers() if number <= newest][-KEPT:]
         for number in set(self._numbers()) - set(kept):
-            shutil.rmtree(self._out / COMMITS / str(number))
+            shutil.rmtree(self._out / SPARE, ignore_errors=True)  # of another one, if a commit was not completed
+            (self._out / COMMITS / str(number)).rename(self._out / SPARE)
         used = {"/".join(folder.split("/")[:2]) for folder in more}
         for number in kept:
             of_commit: Parts = parts if number == newest else self._parts(self._out / COMMITS / str(number))
@@ -93,9 +103,30 @@ def to_merge(spans: Iterable[tuple[int, int]], merged: int = MERGED) -> list[tup
     return next((same[:merged] for _level, same in sorted(by_level.items()) if len(same) >= merged), [])
 
 
+def _turn(tree: Path, before: Parts, parts: Parts) -> None:
+    """Let a tree lead to other parts; `before`: to which it leads now, none if there is no such tree."""
+    tree.mkdir(parents=True, exist_ok=True)
+    for table in before.keys() - parts.keys():
+        shutil.rmtree(tree / table)
+    for table, folders in parts.items():
+        known = before.get(table, {})
+        old = {part for part, folder in known.items() if folders.get(part) != folder}
+        _unlink(tree / table, old)
+        _link(tree / table, {part: folder for part, folder in folders.items() if part in old or part not in known})
+
+
+def _unlink(table: Path, parts: Collection[str]) -> None:
+    """Remove the links of parts, and folders that held no other: a part may have the name of such a folder."""
+    for part in parts:
+        (table / part).unlink()
+    for folder in {part.rpartition("/")[0] for part in parts} - {""}:
+        with suppress(OSError):  # it has others
+            (table / folder).rmdir()
+
+
 def _link(table: Path, folders: Mapping[str, str]) -> None:
     """Make a link for each part of a table; there may be thousands, and path objects would take twice as long."""
-    table.mkdir(parents=True)
+    table.mkdir(exist_ok=True)
     above = {""}
     for part, folder in folders.items():
         parent = part.rpartition("/")[0]

@@ -38,6 +38,8 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 CHECKPOINT = "checkpoint"
 REPEATED_WITHIN = "10 minutes"
+MAX_WRITERS = 4  # of a micro-batch, which has about 64 MB of lines at most; each writes a file per kind
+BYTES_OF_WRITER = 32 * 1024 * 1024  # when micro-batches are merged
 _PASSES = "passes"  # where tasks write what is moved to the tables
 _PREFIX = "batch="  # parts of the events
 
@@ -126,7 +128,8 @@ def update(
     parts = commits.parts()
     added = commits.new_folder(batch.EVENTS, _PREFIX)
     progress.step(spark.sparkContext, f"table {batch.EVENTS}")
-    _write(spark, events, commits, added)
+    writers = min(MAX_WRITERS, spark.sparkContext.defaultParallelism)
+    ingest.write_events(events.coalesce(writers), str(commits.path(added)))
     before = _merged(spark, commits, parts.get(batch.EVENTS, {}), number)
     folders = {**before, _part(number, number): added}
     progress.step(spark.sparkContext, "tables")
@@ -140,11 +143,6 @@ def update(
             batch.tables(stored.where(F.col("run").isin(whole)), kinds, _Tables(spark, commits, parts, whole))
         commits.commit(parts, keeper.marked_folders())
     return lines, runs
-
-
-def _write(spark: SparkSession, events: DataFrame, commits: Commits, folder: str) -> None:
-    """Write events; each task writes a file per kind, so there are only as many as can run at once."""
-    ingest.write_events(events.coalesce(spark.sparkContext.defaultParallelism), str(commits.path(folder)))
 
 
 def _part(first: int, last: int) -> str:
@@ -164,7 +162,9 @@ def _merged(spark: SparkSession, commits: Commits, parts: Mapping[str, str], num
         folder = commits.new_folder(batch.EVENTS, _PREFIX)
         base = str(commits.path(batch.EVENTS))
         rows = ingest.read_table(spark, *commits.paths(old), schema=STORED, base=base)
-        _write(spark, rows.select(*STORED.names), commits, folder)
+        size = sum(file.stat().st_size for path in commits.paths(old) for file in Path(path).rglob("*.parquet"))
+        writers = min(-(-size // BYTES_OF_WRITER), spark.sparkContext.defaultParallelism)
+        ingest.write_events(rows.select(*STORED.names).coalesce(max(1, writers)), str(commits.path(folder)))
         kept[_part(spans[0][0], spans[-1][1])] = folder
     return kept
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,35 @@ def test_what_no_commit_leads_to_is_removed(tmp_path: Path) -> None:
         store.commit({"a": {"x": add(store, "a", str(number))}})
         assert (reader / "a" / "x" / "part").exists()
     assert len(list((tmp_path / STORE / "a").iterdir())) == len(list((tmp_path / COMMITS).iterdir())) == KEPT
+
+
+def test_a_commit_makes_only_links_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_turn`, make all anew; or, in `_unlink`, leave the folder of a run that has one part again."""
+    store, made = Commits(tmp_path), list[str]()
+    runs = {f"run_id={run}": add(store, "a", str(run)) for run in range(20)}
+    tables = {"a": dict(runs), "b": {"x": add(store, "b", "")}}
+    symlink = os.symlink
+
+    def noted(target: str, link: str, *others: bool) -> None:
+        made.append(link)
+        symlink(target, link, *others)
+
+    for number in range(7):
+        if number == KEPT + 1:  # from now on, there is a former tree
+            monkeypatch.setattr(os, "symlink", noted)
+        pieces = {f"run_id=0/{piece}": add(store, "a", "piece") for piece in range(2 * (number % 2))}
+        tables["a"] = {**runs, "run_id=0": add(store, "a", "whole")}
+        if pieces:
+            del tables["a"]["run_id=0"]
+        tables["a"] |= pieces
+        tables.pop("c", None)
+        if number % 2:
+            tables["c"] = {}
+        store.commit(tables)
+        assert store.parts() == tables
+        found = {path.name for path in (tmp_path / "a" / "run_id=0").iterdir()}
+        assert found == ({part.rpartition("/")[2] for part in pieces} or {"part"})
+    assert 0 < len(made) < 20
 
 
 def test_what_may_be_used_again_stays(tmp_path: Path) -> None:

@@ -51,9 +51,10 @@ def test_names_are_case_insensitive() -> None:
     assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
 
 
-def test_a_query_can_do_as_much_as_its_tasks_by_default() -> None:
+def test_a_query_can_do_as_much_as_the_executors_by_default() -> None:
+    """In `parse`, take the number of tasks: more of them, for topics with a hot partition, do no more at once."""
     assert parse(REQUIRED).agent["capacity"] == DRIVER_CORES
-    assert parse({**REQUIRED, "minPartitions": "6"}).agent["capacity"] == 6
+    assert parse({**REQUIRED, "minPartitions": "200"}, cores=8).agent["capacity"] == 8
     assert parse({**REQUIRED, "minPartitions": "6", "capacity": "2.5"}).agent["capacity"] == 2.5
     named = parse({**REQUIRED, "instanceId": "report", "rack": "r1"}).agent
     assert (named["group_instance_id"], named["rack"]) == ("report", "r1")

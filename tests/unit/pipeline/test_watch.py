@@ -188,6 +188,18 @@ def test_micro_batches_are_merged_and_readers_see_whole_refreshes(
     assert numbers(tmp_path, "events") == numbers(tmp_path, "runs") == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("few_tables")
+def test_a_core_more_is_no_file_more(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `update`, or in `_merged`, let as many tasks write as there are cores."""
+    monkeypatch.setattr(watch, "MAX_WRITERS", 1)
+    monkeypatch.setattr(watch, "MERGED", 2)
+    for number in range(3):
+        watch.update(spark, lines(spark, *range(10 * number, 10 * number + 10)), tmp_path, number)
+    files = {part.name: len(list(part.glob("*/*.parquet"))) for part in (tmp_path / "events").iterdir()}
+    assert files == {"batch=0-1": 1, "batch=2": 1}
+    assert numbers(tmp_path, "events") == list(range(30))
+
+
 def test_micro_batches_of_about_the_same_length_are_merged() -> None:
     assert to_merge((number, number) for number in range(15)) == []
     assert to_merge((number, number) for number in range(17)) == [(number, number) for number in range(16)]

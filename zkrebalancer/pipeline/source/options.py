@@ -116,7 +116,7 @@ class Options:
 def parse(given: Mapping[str, str], cores: int = DRIVER_CORES) -> Options:
     """Parse the options as Spark passes them: text values, names in any case.
 
-    `cores`: of the executors, as far as known; a batch has as many tasks by default.
+    `cores`: of the executors, as far as known; by default, a batch has as many tasks, and the member that capacity.
 
     Raises:
         ConfigurationError: names every option that is unknown, missing, or has an invalid value.
@@ -137,7 +137,7 @@ def parse(given: Mapping[str, str], cores: int = DRIVER_CORES) -> Options:
                 faults.append(f"{name}: {error}")
     agent = {setting: read(texts[name]) for name, (setting, read) in _OF_THE_AGENT.items() if name in texts}
     own.setdefault("task_count", cores)
-    usual = {"client_id": f"spark-{socket.gethostname()}", "capacity": float(own["task_count"])}
+    usual = {"client_id": f"spark-{socket.gethostname()}", "capacity": float(cores)}
     agent = {**usual, **agent, "kafka_config": kafka}
     names = {setting: name for name, (setting, _) in _OF_THE_AGENT.items()} | {"kafka_config": f"{KAFKA_PREFIX}*"}
     faults += [f"{names[fault.key]}: {fault.text}" for fault in find_faults(agent)]
