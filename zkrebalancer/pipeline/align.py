@@ -1,18 +1,20 @@
 """Puts the events of runs of several hosts, or of several boots of one, on one clock per run (`observe.clocks`).
 
-Spark finds these runs, and moves their events; what ties clocks together are few events, which the driver looks at.
-Other runs, nearly all, are read as they are.
+Spark finds these runs, and moves their events. The driver looks at what ties clocks together: all commands, and of
+records no more than a `Witness` keeps. Other runs, nearly all, are read as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
+from zkrebalancer.observe import hosts
 from zkrebalancer.observe.clocks import Alignment, align
 from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
 from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
@@ -26,6 +28,7 @@ TIE_KEYS = (
     *("topic", "partition", "first_offset", "last_offset", "sent_us", "member", "reason"),
 )
 _BOOT = ("host", "boot", "nearby")
+_SAMPLE = ("topic", "partition", "roundest")
 _PLACED = StructType([StructField(name, LongType()) for name in ("at_us", *BOUNDS)])
 Clocks = tuple[ClockNames, Alignment]
 
@@ -48,21 +51,46 @@ def find_clocks(events: DataFrame, blocks: DataFrame) -> dict[str, Clocks]:
 def _align(events: DataFrame, run: str, names: ClockNames) -> Alignment:
     """Align the clocks of one run by the events that tie them, and by the first and the last of each clock."""
     own = events.where((F.col("run") == run) & F.col("mono_us").isNotNull())
-    is_sampled = F.expr(f"first_offset div {SAMPLED} < last_offset div {SAMPLED} or first_offset % {SAMPLED} = 0")
-    ties = F.col("kind").isin(*TIES) | (F.col("kind").isin(*RECORDS) & is_sampled)
+    is_record = F.col("kind").isin(*RECORDS)
     ends = own.groupBy(*_boot()).agg(
         F.min_by(F.struct("ts_us", "mono_us"), "mono_us").alias("first"),
         F.max_by(F.struct("ts_us", "mono_us"), "mono_us").alias("last"),
         F.count("*").alias("count"),
+        F.count_if(is_record).alias("records"),
     )
-    witness = Witness(names)
+    witness, count = Witness(names), 0
     for row in ends.orderBy(*_BOOT).toLocalIterator():
+        count += row["records"]
         for at in (row["first"], row["last"]):
             event = {"host": row["host"], "boot": row["boot"], **at.asDict(), "kind": "end"}
             witness.add(event, row["count"])
-    for row in own.where(ties).select(*TIE_KEYS).toLocalIterator():
-        witness.add(row.asDict(), 0)
+    for tied in (own.where(F.col("kind").isin(*TIES)), followed(own.where(is_record), count)):
+        for row in tied.select(*TIE_KEYS).toLocalIterator():
+            witness.add(row.asDict(), 0)
     return align(witness.evidence())
+
+
+def followed(records: DataFrame, count: int) -> DataFrame:
+    """Return those of `count` produced and delivered ranges that a `Witness` of all of them would have kept."""
+    digits = "length(bin(if(first_offset > 0, (first_offset - 1) ^ last_offset, last_offset))) - int(first_offset > 0)"
+    roundest = F.expr(f"shiftleft(shiftright(last_offset, {digits}), {digits})")
+    records = records.withColumn("roundest", roundest).where(F.col("roundest") % SAMPLED == 0)
+    stride = SAMPLED
+    if count > hosts.MAX_SAMPLES:
+        keys = records.where("kind = 'delivered' or sent_us is not null").select("kind", *_SAMPLE).distinct()
+        zeros = F.expr("if(roundest = 0, 63, length(bin(roundest)) - length(trim(TRAILING '0' FROM bin(roundest))))")
+        found = [tuple(row) for row in keys.groupBy("kind", zeros).count().collect()]
+        while stride < hosts.MAX_STRIDE and _most(found, stride) > hosts.MAX_SAMPLES:
+            stride *= 2
+    return records.where(F.col("roundest") % stride == 0)
+
+
+def _most(found: Iterable[tuple[str, int, int]], stride: int) -> int:
+    """Return of how many records of a kind at most the offset is a multiple; `found`: by kind and power of two."""
+    counts = Counter[str]()
+    for kind, zeros, count in found:
+        counts[kind] += count if 1 << zeros >= stride else 0
+    return max(counts.values(), default=0)
 
 
 def _wall_us() -> Column:

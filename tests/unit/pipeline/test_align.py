@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from tests.unit.observe.test_several_hosts import SECOND, Fleet, drifting
+from zkrebalancer.observe import hosts
+from zkrebalancer.observe.hosts import ClockNames, Witness
 from zkrebalancer.pipeline import align, ingest
 from zkrebalancer.pipeline.facts.by_run import tables_of_runs
+
+KEYS = ("host", "boot", "ts_us", "mono_us", "kind", "topic", "partition", "first_offset", "last_offset", "sent_us")
 
 
 def write(folder: Path, fleet: Fleet) -> None:
@@ -42,3 +47,26 @@ def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession,
     write(tmp_path / "wrong", wrong.passes(400_000, 500_000))
     write(tmp_path / "unbounded", Fleet(drifting(), with_keys=False).moves(1))
     assert overlaps(spark, tmp_path) == [("unbounded", False), ("wrong", True)]
+
+
+def test_of_records_only_those_are_looked_at_that_are_kept(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `followed`, return all; or count each delivery of a record."""
+    monkeypatch.setattr(hosts, "MAX_SAMPLES", 5)
+    write(tmp_path / "run", Fleet(drifting()).moves(4))
+    lines = ingest.parse(ingest.read_lines(spark, str(tmp_path / "run")))
+    records = lines.where(F.col("kind").isin(*align.RECORDS)).select(*KEYS)
+    records = records.unionByName(records.where("kind = 'delivered'"))  # to two groups
+    rows, names = [row.asDict() for row in records.collect()], ClockNames()
+    kept = [row.asDict() for row in align.followed(records, len(rows)).collect()]
+    for event in rows:
+        names.note(event)
+    found = list[dict[tuple[str, str], set[tuple[int, int]]]]()
+    for events in (rows, kept):
+        witness = Witness(names)
+        for event in events:
+            witness.add(event, 0)
+        found.append({clocks: set(times) for clocks, times in witness.evidence().pairs.items()})
+    assert found[0] == found[1] != {}
+    assert len(kept) <= 3 * hosts.MAX_SAMPLES < len(rows)
