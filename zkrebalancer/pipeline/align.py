@@ -7,9 +7,11 @@ records no more than a `Witness` keeps. Other runs, nearly all, are read as they
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
@@ -17,7 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from zkrebalancer.observe import hosts
 from zkrebalancer.observe.clocks import Alignment, align
 from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
-from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
+from zkrebalancer.pipeline.placing import placed
+from zkrebalancer.pipeline.schema import BOUNDS
 
 ALIGNED = "aligned"
 ENDS = ("ownership_ended", "member_left")
@@ -103,8 +106,8 @@ def _boot() -> list[Column]:
 
 
 def aligned(events: DataFrame, clocks: Mapping[str, Clocks]) -> DataFrame:
-    """Return the events of these runs at times of one clock, with BOUNDS, FOREVER_US without one."""
-    place = F.udf(partial(_place, clocks), _PLACED, useArrow=False)  # PySpark looks for hints that a partial lacks
+    """Return the events of these runs at times of one clock, with BOUNDS."""
+    place = F.arrow_udf(lambda *columns: _place(clocks, columns), _PLACED)
     found = place("run", "host", "boot", "ts_us", "mono_us")
     moved = events.where(F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()).withColumn("placed", found)
     bounds = {name: F.col(f"placed.{name}") for name in BOUNDS}
@@ -120,11 +123,20 @@ def on_one_clock(events: DataFrame, blocks: DataFrame, keep: Callable[[str, Data
     return events.where(~is_moved).unionByName(keep(ALIGNED, aligned(events, clocks)))
 
 
-def _place(
-    clocks: Mapping[str, Clocks], run: str, host: str | None, boot: str | None, ts_us: int | None, mono_us: int
-) -> tuple[int, int, int]:
-    names, alignment = clocks[run]
-    event = {"host": host, "boot": boot, "ts_us": ts_us, "mono_us": mono_us}
-    found = alignment.place(names.of(event), mono_us)
-    early_us = FOREVER_US if found.earliest_us is None else found.at_us - found.earliest_us
-    return found.at_us, early_us, FOREVER_US if found.latest_us is None else found.latest_us - found.at_us
+def _place(clocks: Mapping[str, Clocks], columns: Sequence[pa.Array[Any]]) -> pa.StructArray:
+    """Place events, of which `columns` have runs, hosts, boots, times by the wall and by their own clocks."""
+    rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    keys = [row[:3] if row[2] else row for row in rows]  # only events without a boot have to be looked at one by one
+    of_key = {key: _clock_of(clocks, row) for key, row in dict(zip(keys, rows, strict=True)).items()}
+    numbers = {clock: number for number, clock in enumerate(dict.fromkeys(of_key.values()))}
+    codes = np.fromiter((numbers[of_key[key]] for key in keys), np.int64, len(keys))
+    times, found = columns[-1].to_numpy(zero_copy_only=False), np.zeros((3, len(rows)), np.int64)
+    for (run, clock), number in numbers.items():
+        chosen = codes == number
+        found[:, chosen] = placed(clocks[run][1], clock, times[chosen])
+    return pa.StructArray.from_arrays([pa.array(each, pa.int64()) for each in found], names=_PLACED.names)
+
+
+def _clock_of(clocks: Mapping[str, Clocks], row: tuple[Any, ...]) -> tuple[str, str]:
+    run, host, boot, ts_us, mono_us = row
+    return run, clocks[run][0].of({"host": host, "boot": boot, "ts_us": ts_us, "mono_us": mono_us})

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from tests.unit.observe.test_several_hosts import SECOND, Fleet, drifting
 from zkrebalancer.observe import hosts
+from zkrebalancer.observe.clocks import align as clock_alignment
 from zkrebalancer.observe.hosts import ClockNames, Witness
 from zkrebalancer.pipeline import align, ingest
 from zkrebalancer.pipeline.facts.by_run import tables_of_runs
@@ -47,6 +48,25 @@ def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession,
     write(tmp_path / "wrong", wrong.passes(400_000, 500_000))
     write(tmp_path / "unbounded", Fleet(drifting(), with_keys=False).moves(1))
     assert overlaps(spark, tmp_path) == [("unbounded", False), ("wrong", True)]
+
+
+def test_events_are_placed_one_by_one_if_only_walls_tell_boots_apart(spark: SparkSession, tmp_path: Path) -> None:
+    """In `_place`, take the clock of the first event of a host for all of its events."""
+    boots = [(mono_us, 10**15 + mono_us) for mono_us in range(5)]
+    boots += [(mono_us, 10**15 + 10**10 + mono_us) for mono_us in range(5)]
+    events = [{"kind": "step", "host": "h", "mono_us": mono_us, "ts_us": ts_us} for mono_us, ts_us in boots]
+    names, rows = ClockNames(), [("r", event["host"], None, event["ts_us"], event["mono_us"]) for event in events]
+    for event in events:
+        names.note(event)
+    witness = Witness(names)
+    for event in events:
+        witness.add(event)
+    alignment = clock_alignment(witness.evidence())
+    columns = "run string, host string, boot string, ts_us long, mono_us long"
+    moved = align.aligned(spark.createDataFrame(rows, columns), {"r": (names, alignment)}).orderBy("ts_us")
+    expected = [alignment.place(names.of(event), event["mono_us"]).at_us for event in events]
+    assert [row["mono_us"] for row in moved.collect()] == expected
+    assert len(set(expected)) == len(expected)
 
 
 def test_of_records_only_those_are_looked_at_that_are_kept(

@@ -8,31 +8,28 @@ are related, makes it necessary to begin again.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkrebalancer.observe.clocks import BEFORE_ALL_US, MAX_DRIFT, Alignment, Bounds, Envelope, Relation, align
+from zkrebalancer.observe.clocks import BEFORE_ALL_US, Alignment, Bounds, align
 from zkrebalancer.observe.hosts import SAMPLED, ClockNames, Witness
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.pipeline.align import RECORDS, TIE_KEYS, TIES
 from zkrebalancer.pipeline.continued.places import Clock, nearby_of
 from zkrebalancer.pipeline.continued.records import NotContinuableError
 from zkrebalancer.pipeline.continued.stored import Expression, Span
-from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
+from zkrebalancer.pipeline.placing import WAYS, placed
+from zkrebalancer.pipeline.schema import BOUNDS
 
 RAW = "raw_us"  # the column with the time of the event's own clock
-Integers = npt.NDArray[np.int64]
 Boot = tuple[str | None, str | None]  # host and boot
-Path = Callable[[Relation], Envelope]  # which bound of a relation
-_WAYS: tuple[Path, Path] = (lambda relation: relation.upper, lambda relation: relation.lower)
 
 
 class ClocksMovedError(Exception):
@@ -167,7 +164,7 @@ class Clocks:
         found = np.zeros((3, len(boots)), np.int64)
         for boot, number in numbers.items():
             chosen = codes == number
-            found[:, chosen] = self._moved(self._of(*boot), times[chosen])
+            found[:, chosen] = placed(self._alignment, self._of(*boot), times[chosen])
         at = lines.column_names.index("mono_us")
         lines = lines.set_column(at, "mono_us", pa.array(found[0], pa.int64()))
         columns = {RAW: raw_us, **dict(zip(BOUNDS, (pa.array(each, pa.int64()) for each in found[1:]), strict=True))}
@@ -241,7 +238,7 @@ class Clocks:
         A time goes from clock to clock, as in `Alignment.place`; an earlier one goes the same way, and stays earlier.
         """
         now, found, is_bound = self._alignment, list[int](), True
-        for way in _WAYS:
+        for way in WAYS:
             at_clock, at_us = clock, last_us
             while at_clock != now.reference:
                 relation, known = now.relations[at_clock], before.relations.get(at_clock)
@@ -265,48 +262,6 @@ class Clocks:
 
     def _run_us(self, clock: str, time_us: int) -> int:
         return BEFORE_ALL_US if time_us == BEFORE_ALL_US else self._alignment.place(clock, time_us).at_us
-
-    # `Alignment.place`, for many times at once -----------------------------------------------------------------------
-
-    def _moved(self, clock: str, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return where moments of a clock are, and by how much they may have been earlier, and later."""
-        earliest, latest = (self._by(clock, times, way) for way in _WAYS)
-        if earliest is not None and latest is not None:
-            at_us = (earliest + latest) // 2
-        else:
-            relation = self._alignment.relations[clock]
-            at_us = self._moved(relation.parent, _guessed(relation, times))[0]
-        forever = np.full(len(times), FOREVER_US)
-        return at_us, forever if earliest is None else at_us - earliest, forever if latest is None else latest - at_us
-
-    def _by(self, clock: str, times: Integers, way: Path) -> Integers | None:
-        while clock != self._alignment.reference:
-            relation = self._alignment.relations[clock]
-            offsets = _bounds_at(way(relation), times)
-            if offsets is None:
-                return None
-            clock, times = relation.parent, times - offsets
-        return times
-
-
-def _guessed(relation: Relation, times: Integers) -> Integers:
-    upper, lower = _bounds_at(relation.upper, times), _bounds_at(relation.lower, times)
-    if upper is not None and lower is not None:
-        return times - (upper + lower) // 2
-    offsets = np.full(len(times), relation.guess_us)
-    offsets = offsets if upper is None else np.minimum(offsets, upper)
-    offsets = offsets if lower is None else np.maximum(offsets, lower)
-    return cast("Integers", times - offsets)
-
-
-def _bounds_at(envelope: Envelope, times: Integers) -> Integers | None:
-    if not envelope.times:
-        return None
-    known, values = np.array(envelope.times, np.int64), np.array(envelope.values, np.int64)
-    after = np.searchsorted(known, times, side="right")
-    beside = (np.maximum(after - 1, 0), np.minimum(after, len(known) - 1))
-    one, other = (values[index] - -np.abs(times - known[index]) // MAX_DRIFT for index in beside)
-    return cast("Integers", envelope.sign * np.minimum(one, other))
 
 
 def _event(host: str | None, boot: str | None) -> Event:
