@@ -32,7 +32,7 @@ from tests.unit.pipeline.frames import Table, differences, stored
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.ports import free_ports
+from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.pipeline import watch
 from zkrebalancer.pipeline.commits import CURRENT
@@ -49,7 +49,6 @@ KILLS = 2
 RUNS = ("run-000", "run-001", PLANNED)
 TOPIC = "event-lines"
 ON_EXECUTORS = ("--master", "local-cluster[2,1,1024]")
-LOOPBACK = "127.0.0.1"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
@@ -224,18 +223,18 @@ def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Sm
 def standalone(spark: SparkSession, tmp_path: Path) -> Iterator[str]:  # noqa: ARG001  # it has set SPARK_HOME
     """Start Spark's own cluster manager on this host, with one worker; return the address of its master."""
     (port,), begun = free_ports(1), list[subprocess.Popen[bytes]]()
-    master = f"spark://{LOOPBACK}:{port}"
+    master = f"spark://{HOST}:{port}"
     environment = {**child_environment(), "SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_DAEMON_MEMORY": "256m"}
 
     def begin_daemon(name: str, *arguments: object) -> None:
         program = Path(os.environ["SPARK_HOME"], "bin", "spark-class")
-        options = ("--host", LOOPBACK, "--webui-port", "0", *map(str, arguments))
+        options = ("--host", HOST, "--webui-port", "0", *map(str, arguments))
         command = [program, f"org.apache.spark.deploy.{name}", *options]
         begun.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True, env=environment))
 
     def is_there() -> bool:
         with socket.socket() as asking:
-            return asking.connect_ex((LOOPBACK, port)) == 0
+            return asking.connect_ex((HOST, port)) == 0
 
     try:
         begin_daemon("master.Master", "--port", port)

@@ -50,7 +50,7 @@ def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession,
     assert overlaps(spark, tmp_path) == [("unbounded", False), ("wrong", True)]
 
 
-def test_events_are_placed_one_by_one_if_only_walls_tell_boots_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_events_are_placed_one_by_one_if_only_walls_tell_boots_apart(spark: SparkSession) -> None:
     """In `_place`, take the clock of the first event of a host for all of its events."""
     boots = [(mono_us, 10**15 + mono_us) for mono_us in range(5)]
     boots += [(mono_us, 10**15 + 10**10 + mono_us) for mono_us in range(5)]
