@@ -74,7 +74,7 @@ def test_the_files_of_some_agents_say_nothing_about_all(tmp_path: Path) -> None:
     """In `_Seen.silent_members`, return 0: what the others received would be lost, and what they own without owner."""
     history = planned().produced(10, 19)
     history.events += [
-        {**history.events[-1], "kind": "command_acked", "member": member, "command_id": member} for member in "abc"
+        {**history.events[-1], "kind": "command_acked", "group": "g", "member": member} for member in "abc"
     ]
     history.add("topic_deleted", group=None, topic="t")
     found = document(tmp_path, history)
