@@ -220,7 +220,7 @@ def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Sm
 
 
 @pytest.fixture
-def standalone(spark: SparkSession, tmp_path: Path) -> Iterator[str]:  # noqa: ARG001  # it has set SPARK_HOME
+def standalone(spark: SparkSession, tmp_path: Path) -> Iterator[str]:  # it has set SPARK_HOME
     """Start Spark's own cluster manager on this host, with one worker; return the address of its master."""
     (port,), begun = free_ports(1), list[subprocess.Popen[bytes]]()
     master = f"spark://{HOST}:{port}"
@@ -229,7 +229,7 @@ def standalone(spark: SparkSession, tmp_path: Path) -> Iterator[str]:  # noqa: A
     def begin_daemon(name: str, *arguments: object) -> None:
         program = Path(os.environ["SPARK_HOME"], "bin", "spark-class")
         options = ("--host", HOST, "--webui-port", "0", *map(str, arguments))
-        command = [program, f"org.apache.spark.deploy.{name}", *options]
+        command = [str(program), f"org.apache.spark.deploy.{name}", *options]
         begun.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True, env=environment))
 
     def is_there() -> bool:

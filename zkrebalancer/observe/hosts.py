@@ -118,8 +118,8 @@ class Witness:
     @property
     def remembered(self) -> int:
         """How much is remembered of events."""
-        known = (self._commands, self._clean_ends, self._planned, self._produced, self._delivered)
-        return sum(map(len, known))
+        of_commands = len(self._commands) + len(self._planned) + len(self._clean_ends)
+        return of_commands + len(self._produced) + len(self._delivered)
 
     def add(self, event: Event, count: int = 1) -> None:
         """Look at an event; `count`: of how many of its clock it is one."""

@@ -107,7 +107,7 @@ def _boot() -> list[Column]:
 
 def aligned(events: DataFrame, clocks: Mapping[str, Clocks]) -> DataFrame:
     """Return the events of these runs at times of one clock, with BOUNDS."""
-    place = F.arrow_udf(lambda *columns: _place(clocks, columns), _PLACED)
+    place = F.arrow_udf(lambda *columns: _place(clocks, columns), _PLACED)  # type: ignore[attr-defined]  # it is new
     found = place("run", "host", "boot", "ts_us", "mono_us")
     moved = events.where(F.col("run").isin(*clocks) & F.col("mono_us").isNotNull()).withColumn("placed", found)
     bounds = {name: F.col(f"placed.{name}") for name in BOUNDS}

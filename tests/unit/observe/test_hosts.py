@@ -102,9 +102,7 @@ def test_a_member_that_was_found_dead_may_have_stopped_later() -> None:
 def test_a_pod_that_has_come_back_to_its_former_node_ties_no_boots() -> None:
     """In `Witness._tell_boots`, do not look whether one boot was over before the next began."""
     times = (("one", 0), ("one", 100), ("two", 200), ("two", 300), ("one", 400))
-    *events, later = (
-        {"kind": "step", "host": "app-0", "boot": boot, "mono_us": us, "ts_us": us} for boot, us in times
-    )
+    *events, later = ({"kind": "step", "host": "app-0", "boot": boot, "mono_us": us, "ts_us": us} for boot, us in times)
     witness = witness_of(events)
     for event in events:
         witness.add(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,9 @@ def test_events_are_placed_one_by_one_if_only_walls_tell_boots_apart(spark: Spar
     """In `_place`, take the clock of the first event of a host for all of its events."""
     boots = [(mono_us, 10**15 + mono_us) for mono_us in range(5)]
     boots += [(mono_us, 10**15 + 10**10 + mono_us) for mono_us in range(5)]
-    events = [{"kind": "step", "host": "h", "mono_us": mono_us, "ts_us": ts_us} for mono_us, ts_us in boots]
+    events: list[dict[str, Any]] = [
+        {"kind": "step", "host": "h", "mono_us": mono_us, "ts_us": ts_us} for mono_us, ts_us in boots
+    ]
     names, rows = ClockNames(), [("r", event["host"], None, event["ts_us"], event["mono_us"]) for event in events]
     for event in events:
         names.note(event)
