@@ -26,7 +26,7 @@ SHARED_BY_A_MODULE = ("module", "package", "class")
 # One worker runs all tests that share the Spark session, and all tests of a module with a fixture of that scope.
 INTEGRATION = "tests/integration"
 SPARK_FILES = {f"{INTEGRATION}/test_{name}.py" for name in ("pipeline", "spark_queries", "spark_connector")}
-SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_{name}" for name in ("pipeline", "spark_source")}
+SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_{name}" for name in ("fleet", "pipeline", "spark_source")}
 PARSED = "tests/style"  # its modules share the parsed sources
 SPREAD = (f"{INTEGRATION}/", "tests/campaign/", "tests/simulation/")  # single tests go to the next free worker
 WITH_MODULE_FIXTURES = {
