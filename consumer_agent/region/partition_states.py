@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
+from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.records import Batch
 from consumer_agent.region.central_source import missed
 from consumer_agent.region.figures import Figures
@@ -123,7 +124,7 @@ class PartitionStates:
         """Leave the group; if clean, and not within a batch, what was processed is stored first."""
         is_clean = is_clean and not self._is_torn and not self._is_closed
         self._is_closed, self._may_store = True, is_clean
-        if is_clean:
+        if is_clean and self._frontend.is_own_process:
             self._processed_batch()
         self._consumer.close()
 
@@ -198,7 +199,8 @@ class PartitionStates:
 
     def _note_given_up(self, partitions: list[TopicPartition]) -> None:
         held = self._consumer.generation()  # until the coordinator knows that they are given up, or cancels that
-        new = {tp: (self._restored[tp], self._processed[tp]) for tp in partitions if tp in self._restored}
+        placed = self._restored.keys() & self._processed.keys()  # the others have no position yet
+        new = {tp: (self._restored[tp], self._processed[tp]) for tp in partitions if tp in placed}
         self._given_up = {tp: known for tp, known in (self._given_up | new).items() if tp in held}
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
@@ -212,10 +214,35 @@ class PartitionStates:
     def _processed_batch(self) -> None:
         """Note that the application has processed the last batch."""
         self._return_what_was_not_given()
-        held = self._consumer.position() if self._batch else {}
-        ends = {tp: records[-1].offset + 1 for tp, records in self._batch.by_partition().items() if tp in held}
-        self._processed.update(ends)
+        held = self._consumer.position()
+        read = {tp: records for tp, records in self._batch.by_partition().items() if tp in held}
+        for tp, records in read.items():
+            if records[0].offset < self._processed.get(tp, 0):
+                self._stored.pop(tp, None)  # Kafka had others there: a copy at the same offset is of another state
+        self._processed.update({tp: records[-1].offset + 1 for tp, records in read.items()})
         self._batch = Batch()  # last: a signal's handler may raise at any point
+        self._note_going_back(held)
+
+    def _note_going_back(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Where reading goes on before what a state has, commit nothing until a copy of it is stored there.
+
+        Kafka has lost what was read from there on, or the application has sought.
+        """
+        back = {tp: at for tp, at in positions.items() if at < self._processed.get(tp, at)}
+        generations = self._consumer.generation() if back else {}
+        for tp, at in back.items():
+            if self._restored.get(tp, 0) == generations.get(tp):  # else its `on_assign` follows
+                self._finish_at({tp: NO_OFFSET})
+                self._stored.pop(tp, None)
+                self._processed[tp] = at
+
+    def _finish_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let what was finished further on not be committed."""
+        shared = self._frontend.shared
+        with shared.lock:
+            for tp, at in offsets.items():
+                with suppress(CommitFailedError, ConsumerStateError):  # it is lost, or Kafka has lost records of it
+                    shared.buffer.finish_at({tp: Finished(at)})
 
     def _store(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Let the application store the states that have changed, and mark their records as finished."""
@@ -237,7 +264,8 @@ class PartitionStates:
                 self._consumer.commit(changed)
             else:
                 self._consumer.commit(changed, timeout_s=timeout_s)
-        except (CommitFailedError, CommitTimeoutError):  # ZooKeeper is away, or partitions are lost: `on_lost` follows
+        except (CommitFailedError, CommitTimeoutError, ConsumerStateError):
+            # ZooKeeper is away; partitions are lost: `on_lost` follows; or what was read is lost at Kafka.
             self._due_s = time.monotonic() + RETRY_S
             if timeout_s is not None:
                 raise
@@ -258,8 +286,4 @@ class PartitionStates:
         for tp in anew:
             self._stored.pop(tp, None)  # a copy at the same offset is of another state
         self._store(anew)
-        shared = self._frontend.shared
-        with shared.lock:
-            for tp, at in positions.items():  # else what was finished further on would be committed
-                with suppress(CommitFailedError):  # it is lost: `on_lost` follows
-                    shared.buffer.finish_at({tp: Finished(at)})
+        self._finish_at(positions)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from consumer_agent.membership.offset_books import NO_OFFSET
+
 Messages = Sequence[Any]  # of Kafka's client; the buffer uses only their `offset()`
 
 
@@ -40,6 +42,12 @@ class BufferedPartition:
     def size_bytes(self) -> int:
         """The size of its messages."""
         return sum(chunk.size_bytes for chunk in self.chunks)
+
+    def go_to(self, position: int, *, keeps_copies: bool) -> None:
+        """Continue here. What was finished further on counts up to here, or not at all: no copy is named by it."""
+        self.returned = self.next_offset = position
+        if position < self.finished:
+            self.finished = NO_OFFSET if keeps_copies else position
 
     def clear(self) -> None:
         """Drop its messages."""

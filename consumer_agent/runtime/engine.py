@@ -64,6 +64,7 @@ class Engine:
         self._process = os.getpid()
         self._config = config = _detached(config)
         self._telemetry = telemetry
+        shared.buffer.keeps_copies = duties.keeps_copies
         storage = Storage(config.offsets_storage)
         if config.events_directory is not None:
             telemetry.write_to(_open_event_log(Path(config.events_directory), config))

@@ -77,6 +77,7 @@ class RecordBuffer:
     def __init__(self, settings: BufferSettings) -> None:
         """Begin empty."""
         self._settings = settings
+        self.keeps_copies = False  # of states: what is finished has one, also where reading goes back
         self._partitions: dict[TopicPartition, BufferedPartition] = {}
         self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
         self._again: set[TopicPartition] = set()  # nothing of these is put until Kafka's client fetches them again
@@ -281,7 +282,8 @@ class RecordBuffer:
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Mark the returned records below these offsets as finished; unknown partitions are skipped."""
         for partition, held in self._held(offsets):
-            held.finished = max(held.finished, min(offsets[partition], held.returned))
+            if not self.keeps_copies or offsets[partition] <= held.returned:
+                held.finished = max(held.finished, min(offsets[partition], held.returned))
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition from `position` on."""
@@ -307,8 +309,7 @@ class RecordBuffer:
         if held is None or not held.emitting:
             return False
         self._drop_records(partition, held)
-        held.returned = held.next_offset = position
-        held.finished = min(held.finished, position)
+        held.go_to(position, keeps_copies=self.keeps_copies)
         self._unfinished.add(partition)
         return True
 

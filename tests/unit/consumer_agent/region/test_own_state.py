@@ -200,6 +200,7 @@ class PlayedStates:
         self.hooks[Tell.ASSIGNED]([ORDERS])
         self.batches = self.states.batches()
         next(self.batches)
+        self.consumer.position.return_value = {ORDERS: 7}
         self.consumer.close.side_effect = lambda: self.hooks[Tell.REVOKE]([ORDERS])
 
 
