@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from zkrebalancer.observe.obstacles import Obstacle
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Order, Settings
 from zkrebalancer.runtime.zk import BlockingZk
+
+READ = "READ"  # the right, as obstacles name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class RegionReport:
 
     settings: Settings
     order: Order
+    hidden: str | None = None  # a node of a member of the group that the leader may not read: no round completes
 
     @property
     def state(self) -> str:
@@ -44,6 +49,7 @@ class RegionReport:
             "last_reset": order.reset or None,
             "pending_reset": order.pending,
             "open_round": order.open.id if order.open is not None else None,
+            "hidden": self.hidden,
         }
 
     def text(self) -> str:
@@ -54,7 +60,15 @@ class RegionReport:
         members = f"{len(order.members)} member{'' if len(order.members) == 1 else 's'}"
         about = f"recovery {self.settings.recovery}, {last}"
         times = f"every_s {self.settings.every_ms / 1_000:g}, reset_s {self.settings.reset_ms / 1_000:g}"
-        return f"region {self.settings.name}: {self.state}{why}, {members}, {about}, {times}"
+        waits = "" if self.hidden is None else f"; no checkpoint or reset completes until {self.hidden} may be read"
+        return f"region {self.settings.name}: {self.state}{why}, {members}, {about}, {times}{waits}"
+
+    def with_obstacles(self, group: str, obstacles: Iterable[Obstacle]) -> RegionReport:
+        """Return the region with what it waits for; in a forced one, Kafka knows who holds what."""
+        places = f"{paths.owners(group)}/", f"{paths.channel(group)}/"
+        refused = (one.path for one in obstacles if one.path is not None and one.right == READ)
+        hidden = next((path for path in refused if path.startswith(places)), None)
+        return self if self.settings.recovery == "forced" else replace(self, hidden=hidden)
 
 
 def read_region(zk: BlockingZk, group: str) -> RegionReport | None:

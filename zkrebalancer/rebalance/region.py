@@ -32,7 +32,6 @@ from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.rebalance.region_writes import RegionWrites
 from zkrebalancer.rebalance.round_times import RoundTimes
 from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
-from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
@@ -328,6 +327,7 @@ class Region:
             is_at_rest=is_forced or self._is_quiet(),
             has_moved=not is_forced and self._times.has_moved(view.generation),
             is_read_anew=self._times.is_read_anew,
+            hidden="" if is_forced else view.refused_path(),
             since_us=self._times.since_us,
             now_us=self._scheduler.now.mono_us,
             last_void=self._times.last_void,
@@ -335,7 +335,7 @@ class Region:
 
     def _is_quiet(self) -> bool:
         """Whether nothing moves, and no change is known that will move something."""
-        is_ready = all(member.state is MemberState.READY for member in self._view.members.values())
+        is_ready = all(member.is_settled for member in self._view.members.values())
         return is_ready and not self._view.evicted and self._is_at_rest()
 
     # ---- doing

@@ -160,6 +160,12 @@ class Member:
         return MemberState.ANSWERING if self.pending else MemberState.READY
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing is on its way to or from it, whatever the record says of what it was given."""
+        is_record_hidden = self.state is MemberState.UNREADABLE and self.is_readable and not self.pending
+        return self.state is MemberState.READY or is_record_hidden
+
+    @property
     def takes_part(self) -> bool:
         """Whether it may be assigned anything."""
         leaving = {MemberState.UNREGISTERED, MemberState.BROKEN, MemberState.EVICTING, MemberState.GONE}
@@ -385,6 +391,10 @@ class GroupView(OffsetMarks):
     def held_count(self, topic: str) -> int:
         """Return how many partitions of a topic are held."""
         return len(self._holders.get(topic, ()))
+
+    def refused_path(self) -> str:
+        """Return a node of a member that may not be read; "": all may."""
+        return min((path for member in self.members.values() for path in member.refused), default="")
 
     def is_fully_held(self, topic: str) -> bool:
         """Whether each partition that a topic has, and no other, has a holder."""

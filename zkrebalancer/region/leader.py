@@ -46,6 +46,7 @@ class Seen:
     last_void: str = ""  # why the last checkpoint was void, under this leadership
     has_moved: bool = False  # a rebalance has sent commands since the open round was ordered
     is_read_anew: bool = False  # the group has not been at rest since it was read again: its plan may move nothing
+    hidden: str = ""  # a node of a member that may not be read: until it may, the group is not known to be at rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,8 @@ def _follow_reset(order: Order, opened: Round, seen: Seen) -> Decision:
     obstacle = _uncovered(seen)
     if obstacle is not None:  # at first, of partitions that have just come to a member
         is_late = seen.now_us >= limit_us
-        return Decision(
-            Next.WAIT, order, obstacle, None if is_late else limit_us, is_obstacle=is_late and seen.is_at_rest
-        )
+        is_obstacle = bool(seen.hidden) or (is_late and seen.is_at_rest)
+        return Decision(Next.WAIT, order, obstacle, None if is_late else limit_us, is_obstacle=is_obstacle)
     return Decision(Next.FLOW, replace(order, open=None), "all are reset")
 
 
@@ -171,10 +171,16 @@ def _missing(opened: Round, seen: Seen) -> list[str]:
     return list(opened.members) if seen.answers is None else seen.answers.missing
 
 
+def _unrest(seen: Seen) -> str:
+    if seen.hidden:
+        return f"neither a checkpoint nor a reset completes until {seen.hidden} may be read"
+    return "waits until the group is at rest"
+
+
 def _uncovered(seen: Seen) -> str | None:
     """Return what the answers do not cover, although every member has answered."""
     if not seen.is_at_rest:
-        return "waits until the group is at rest"
+        return _unrest(seen)
     if seen.holdings is None or seen.answers is None:
         return None
     uncovered = seen.answers.uncovered(seen.holdings)
@@ -190,8 +196,10 @@ def _uncovered(seen: Seen) -> str | None:
 def _maybe_checkpoint(order: Order, seen: Seen) -> Decision:
     due_us = seen.since_us + seen.settings.every_ms * 1_000
     nodes = sorted(seen.requests)
-    if not order.members or not seen.is_at_rest:
-        return Decision(Next.WAIT, order, "waits until the group is at rest" if order.members else "has no members")
+    if not order.members:
+        return Decision(Next.WAIT, order, "has no members")
+    if not seen.is_at_rest:
+        return Decision(Next.WAIT, order, _unrest(seen), is_obstacle=bool(seen.hidden))
     if not nodes and not order.leaving and seen.now_us < due_us:
         return Decision(Next.WAIT, order, "flows", due_us)
     number, names = order.id + 1, tuple(sorted(order.members))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.region_world import SETTINGS, RegionWorld
@@ -10,6 +12,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Get
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US
+from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.region.documents import CHECKPOINT, Round
 
 LONGEST_PAUSE_MS = MAX_PAUSE_US // 1_000 + 1_000
@@ -126,6 +129,49 @@ def test_offsets_that_are_refused_are_stored_once_the_right_is_there(has_mark: b
     region.pass_time(LONGEST_PAUSE_MS)
     assert region.offsets("u") == {0: "3", 1: "4"}
     assert not region.order().is_resetting
+
+
+# ---- what is hidden of a consumer of the group
+
+
+def hide(region: RegionWorld, path: str) -> None:
+    """Let no leader read a node from the next one on."""
+    region.world.zk.denied.add(("", path, Right.READ))
+    region.replace_leader()
+    region.pass_time(3_000)
+    assert region.world.leader().machine.groups[GROUP].view.members["a-1"].state is MemberState.UNREADABLE
+
+
+def test_a_region_goes_on_while_the_record_of_what_a_member_was_given_is_hidden() -> None:
+    """What its consumer holds is known: only its claims cannot be judged. In `Member.is_settled`, ask for READY."""
+    region = RegionWorld("a", "b")
+    hide(region, paths.given(GROUP, "a-1"))
+    region.complete_checkpoint()
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer_all(5)
+    assert not region.order().is_resetting
+    assert [one["reason"] for one in region.events("reset_ordered")] == ["of the test"]
+
+
+@pytest.mark.parametrize("place", [paths.owners, paths.channel])
+def test_a_region_that_waits_for_a_right_says_for_which(place: Callable[[str, str], str]) -> None:
+    """What its consumer holds is not known. In `leader._follow_reset`, name only what is late."""
+    region, path = RegionWorld("a", "b"), place(GROUP, "a-1")
+    hide(region, path)
+    region.pass_time(2 * SETTINGS.every_ms)
+    text = f"region: neither a checkpoint nor a reset completes until {path} may be read"
+    assert [line.count(text) for line in region.warnings()] == [1]
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer_all(5)
+    region.pass_time(1_000)
+    assert region.order().is_resetting
+    assert region.region.reason == text.removeprefix("region: ")
+    allow(region)
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert not region.order().is_resetting
+    region.complete_checkpoint()
 
 
 # ---- lists

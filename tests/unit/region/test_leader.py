@@ -104,6 +104,17 @@ def test_a_checkpoint_is_opened_when_it_is_due_and_the_group_at_rest() -> None:
     assert decision.order == replace(IDLE, id=5, open=Round(5, CHECKPOINT, ("a", "b")))
 
 
+def test_what_a_region_waits_for_because_a_node_is_hidden_has_to_be_known_at_once() -> None:
+    """In `_maybe_checkpoint` or `_follow_reset`, tell only what is late, or nothing."""
+    order = opened(RESET)
+    hidden: dict[str, Any] = {"is_at_rest": False, "hidden": "/consumers/g"}
+    for decision in (decide(IDLE, seen(**hidden)), decide(order, seen(answered(order, "a", "b"), **hidden))):
+        assert (decision.next, decision.is_obstacle) == (Next.WAIT, True)
+        assert decision.reason == "neither a checkpoint nor a reset completes until /consumers/g may be read"
+    decision = decide(IDLE, seen(is_at_rest=False))
+    assert (decision.reason, decision.is_obstacle) == ("waits until the group is at rest", False)
+
+
 def test_a_requested_checkpoint_is_due_at_once() -> None:
     decision = decide(IDLE, seen(requests={"checkpoint-1": Request("checkpoint", "a")}))
     assert decision.order.open == Round(5, CHECKPOINT, ("a", "b"))

@@ -152,7 +152,7 @@ def describe(
         obstacles = inspection.read_obstacles(zk, report)
         if offsets:
             inspection.read_offsets(zk, report)
-        region = _read_region(zk, report)
+        region = _read_region(zk, report, obstacles)
         slo = report.settings.slo
         recorded = _read_history(zk, report) if slo or history_count is not None else ()
         rebalances = recorded[-history_count:] if history_count is not None else ()
@@ -188,13 +188,14 @@ def _lines(obstacles: Sequence[Obstacle], region: RegionReport | None) -> list[s
     return [*(f"{each.kind}: {each.text}" for each in obstacles), *([region.text()] if region is not None else [])]
 
 
-def _read_region(zk: BlockingZk, report: GroupReport) -> RegionReport | None:
+def _read_region(zk: BlockingZk, report: GroupReport, obstacles: Sequence[Obstacle]) -> RegionReport | None:
     """Return the group's consistent region; what cannot be read becomes a problem of the report."""
     try:
-        return read_region(zk, report.name)
+        found = read_region(zk, report.name)
     except NodeContentError as error:
         report.problems.add("region", str(error))
         return None
+    return None if found is None else found.with_obstacles(report.name, obstacles)
 
 
 def _require_kafka(kafka: Mapping[str, str] | None, *, offsets: bool, lag_time: bool, is_judged: bool) -> None:
