@@ -76,7 +76,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
 
     """
     members = group.roster.members
-    if len(members) >= group.room.max_size and request.member_id not in members:
+    if len(members) >= group.size_limit.max_size and request.member_id not in members:
         raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     subscription = _subscription(group, request)
     member_id = request.member_id
@@ -164,7 +164,7 @@ def _update(
         group.roster.set_classic(member, classic)
         group.note_change()
     group.start_session(member)
-    group.room.check(member)
+    group.size_limit.check(member)
     return is_changed
 
 

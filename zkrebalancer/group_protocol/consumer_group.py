@@ -16,9 +16,9 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.intervals import Intervals
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position, next_position
-from zkrebalancer.group_protocol.room import LIMIT, Room
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.size_limit import LIMIT, SizeLimit
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
 from zkrebalancer.group_protocol.topics import Topic, Topics, as_stored, names_of
 
@@ -74,7 +74,7 @@ class ConsumerGroup:
         self.world = world
         self.scheduler = world.scheduler
         self.roster = ConsumerRoster()
-        self.room = Room(self)
+        self.size_limit = SizeLimit(self)
         self.group_epoch = 0
         self.target_epoch = 0
         self.central = CentralTargets(self) if world.settings.assigns_centrally else None
@@ -116,8 +116,8 @@ class ConsumerGroup:
             self._note_progress(member)
             self.start_session(member)
             self._time_revocation(member)
-        self.room.note_write(stored)
-        self.room.note_stored()
+        self.size_limit.note_write(stored)
+        self.size_limit.note_stored()
         self.untold = set(self.roster.members)
         self._keep_while_empty()
         self._renew_ids()
@@ -297,7 +297,7 @@ class ConsumerGroup:
         self._is_writing = True
         self._in_flight = answers
         self._being_stored = self._standings()
-        self.scheduler.store(self.group_id, self.room.note_write(self.stored_form()), self._stored)
+        self.scheduler.store(self.group_id, self.size_limit.note_write(self.stored_form()), self._stored)
 
     def _step(self, turn: Turn) -> Answer:
         member = turn.member
@@ -334,7 +334,7 @@ class ConsumerGroup:
         if error:
             self._not_stored(error, [turn for turn, _answer in answers])
             return
-        self.room.note_stored()
+        self.size_limit.note_stored()
         self._answer(answers)
         self._report_members(self._being_stored)
         if self.central is not None:
@@ -349,7 +349,7 @@ class ConsumerGroup:
         """Store again, at once if somebody is found who made the group too large: only that client is refused."""
         self._has_changed = True
         self.untold |= {turn.member.member_id for turn in turns if turn.member is not None}
-        concerned = self.room.make() if error is ErrorCode.GROUP_MAX_SIZE_REACHED else set()
+        concerned = self.size_limit.shrink() if error is ErrorCode.GROUP_MAX_SIZE_REACHED else set()
         if not concerned:
             # A client may end on the error of a group that is too large, and none of these made it so.
             told = ErrorCode.COORDINATOR_NOT_AVAILABLE if error is ErrorCode.GROUP_MAX_SIZE_REACHED else error

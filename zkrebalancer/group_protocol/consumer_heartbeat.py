@@ -147,7 +147,7 @@ class Heartbeat:
                 return present
             former = present  # it returns under its own id
         if former is None:
-            if len(group.roster.members) >= group.room.max_size:
+            if len(group.roster.members) >= group.size_limit.max_size:
                 raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The consumer group has reached its maximum size.")
             self._is_new = True
             member = ConsumerMember(self._member_id, instance_id)
@@ -214,7 +214,7 @@ class Heartbeat:
         self._group.roster.set_classic(member, None)
         if others != (member.rack_id, member.rebalance_timeout_ms, member.server_assignor, member.classic):
             self._group.note_change()
-        self._group.room.check(member)
+        self._group.size_limit.check(member)
         return before != (member.topic_names, member.topic_regex)
 
     # ---- what it is told

@@ -17,11 +17,11 @@ LIMIT = "limit"  # a timer of the group
 Key = tuple[str, str]
 
 
-class Room:
-    """The room that a group's stored form has."""
+class SizeLimit:
+    """How many members a group may have, so that its stored form fits into one write."""
 
     def __init__(self, group: ConsumerGroup) -> None:
-        """Start with room for as many members as the settings allow."""
+        """Start with as many members as the settings allow."""
         self._group = group
         self._members: tuple[StoredConsumerMember, ...] = ()  # as last stored
         self._being_stored: tuple[StoredConsumerMember, ...] = ()
@@ -43,7 +43,7 @@ class Room:
         """Note that the last write succeeded."""
         self._members = self._being_stored
 
-    def make(self) -> set[str]:
+    def shrink(self) -> set[str]:
         """Remove newcomers of the write that failed; without any, take back what made members larger.
 
         Return the ids of these members; empty if no member has made the group larger.

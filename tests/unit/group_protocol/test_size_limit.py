@@ -83,7 +83,7 @@ def change(client: Client, *, regex: str | None = None, names: tuple[str, ...] |
 def test_only_the_newcomer_is_refused_and_the_others_keep_what_they_have(
     settings: GroupProtocolSettings | None,
 ) -> None:
-    """In `Room.make`, keep the newcomer: nothing could be stored, and all members would get its error."""
+    """In `SizeLimit.shrink`, keep the newcomer: nothing could be stored, and all members would get its error."""
     coordinator, members = pair(settings)
     owned = [client.numbers() for client in members]
     newcomer = Client(coordinator, "c")
@@ -112,22 +112,22 @@ def test_a_newcomer_may_take_the_place_of_a_member_and_may_try_again_later() -> 
     for _ in range(FIRST_LIMIT_MS // 10_000 + 1):
         coordinator.pass_time(10_000)
         assert {beat(one) for one in (a, newcomer)} == {E.NONE}
-    assert group(coordinator).room.max_size == CENTRAL.consumer_group_max_size
+    assert group(coordinator).size_limit.max_size == CENTRAL.consumer_group_max_size
     coordinator.stores_at_once = True
     b = Client(coordinator, "b")
     settle(coordinator, a, b, newcomer)
 
 
 def test_a_group_that_is_too_large_again_admits_nobody_for_twice_as_long() -> None:
-    """In `Room.make`, wait as long each time: the group would be stored in vain every minute."""
+    """In `SizeLimit.shrink`, wait as long each time: the group would be stored in vain every minute."""
     coordinator, members = pair()
-    room = group(coordinator).room
-    usual = room.max_size
+    limit = group(coordinator).size_limit
+    usual = limit.max_size
     waited_s = []
     for _ in range(3):
         assert beat(Client(coordinator, "c")) is E.GROUP_MAX_SIZE_REACHED
         seconds = 0
-        while room.max_size != usual:
+        while limit.max_size != usual:
             coordinator.pass_time(10_000)
             assert {beat(client) for client in members} == {E.NONE}
             seconds += 10
@@ -138,7 +138,7 @@ def test_a_group_that_is_too_large_again_admits_nobody_for_twice_as_long() -> No
 
 @pytest.mark.parametrize("settings", [None, CENTRAL], ids=["client", "central"])
 def test_a_change_that_makes_a_member_too_large_is_taken_back(settings: GroupProtocolSettings | None) -> None:
-    """In `Room.make`, look for newcomers only: all members would get the error of the change."""
+    """In `SizeLimit.shrink`, look for newcomers only: all members would get the error of the change."""
     coordinator, (a, b) = pair(settings)
     owned = [a.numbers(), b.numbers()]
     assert change(a, regex=LONG) is E.GROUP_MAX_SIZE_REACHED
@@ -202,7 +202,7 @@ def test_a_static_member_that_returns_is_no_newcomer() -> None:
 
 
 def test_a_classic_newcomer_of_a_central_group_is_refused_too() -> None:
-    """In `Room.make`, do not refuse a held join first: the client would join again with the same id at once."""
+    """In `SizeLimit.shrink`, do not refuse a held join first: the client would join again with the same id at once."""
     coordinator, members = pair(CENTRAL)
     join = JoinGroupRequest(GROUP, "", SESSION_MS, "consumer", NEWCOMER, REBALANCE_MS)
     ticket = coordinator.send(join, 3)
