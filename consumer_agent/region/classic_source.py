@@ -23,6 +23,7 @@ from zkrebalancer.region.limits import BRAKE_S, queue_limit
 from zkrebalancer.runtime import logs
 
 TASK_TIMEOUT_S = 30.0
+COMMITTED_TIMEOUT_S = 10.0  # below that
 END_TIMEOUT_S = 10.0
 MAX_QUEUED_BYTES = 32 << 20  # then nothing is fetched for the queue, as in an agent
 MESSAGE_OVERHEAD_BYTES = 500  # of a message without a value, about
@@ -286,13 +287,28 @@ class ClassicSource:
             self.arrived -= positions.keys()
             self._drop_queue()
             now = dict(self._positions)
-        wanted = [
-            confluent_kafka.TopicPartition(*tp, at if at != UNKNOWN else confluent_kafka.OFFSET_STORED)
-            for tp, at in now.items()
-        ]
+        begins = self._begins([tp for tp, at in now.items() if at == UNKNOWN])
+        wanted = [confluent_kafka.TopicPartition(*tp, begins.get(tp, at)) for tp, at in now.items()]
         self._paused = set()
         self._client.assign(wanted)
         self._pause()
+
+    def _begins(self, unknown: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions begin of which no record was processed: at the group's offsets, else at the earliest.
+
+        The client's own `auto.offset.reset` cannot be read; with `latest`, each assignment would skip what has come.
+        """
+        begins = dict.fromkeys(unknown, confluent_kafka.OFFSET_STORED)
+        if not unknown:
+            return begins
+        try:
+            asked = [confluent_kafka.TopicPartition(*tp) for tp in unknown]
+            for one in self._client.committed(asked, timeout=COMMITTED_TIMEOUT_S):
+                if one.error is None and one.offset < 0:
+                    begins[one.topic, one.partition] = confluent_kafka.OFFSET_BEGINNING
+        except KafkaException as error:
+            _log.warning("a partition without a stored offset begins as the client's auto.offset.reset says: %s", error)
+        return begins
 
     def _commit(self, offsets: list[confluent_kafka.TopicPartition]) -> None:
         try:

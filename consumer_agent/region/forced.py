@@ -29,8 +29,8 @@ class ForcedRegion:
     """Keeps the states of the members of a classic group consistent, each with a client of confluent-kafka.
 
     A coordinator has to run, which orders checkpoints and resets; Kafka assigns the partitions, with an eager assignor.
-    The client must not be subscribed yet, nor commit by itself (`enable.auto.commit=False`), and has to begin with the
-    earliest records (`auto.offset.reset=earliest`).
+    The client must not be subscribed yet, nor commit by itself (`enable.auto.commit=False`). A partition of which the
+    group has no offset begins with its earliest record; set `auto.offset.reset=earliest`, as Kafka may delete the next.
     """
 
     def __init__(

@@ -48,8 +48,9 @@ class Message:
 
 
 @pytest.fixture
-def source() -> Any:
+def source(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a source that holds t/0 and t/1, and whose thread does not run."""
+    monkeypatch.setattr(classic_source, "COMMITTED_TIMEOUT_S", 0.0)  # there is no Kafka to ask
     client = confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
     source = ClassicSource(client, ["t"], BATCH)
     source._is_started = True  # the test plays the thread
@@ -156,6 +157,22 @@ def test_a_seek_keeps_the_place_of_a_partition_whose_first_record_is_queued(sour
         (assigned,) = source._client.assign.call_args.args
         assert [(one.partition, one.offset) for one in assigned] == [(0, 5), (1, 100)]
     assert source.held() == {("t", 0): 5, ("t", 1): 100}
+
+
+def test_where_nothing_is_stored_a_partition_begins_with_its_earliest_record(
+    source: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `ClassicSource._begins`, leave it to the client: with `latest`, each assignment skips what has come."""
+    stored, earliest = confluent_kafka.OFFSET_STORED, confluent_kafka.OFFSET_BEGINNING
+    found = [confluent_kafka.TopicPartition("t", 0, 7), confluent_kafka.TopicPartition("t", 1)]
+    late = confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))
+    source._client = mock.Mock()
+    source._client.committed.side_effect = [found, late]
+    for begins, lines in (({0: stored, 1: earliest}, 0), ({0: stored, 1: stored}, 1)):
+        source._assign_at({})
+        (assigned,) = source._client.assign.call_args.args
+        assert {one.partition: one.offset for one in assigned} == begins
+        assert len(caplog.messages) == lines
 
 
 def test_only_clients_of_confluent_kafka_are_taken() -> None:

@@ -49,6 +49,9 @@ class KafkaClient:
 
     def commit(self, **_: object) -> None: ...
 
+    def committed(self, partitions: Sequence[TopicPartition], **_: float) -> list[TopicPartition]:
+        return list(partitions)
+
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self.next = max(0, partitions[0].offset) if partitions else None
 
