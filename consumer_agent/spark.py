@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from consumer_agent import arguments
-from consumer_agent.config import find_faults, parse_offset_reset, subscription
+from consumer_agent.config import ConsumerConfig, find_faults, parse_offset_reset, subscription
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError
-from consumer_agent.kafka.client import KafkaLog
+from consumer_agent.kafka.client import KafkaLog, store_settings
+from consumer_agent.kafka.elsewhere import look_once
 from consumer_agent.kafka.messages import by_partition
 from consumer_agent.membership.duties import Duties
 from consumer_agent.membership.events import Origin
@@ -29,10 +31,22 @@ __all__ = [
     "equal_shares",
     "find_faults",
     "is_of_another_topic",
+    "look_at_kafka",
     "parse_offset_reset",
     "readable_headers",
     "subscription",
 ]
+
+
+def look_at_kafka(settings: Mapping[str, Any], starting: Mapping[TopicPartition, int | None], timeout_s: float) -> None:
+    """Look at Kafka as a consumer with these settings does before it begins; for a batch, which joins no group.
+
+    Raises:
+        ConsumerError: see `look_once`.
+
+    """
+    config = ConsumerConfig.from_settings(settings)
+    look_once(config.group, store_settings(config), starting, timeout_s)
 
 
 class PlanningConsumer(Consumer):

@@ -13,17 +13,17 @@ with their topic. So an answer that is old forbids nothing: Kafka is asked again
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 
-from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
+from consumer_agent.errors import ConsumerError, GroupInUseError, KafkaUnavailableError, OffsetsElsewhereError
 from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.kafka.offset_store import READ_TIMEOUT_S, error_of
-from consumer_agent.runtime.threads import new_lock
+from consumer_agent.runtime.threads import Condition, new_lock, new_reentrant_lock, pause
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
@@ -33,6 +33,7 @@ MIN_PAUSE_S = 5.0  # before Kafka is asked again, if it did not answer and nothi
 MAX_PAUSE_S = 60.0
 OVERDUE_S = 30.0  # of an answer: the client could not be made, or hangs
 FRESH_S = 5.0  # so long after an answer, it may forbid to begin
+RETRY_S = 0.5  # between two looks of `look_once`
 OFFSETS_TOPIC = "__consumer_offsets"  # without it, Kafka has no groups
 HIDING_ERRORS = frozenset(  # brokers will never say; after any other error, they are asked again
     {
@@ -165,11 +166,11 @@ class LookAtKafka:
         elif is_due:
             self.check({}, refuse, lambda: None)
 
-    def ask(self, starting: Collection[TopicPartition], answer: Answer) -> None:
-        """Ask whether partitions without an offset in ZooKeeper may begin. If brokers do not answer, ask again."""
+    def ask(self, starting: Mapping[TopicPartition, int | None], answer: Answer) -> None:
+        """Ask whether partitions may begin at these offsets, or without one. If brokers do not answer, ask again."""
 
         def judge(found: Found | None, *, is_fresh: bool) -> None:
-            error = None if found is None else fault(self._group, found, dict.fromkeys(starting))
+            error = None if found is None else fault(self._group, found, starting)
             if error is not None and not is_fresh:
                 self._when_found(judge, is_anew=True)
                 return
@@ -286,6 +287,41 @@ class LookAtKafka:
             self._found, self._found_s = found, now_s
             self._silent_since_s = self._groupless_since_s = None
         return found
+
+
+def look_once(
+    group: str, settings: Mapping[str, Any], starting: Mapping[TopicPartition, int | None], timeout_s: float
+) -> None:
+    """Look for somebody who reads from these offsets without joining the group, and wait for the answer.
+
+    Raises:
+        GroupInUseError, OffsetsElsewhereError: see `fault`.
+        KafkaUnavailableError: there is no answer after `timeout_s` seconds.
+
+    """
+    look, changed = LookAtKafka(group, settings, reads_offsets=True), Condition(new_reentrant_lock())
+    answers: list[tuple[ConsumerError | None, bool]] = []
+
+    def answer(error: ConsumerError | None, *, is_known: bool) -> None:
+        with changed.lock:
+            answers.append((error, is_known))
+            changed.notify()
+
+    give_up_s = time.monotonic() + timeout_s
+    try:
+        while True:
+            look.ask(starting, answer)
+            changed.wait_until(lambda: answers, give_up_s - time.monotonic())
+            error, is_known = answers.pop() if answers else (None, False)
+            if error is not None:
+                raise error
+            if is_known:
+                return
+            if time.monotonic() >= give_up_s:
+                raise KafkaUnavailableError(f"group {group}: Kafka does not say whether plain Kafka consumers use it")
+            pause(RETRY_S)
+    finally:
+        look.close()
 
 
 class _Requests:

@@ -420,7 +420,7 @@ class MachineThread:
         if self._look is None:
             go_on(is_clear=True)
         else:
-            self._look.ask(partitions, looked)
+            self._look.ask(dict.fromkeys(partitions), looked)
 
     def _commit_to_kafka(self, effect: effects.CommitToKafka) -> None:
         """Commit if there is time: after `until_ms` another consumer may own the partitions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from consumer_agent.errors import OffsetsElsewhereError
 from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.pipeline.source import reading, stream
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
@@ -256,6 +258,18 @@ def test_a_batch_query_knows_what_the_group_stores_in_kafka(stage: Stage, storag
     tasks = ConsumerGroupReader(options(stage, offsetsStorage=storage, minPartitions="1")).partitions()
     ranges = [each for task in tasks if isinstance(task, RangesPartition) for each in task.ranges]
     assert [(each.partition, each.begin, each.end) for each in ranges] == [(0, 7, 10), (1, 0, 10)]
+
+
+@pytest.mark.parametrize("given", [{}, {"ignoreKafkaOffsets": "true"}])
+def test_a_batch_query_fails_where_a_streaming_one_does(stage: Stage, given: dict[str, str]) -> None:
+    """As it was: it read what plain consumers of its group had read, without a word."""
+    stage.produce([0], 10)
+    consumer = Consumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
+    consumer.commit(offsets=[TopicPartition(stage.topic, 0, 7)], asynchronous=False)
+    consumer.close()
+    reader = ConsumerGroupReader(options(stage, minPartitions="1", **given))
+    with nullcontext() if given else pytest.raises(OffsetsElsewhereError, match="ignore_kafka_offsets"):
+        assert len(reader.partitions()) == 1
 
 
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from itertools import cycle
 from queue import Queue
 from typing import Any
@@ -12,7 +13,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from consumer_agent.errors import ConsumerError, GroupInUseError, OffsetsElsewhereError
+from consumer_agent.errors import ConsumerError, GroupInUseError, KafkaUnavailableError, OffsetsElsewhereError
 from consumer_agent.kafka import elsewhere, group_admin
 from consumer_agent.kafka.elsewhere import FRESH_S, MIN_PAUSE_S, OVERDUE_S, Found, LookAtKafka, fault
 from tests.support.deadlines import WITHIN_S
@@ -78,7 +79,7 @@ class Looking:
         self.look.check(offsets, self.refused.append, lambda: self.begun.append(name))
 
     def ask(self, name: str) -> None:
-        self.look.ask([B], lambda error, is_known: self.begun.append(f"{name} {type(error).__name__} {is_known}"))
+        self.look.ask({B: None}, lambda error, is_known: self.begun.append(f"{name} {type(error).__name__} {is_known}"))
 
     def look_after(self, seconds: float) -> None:
         self.now_s += seconds
@@ -280,7 +281,7 @@ def test_that_there_are_no_groups_is_found_out_although_a_client_takes_long_to_m
     looking.admin.has_groups = False
     for expected in (False, True):
         answers: Queue[bool] = Queue()
-        looking.look.ask([B], lambda _error, is_known, answers=answers: answers.put(is_known))
+        looking.look.ask({B: None}, lambda _error, is_known, answers=answers: answers.put(is_known))
         assert answers.get(timeout=WITHIN_S) is expected
         looking.now_s += MIN_PAUSE_S
 
@@ -315,3 +316,49 @@ def test_what_kafka_hides_is_a_warning_only_where_it_matters(
     assert [text.split(" (")[0] for text in caplog.messages] == [
         f"group g: Kafka does not show its {what} there" for what in ("members", "offsets")
     ]
+
+
+class AnsweringAdmin(Admin):
+    """The same, which answers at once; the last answer is repeated."""
+
+    def __init__(self, *answers: list[str] | KafkaException) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, Future[Any]]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, list):
+            return {groups[0]: ended(mock.Mock(members=[mock.Mock(client_id=name) for name in answer]))}
+        return {groups[0]: ended(answer)}
+
+
+AWAY = failure(KafkaError.NOT_COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    ("answers", "committed", "expected"),
+    [
+        ([[]], {A: 600}, None),
+        ([AWAY, []], {A: 600}, None),  # its coordinator has just moved
+        ([failure(KafkaError.GROUP_AUTHORIZATION_FAILED)], {}, None),  # brokers will never say
+        ([[]], {A: 601}, OffsetsElsewhereError),
+        ([[]], {B: 0}, OffsetsElsewhereError),
+        ([["plain"]], {}, GroupInUseError),
+        ([AWAY], {}, KafkaUnavailableError),
+    ],
+)
+def test_a_look_of_who_joins_no_group_waits_for_an_answer_and_fails_as_a_consumer_does(
+    answers: list[list[str] | KafkaException],
+    committed: dict[tuple[str, int], int],
+    expected: type[ConsumerError] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin, closed = AnsweringAdmin(*answers), list[object]()
+    admin.committed = committed
+    monkeypatch.setattr(group_admin, "AdminClient", lambda _settings: admin)
+    monkeypatch.setattr(group_admin, "close_aside", closed.extend)
+    monkeypatch.setattr(elsewhere, "RETRY_S", 0.0)
+    limit_s = SOON_S if expected is KafkaUnavailableError else WITHIN_S
+    with pytest.raises(expected) if expected is not None else nullcontext():
+        elsewhere.look_once("g", SETTINGS, {A: 600, B: None}, limit_s)
+    assert closed

@@ -6,12 +6,12 @@ Each partition is read from the group's offset, or without one from `startingOff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from consumer_agent.spark import Storage, is_of_another_topic, parse_offset_reset
+from consumer_agent.spark import Storage, is_of_another_topic, look_at_kafka, parse_offset_reset
 from zkrebalancer.observe import inspection
 from zkrebalancer.pipeline.source.incarnations import present_identities
 from zkrebalancer.pipeline.source.kafka import END, FIRST, DataLossError, KafkaReadError, Logs
@@ -22,6 +22,8 @@ from zkrebalancer.protocol import cluster_nodes
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
+LOOK_TIMEOUT_S = 30.0  # the coordinator of the group in Kafka may just move
+
 
 class ConsumerGroupReader(DataSourceReader):
     """Reads the records from the group's committed offsets to the ends of the logs."""
@@ -31,11 +33,17 @@ class ConsumerGroupReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Divide the unread offsets into tasks; raises RebalancerError if ZooKeeper or Kafka does not answer."""
+        """Divide the unread offsets into tasks.
+
+        Raises:
+            RebalancerError: ZooKeeper or Kafka does not answer, or Kafka has offsets or members of the group.
+
+        """
         with Logs(self._options) as logs:
             partitions = logs.partitions(self._options.topics)
             ends = logs.offsets(partitions, END)
             stored = self._stored(logs, partitions)
+            self._look_at_kafka({partition: stored.get(partition) for partition in partitions})
             begins = {**self._where_none_is_stored(logs, set(partitions) - stored.keys()), **stored}
         ranges = [Range(*partition, begins[partition], ends[partition], None) for partition in partitions]
         lost = [whole for whole in ranges if whole.end < whole.begin]
@@ -58,13 +66,22 @@ class ConsumerGroupReader(DataSourceReader):
             raise KafkaReadError(f"{text}, and option startingOffsets is none")
         return logs.offsets(partitions, {"earliest": FIRST, "latest": END}.get(str(where), where))  # type: ignore[arg-type]  # a time
 
+    @property
+    def _storage(self) -> Storage:
+        return Storage(self._options.agent.get("offsets_storage", Storage.ZOOKEEPER.value))
+
+    def _look_at_kafka(self, begins: Mapping[TopicPartition, int | None]) -> None:
+        """Fail where a streaming query would: it would read what plain Kafka consumers of the group have read."""
+        agent = self._options.agent
+        if not self._storage.in_kafka and not agent.get("ignore_kafka_offsets"):
+            look_at_kafka(agent, begins, LOOK_TIMEOUT_S)
+
     def _stored(self, logs: Logs, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's offsets in the topics; if both stores have one, the higher one.
 
         Those of a deleted topic of the same name say nothing about the present one.
         """
-        options = self._options
-        storage = Storage(options.agent.get("offsets_storage", Storage.ZOOKEEPER.value))
+        options, storage = self._options, self._storage
         found: dict[TopicPartition, int] = {}
         with BlockingZk(options.agent["zookeeper"]) as zk:
             if storage.in_zookeeper:
