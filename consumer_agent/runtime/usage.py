@@ -75,8 +75,8 @@ class Usage:
         if machine_thread is None or (self.is_closed and not self.is_in_own_callback):
             raise ConsumerStateError(f"{method} is possible between the first poll and close")
         if self.runner not in {None, threading.get_ident()}:
-            text = "may not be called from within a handler; a batch is stored once its handler has returned"
-            raise ConsumerStateError(f"{method} {text}")
+            text = "its batch is finished once it has returned, and stored by automatic commits, or with its partition"
+            raise ConsumerStateError(f"{method} may not be called from within a handler; {text}")
         self.require_process(method)
         self._require_no_poll(method)
         return machine_thread

@@ -22,10 +22,13 @@ from consumer_agent.runtime.record_buffer import Run
 from consumer_agent.runtime.steps import Callback, Decoded, decoded
 from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import logs
 
 Handler = Callable[[Batch], object]
 LOOK_INTERVAL_S = 1.0
 IDLE_LOOK_INTERVAL_S = 0.02  # between an idle thread's looks for records while others work and the fetcher rests
+
+_log = logs.named(__name__)
 
 
 class Workers:
@@ -45,6 +48,11 @@ class Workers:
     def run(self) -> None:
         """Work until a handler or a callback raises, and raise that when all threads have finished their batch."""
         frontend = self._frontend
+        if not frontend.config.enable_auto_commit:
+            _log.warning(
+                "run with enable_auto_commit=False stores what is finished only when partitions are given up, and at"
+                " close: after a crash, all since then is read again"
+            )
         frontend.listeners.append(self._wake_all)
         try:
             frontend.begin_poll(is_handled=True)
