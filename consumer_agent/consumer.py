@@ -103,8 +103,8 @@ class Consumer(ConsumerBase):
 
         Raises:
             CommitTimeoutError: no answer after `timeout_s` seconds.
-            ConsumerStateError: closed, never polled, one of the partitions is not assigned to this consumer, or Kafka
-                does not say what is stored of one.
+            ConsumerStateError: closed, never polled, one of the partitions is not assigned to this consumer, or nobody
+                says what is stored of one.
 
         """
         return self._do(steps.committed(self._frontend, partitions, timeout_s))

@@ -84,13 +84,19 @@ class Commits:
             self._under_way = ()
 
     def tell_stored(
-        self, token: int, partitions: frozenset[TopicPartition] | None, unread: Collection[TopicPartition] = ()
+        self,
+        token: int,
+        partitions: frozenset[TopicPartition] | None,
+        unread: Collection[TopicPartition] = (),
+        hidden: Collection[TopicPartition] = (),
     ) -> None:
-        """Answer a request for stored offsets. `unread`: at their start, Kafka did not say what is stored of these."""
+        """Answer a request for stored offsets. Not known: those of `unread` in Kafka, of `hidden` in ZooKeeper."""
         owned = self._lane.record.partitions.keys()
         asked = sorted(owned if partitions is None else partitions)
         foreign = [f"{topic}/{number}" for topic, number in asked if (topic, number) not in owned]
         unknown = [f"{tp[0]}/{tp[1]}" for tp in asked if tp in unread and tp not in self._lane.kafka_book.stored]
         error = f"{foreign[0]} is not assigned to this consumer" if foreign else None
         error = error or (f"Kafka does not say what is stored of {unknown[0]}" if unknown else None)
+        unseen = [f"{tp[0]}/{tp[1]}" for tp in asked if tp in hidden and tp not in self._lane.book.stored]
+        error = error or (f"ZooKeeper does not let it be read what is stored of {unseen[0]}" if unseen else None)
         self._effects.add(TellStored(token, {tp: self._lane.stored(tp) for tp in asked}, error))

@@ -1,6 +1,7 @@
-"""Partitions that Kafka did not say enough about in time: they are owned already, and asked about aside. Pure.
+"""Partitions that Kafka or ZooKeeper did not say enough about in time: they are owned, and asked about aside. Pure.
 
-Of some, it is not known what is stored in Kafka; of the others, nothing is, and it is not known where they begin.
+Of some, it is not known what is stored: Kafka does not say it, or the node in ZooKeeper may not be read. Of the others,
+nothing is stored, and it is not known where they begin.
 Nothing is read or committed of such a partition before the answer, and no other partition and no command waits for it.
 A partition is dropped once it is no longer owned, so an answer never concerns a later start.
 """
@@ -13,10 +14,14 @@ from dataclasses import dataclass, field
 from consumer_agent.membership.effects import EffectQueue, PlacePartitions, ReadKafkaOffsets, ResolveOffsets
 from consumer_agent.membership.fenced_writes import WriteLane
 from consumer_agent.membership.offset_books import NO_OFFSET
-from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS
+from consumer_agent.membership.refused_reads import RefusedReads
+from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS, stored_offset
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.fields import TopicPartition
 
 RETRY_MS = 2_000  # between an answer and the next question
+TRIES = 5  # of a start, which has told that an offset may not be read: the next pause is longer
 
 
 @dataclass(slots=True)
@@ -72,7 +77,7 @@ class LateAnswers:
 
 @dataclass(slots=True)
 class LateBeginnings:
-    """The owned partitions whose beginnings, or offsets in Kafka, are not known yet."""
+    """The owned partitions whose beginnings, or stored offsets, are not known yet."""
 
     effects: EffectQueue
     lane: WriteLane
@@ -80,27 +85,46 @@ class LateBeginnings:
     beginnings: LateAnswers = field(init=False)
     stored: LateAnswers = field(init=False)
     in_zookeeper: dict[TopicPartition, int] = field(default_factory=dict, init=False)  # stored there, of those
+    hidden: dict[TopicPartition, int] = field(default_factory=dict, init=False)  # that ZooKeeper hides, by start
+    refused: RefusedReads = field(init=False)
+    starts: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.beginnings, self.stored = LateAnswers(self.effects), LateAnswers(self.effects)
+        self.refused = RefusedReads(self.effects, "", tries=TRIES)
 
-    def add(self, unanswered: Collection[TopicPartition], unread: Mapping[TopicPartition, int]) -> None:
+    def add(
+        self,
+        unanswered: Collection[TopicPartition],
+        unread: Mapping[TopicPartition, int],
+        hidden: Collection[TopicPartition],
+    ) -> None:
         """Ask where partitions begin that are owned from now on, and what is stored of others.
 
-        `unread`: with their offsets in ZooKeeper, or NO_OFFSET.
+        `unread`: in Kafka, with their offsets in ZooKeeper, or NO_OFFSET; `hidden`: in ZooKeeper.
         """
         self.beginnings.add(unanswered)
         self.stored.add(unread)
         self.in_zookeeper.update(unread)
+        self.starts += 1
+        self.hidden.update(dict.fromkeys(hidden, self.starts))
+        if hidden and self.refused.retry_at_ms is None:
+            self.refused.retry_at_ms = self.effects.now_ms + RETRY_MS
 
     def keep(self, owned: Collection[TopicPartition]) -> None:
         """Drop partitions that are no longer owned."""
         self.beginnings.keep(owned)
         self.stored.keep(owned)
         self._forget_others()
+        if self.hidden:
+            self.hidden = {tp: start for tp, start in self.hidden.items() if tp in owned}
+            self._end_hidden()
 
     def handle_tick(self, now_ms: int) -> None:
-        """Ask Kafka again when that is due."""
+        """Ask again when that is due."""
+        if self.refused.take_due(now_ms):
+            for partition, start in sorted(self.hidden.items()):
+                self.effects.request(Get(self._path(partition)), self._hidden_read, partition, start)
         if self.beginnings.retry_at_ms is not None and self.beginnings.is_due(now_ms):
             self.effects.add(ResolveOffsets(self.beginnings.token, frozenset(self.beginnings.asked)))
         if self.stored.retry_at_ms is not None and self.stored.is_due(now_ms):
@@ -126,11 +150,40 @@ class LateBeginnings:
         offsets = {tp: max(in_kafka.get(tp, NO_OFFSET), self.in_zookeeper[tp]) for tp in sorted(known)}
         self.stored.end(known)
         self._forget_others()
+        self._place({tp: at for tp, at in offsets.items() if tp not in self.hidden})
+
+    def _hidden_read(self, reply: Reply, partition: TopicPartition, start: int) -> None:
+        """Let a partition begin whose stored offset may be read again; what was committed meanwhile is newer."""
+        if self.hidden.get(partition) != start:
+            return
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self.refused.note(Get(self._path(partition)), reply)
+            return
+        del self.hidden[partition]
+        self._end_hidden()
+        offset = stored_offset(self.effects, partition, reply.content) if isinstance(reply, Content) else None
+        if partition not in self.lane.book.stored and (offset is not None or not isinstance(reply, Content)):
+            self.lane.book.note_read(partition, offset)
+        at = NO_OFFSET if offset is None else offset
+        if partition in self.stored.partitions:
+            self.in_zookeeper[partition] = at
+        else:
+            self._place({partition: max(at, self.lane.kafka_book.stored.get(partition, NO_OFFSET))})
+
+    def _place(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let partitions begin here, and ask where those begin of which nothing is stored."""
         without = {tp for tp, at in offsets.items() if at == NO_OFFSET and self.begins_anywhere}
         placed = {tp: at for tp, at in offsets.items() if tp not in without}
         if placed:
             self.effects.add(PlacePartitions(placed))
         self.beginnings.add(without)
+
+    def _end_hidden(self) -> None:
+        if not self.hidden:
+            self.refused.retry_at_ms, self.refused.tries = None, TRIES
+
+    def _path(self, partition: TopicPartition) -> str:
+        return paths.offsets(self.lane.book.group, *partition)
 
     def _forget_others(self) -> None:
         for partition in self.in_zookeeper.keys() - self.stored.partitions:

@@ -216,7 +216,8 @@ class Member:
             case CommitRequested(token):
                 self.commits.handle_requested(token)
             case StoredRequested(token, partitions):
-                self.commits.tell_stored(token, partitions, self.late_beginnings.stored.partitions)
+                late = self.late_beginnings
+                self.commits.tell_stored(token, partitions, late.stored.partitions, late.hidden)
 
     def _channel_changed(self) -> None:
         """Read the next command along with the list, which saves a round trip."""
@@ -263,7 +264,8 @@ class Member:
             times.append(self.work.wake_at_ms)
         if self.departure is None:
             late = self.late_beginnings
-            times += [late.beginnings.retry_at_ms, late.stored.retry_at_ms, self.poll_watch.wake_at_ms]
+            times += [late.beginnings.retry_at_ms, late.stored.retry_at_ms, late.refused.retry_at_ms]
+            times.append(self.poll_watch.wake_at_ms)
         return min([time for time in times if time is not None], default=None)
 
     def _renew(self, now_ms: int) -> None:
@@ -436,6 +438,6 @@ class Member:
             self.lane.writer.handle_outcome(outcome)
             self.late_beginnings.keep(self.lane.record.partitions)
             if isinstance(self.lane.writer, Start) and outcome is not Outcome.CANCELLED:
-                self.late_beginnings.add(self.lane.writer.unanswered, self.lane.writer.late)
+                self.late_beginnings.add(self.lane.writer.unanswered, self.lane.writer.late, self.lane.writer.hidden)
             if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:
                 self.ending = Ending.FENCED

@@ -36,7 +36,7 @@ MAX_OFFSET_READS = 1_000  # in flight at once
 MIN_RESOLVE_RETRY_MS = 50  # short, because a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
 RESOLVE_LIMIT_MS = 2_000  # then partitions that Kafka says nothing about are owned, and wait alone
-UNREAD_LIMIT_MS = 2_000  # the same, of those whose stored offsets it does not say
+UNREAD_LIMIT_MS = 2_000  # the same, of those whose stored offsets it does not say, or ZooKeeper does not show
 KAFKA_READ_LIMIT_MS = 8_000  # for any answer, which arrives within 5 s unless Kafka's client hangs
 UNREAD = "Kafka does not say what is stored; asking again"
 UNPLACED = "Kafka does not say where it begins; asking again"
@@ -58,6 +58,8 @@ class Start:
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
     reading: set[TopicPartition] = field(default_factory=set)
+    hidden: set[TopicPartition] = field(default_factory=set)  # whose offsets in ZooKeeper may not be read
+    hidden_since_ms: int | None = None  # when the first one was refused
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka or a region
     undated: set[str] = field(default_factory=set)  # topics whose lives are being read, for a region
@@ -191,7 +193,8 @@ class Start:
         elif isinstance(reply, Content):
             self._note_offset(partition, reply.content)
         elif _is_unexpected(reply):
-            self.unread.append(partition)
+            self.hidden.add(partition)
+            self.hidden_since_ms = self.effects.now_ms if self.hidden_since_ms is None else self.hidden_since_ms
             self.refused.note(Get(paths.offsets(self.group, *partition)), reply)
         else:
             self.lane.book.note_read(partition, None)
@@ -216,6 +219,8 @@ class Start:
     def handle_tick(self, now_ms: int) -> None:
         """Ask ZooKeeper or Kafka again when that is due."""
         if self.refused.take_due(now_ms) and self.stage is Stage.READING:
+            self.unread = [*sorted(self.hidden, reverse=True), *self.unread]  # after the others
+            self.hidden.clear()
             self._read_marks()
             self._read()
         if self.retry_at_ms is None or now_ms < self.retry_at_ms:
@@ -243,7 +248,7 @@ class Start:
                 TellOrigins({tp: Origin(marks.get(tp[0], ""), lives.get(tp, 0)) for tp in self.partitions})
             )
         if self.partitions:
-            late = frozenset(self.late)
+            late = frozenset(self.hidden.union(self.late))
             self.effects.add(
                 RecordFetcher(
                     "fetcher_started",
@@ -267,21 +272,31 @@ class Start:
         self.lane.forget_others()
 
     def _read(self) -> None:
-        while self.unread and len(self.reading) < MAX_OFFSET_READS and self.refused.retry_at_ms is None:
+        while self.unread and len(self.reading) < MAX_OFFSET_READS:
             partition = self.unread.pop()
             self.reading.add(partition)
             self.effects.request(Get(paths.offsets(self.group, *partition)), self._offset_read, partition)
-        if not self.reading and not self.unread and not self._awaits_topics and not self.awaits_kafka:
+        if not (self.reading or self.unread or self._awaits_topics or self.awaits_kafka or self._awaits_hidden):
             in_kafka = self.lane.kafka_book.note_read(self.partitions, self.kafka_found)
             for partition, offset in in_kafka.items():
                 self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
             self.late = {tp: self.offsets.get(tp, NO_OFFSET) for tp in self.unread_in_kafka}
-            self.offsets.update(dict.fromkeys(self.late, NO_OFFSET))
+            self.offsets.update(dict.fromkeys((*self.late, *self.hidden), NO_OFFSET))
+            for partition in self.hidden:
+                self.lane.book.note_unreadable(partition)
             self._resolve()
 
     @property
     def _awaits_topics(self) -> bool:
         return bool(self.unmarked or self.undated)
+
+    @property
+    def _awaits_hidden(self) -> bool:
+        """Whether to wait for the right to read some offsets; after a while, only their partitions wait for it."""
+        since_ms = self.hidden_since_ms
+        if not self.hidden or since_ms is None:
+            return False
+        return self.duties.in_region or self.effects.now_ms - since_ms < UNREAD_LIMIT_MS
 
     def _read_marks(self) -> None:
         for topic in sorted(self.unmarked):
@@ -313,10 +328,8 @@ class Start:
         self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
 
     def _note_offset(self, partition: TopicPartition, content: bytes) -> None:
-        try:
-            offset = cluster_nodes.decode_counter("offset", content)
-        except NodeContentError as error:
-            self.effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it is ignored"))
+        offset = stored_offset(self.effects, partition, content)
+        if offset is None:
             self.lane.book.note_unreadable(partition)
         else:
             self.offsets[partition] = offset
@@ -335,6 +348,15 @@ class Start:
             self.effects.add(ResolveOffsets(self.token, unknown))
         else:
             self.stage = Stage.READY
+
+
+def stored_offset(effects: EffectQueue, partition: TopicPartition, content: bytes) -> int | None:
+    """Return the offset in a node; None, with a warning, if another program has written something else."""
+    try:
+        return cluster_nodes.decode_counter("offset", content)
+    except NodeContentError as error:
+        effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it is ignored"))
+        return None
 
 
 def _text(missing: frozenset[TopicPartition], why: str) -> str:
