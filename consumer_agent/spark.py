@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from consumer_agent import arguments
 from consumer_agent.config import ConsumerConfig, find_faults, parse_offset_reset, subscription
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError
+from consumer_agent.kafka import questions
 from consumer_agent.kafka.client import KafkaLog, store_settings
 from consumer_agent.kafka.elsewhere import look_once
 from consumer_agent.kafka.messages import by_partition
@@ -58,6 +59,13 @@ class PlanningConsumer(Consumer):
     def origins(self) -> dict[TopicPartition, Origin]:
         """Return what the progress of each partition in a sink belongs to."""
         return dict(self._frontend.own_state("origins").origins)
+
+    def ends(self, partitions: Collection[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """Return the ends of logs that Kafka reports in time; those of a broker that is away are left out."""
+        wanted, changed = dict.fromkeys(partitions, "latest"), self._frontend.shared.changed
+        question = questions.about_offsets(self._frontend.queries("ends"), wanted, changed)
+        changed.wait_until(lambda: question.is_over, timeout_s)
+        return dict(question.offsets)
 
     def has_lease(self) -> bool:
         """Whether `advance` is possible now: without a lease, others may own the partitions."""

@@ -61,7 +61,7 @@ class Setting:
 def setting(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Setting:
     setting = Setting(caplog)
     logs = setting.logs
-    logs.offsets.return_value = logs.ends.return_value = {PARTITION: 10}
+    logs.offsets.return_value = setting.consumer.ends.return_value = {PARTITION: 10}
     monkeypatch.setattr(membership, "ASSIGNMENT_TIMEOUT_S", 0.0)
     monkeypatch.setattr(membership, "PlanningConsumer", mock.Mock(return_value=setting.consumer))
     monkeypatch.setattr(membership, "Logs", mock.Mock(return_value=logs))
@@ -104,12 +104,12 @@ def test_a_query_whose_partitions_are_stopped_while_it_plans_waits_too(setting: 
     setting.own(position)
     setting.reader.prepareForTriggerAvailableNow()
 
-    def ends(_partitions: object) -> dict[TopicPartition, int]:
+    def ends(_partitions: object, _timeout_s: float) -> dict[TopicPartition, int]:
         setting.consumer.assignment.return_value, setting.consumer.position.return_value = [], {}
         setting.consumer.advance.side_effect = lambda _offsets: {}
         return {PARTITION: 10}
 
-    setting.logs.ends.side_effect = ends
+    setting.consumer.ends.side_effect = ends
     setting.plan()
     assert setting.waits == 1
 

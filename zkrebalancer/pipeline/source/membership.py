@@ -26,6 +26,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 COMMIT_TIMEOUT_S = 10.0
 ASSIGNMENT_TIMEOUT_S = 30.0  # how long an availableNow query waits for partitions
 POLL_INTERVAL_S = 0.05
+ENDS_TIMEOUT_S = 2.0  # above that of one request, so that what other brokers say is known
 MAX_AWAY_MS = 86_400_000  # a batch may take long; this does not detect a dead driver
 STOP_TIMEOUT_MS = 300_000  # the option's default: how long other members wait for the batch in flight
 
@@ -44,6 +45,7 @@ class Membership:
         self._lost: set[TopicPartition] = set()  # by an eviction, since the last `wait_assigned`
         self._had_partitions = False  # after that
         self._is_refused = False  # whether nothing could be reserved of what the last plan wanted
+        self._is_silent = False  # whether Kafka did not report the end of some log
         self._consumer.subscribe(options.topics, on_lost=self._lost.update)
         self._log = _open_event_log(options)
         self._short_logs = ShortLogs()
@@ -98,7 +100,8 @@ class Membership:
         """
         assigned = self._consumer.assignment()
         positions = {tp: at for tp, at in self._consumer.position().items() if tp in assigned}
-        self.ends = self._logs.ends(assigned)
+        self.ends = self._consumer.ends(assigned, ENDS_TIMEOUT_S)
+        self._note_silence(assigned)
         self._check_for_loss(positions, PATIENCE_S if targets is None else 0.0)
         wanted = offsets.limited(offsets.unread(positions, self.ends, targets), limit, self._turn)
         self._turn += 1
@@ -112,6 +115,18 @@ class Membership:
         self._is_refused = bool(wanted) and not ranges
         self._record("batch_planned", ranges)
         return ranges
+
+    def _note_silence(self, assigned: Sequence[TopicPartition]) -> None:
+        """Tell that logs are not read, because Kafka does not report their ends; once, until it reports all."""
+        silent = [partition for partition in assigned if partition not in self.ends]
+        if silent and not self._is_silent:
+            _log.warning(
+                "Kafka at %s does not report the ends of %s partitions, such as %s/%s: they are not read",
+                self._options.bootstrap,
+                len(silent),
+                *silent[0],
+            )
+        self._is_silent = bool(silent)
 
     def plan_rest(self, limit: int, targets: Mapping[TopicPartition, int]) -> list[Range]:
         """Return the next ranges up to `targets`; none only if nothing is left, or others own all partitions.
