@@ -120,10 +120,26 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the child with all processes that it started, which may outlive it."""
-        with contextlib.suppress(ProcessLookupError):  # all have ended
+        """Kill the child with all processes that it started, which may outlive it. Once it was killed, do nothing.
+
+        Raises:
+            ConsumerError: they are another user's. Their pipes are closed, which many programs end at.
+
+        """
+        if self._stdout.closed:
+            return
+        try:
             os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # all have ended
+            pass
+        except PermissionError:
+            self._close()
+            text = "it may work on beside the next owner of its records; let the agent run as that user"
+            raise ConsumerError(f"the child is another user's and may not be killed: {text}") from None
         self._reap()
+        self._close()
+
+    def _close(self) -> None:
         self._stdin.close()
         self._stdout.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from consumer_agent.errors import ConsumerError
 from consumer_agent.records import Record
 from consumer_agent.sidecar.child import Child, ChildEndedError, command_line
 from consumer_agent.sidecar.frames import Ack, Frame, FrameError, JsonLines
@@ -140,3 +141,17 @@ def test_a_command_that_cannot_be_run_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         command_line(text)
     assert "\n" not in str(refused.value)
+
+
+def test_a_child_that_may_not_be_killed_is_told_as_such_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--exec "sudo …"`. As it was: "the output cannot be written: Operation not permitted"."""
+
+    def refuse(_group: int, _signal: int) -> None:
+        raise PermissionError
+
+    with running("import sys; sys.stdin.read()") as child:
+        monkeypatch.setattr(os, "killpg", refuse)
+        with pytest.raises(ConsumerError, match="the child is another user's and may not be killed"):
+            child.kill()
+        child.kill()  # its caller cleans up after an error, too
+        assert child._process.wait(WAIT_S) == 0  # its input has ended
