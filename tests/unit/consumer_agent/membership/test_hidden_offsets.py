@@ -36,7 +36,6 @@ from zkrebalancer.protocol.command import StartFetcher
 NO_AUTH, NO_NODE = Refused(Refusal.NO_AUTH), Refused(Refusal.NO_NODE)
 HIDDEN = Get(offset_path(T0))
 TEXT = "zkrebalancer:id-1 czxid-5"
-LONGEST_PAUSE_MS = 30_000
 
 
 def begin(storage: Storage = Storage.ZOOKEEPER, *, begins_anywhere: bool = True, in_region: bool = False) -> Driver:
