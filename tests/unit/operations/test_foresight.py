@@ -276,6 +276,7 @@ def test_who_can_be_told_nothing_keeps_what_it_holds_as_the_coordinator_then_doe
     report = inspection.read_group(client_of(world), GROUP)
     explanation, _notes = foresee_one(client_of(world), report, min(world.owned()["b-1"]), None)
     assert (explanation.holder, explanation.target) == ("b-1", "b-1")
+    assert "keeps what it holds" in explanation.reason
 
     world.configure(settings.encode(group))
     world.pass_time(10_000)
