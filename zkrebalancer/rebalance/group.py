@@ -437,8 +437,9 @@ class Group:
             changed = new != before
             if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
                 return  # the pause was renewed
-            if changed and (plan := self._moving.plan) is not None and not plan.is_all_sent(self.view.members):
-                self._end_plan("superseded")  # its remaining commands were decided under other settings
+            plan = self._moving.plan if changed else None
+            if plan is not None and (self._moving.is_sending or not plan.is_all_sent(self.view.members)):
+                self._end_plan("superseded")  # what is or may be sent yet was decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject, author)
             if before.paused_by and not new.starts_paused:

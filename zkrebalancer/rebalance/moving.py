@@ -51,7 +51,7 @@ class Moving:
         self._left_out = LeftOut(scheduler, view, report, self._serve_again)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
-        self._is_sending = False
+        self.is_sending = False  # a transaction that is in flight may be refused, and what it has sent again
         self.outstanding: set[str] = set()  # consumers that have commands to answer
         self._late: dict[str, tuple[str, int]] = {}  # consumer -> its oldest command, and when its answer is late
         self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
@@ -59,7 +59,7 @@ class Moving:
     @property
     def is_complete(self) -> bool:
         """Whether every command is sent and acknowledged, and every consumer has its share of the plan."""
-        return not (self.outstanding or self._is_sending or (self.plan is not None and self.plan.unserved))
+        return not (self.outstanding or self.is_sending or (self.plan is not None and self.plan.unserved))
 
     def reset(self, *, is_after_break: bool) -> None:
         """Forget outstanding commands, because the group is read again, which finds them in the channels.
@@ -68,7 +68,7 @@ class Moving:
         """
         if is_after_break:
             self._late.clear()
-        self._is_sending = False
+        self.is_sending = False
         self._given.reset()
         self._left_out.reset()
         self.outstanding.clear()
@@ -105,7 +105,7 @@ class Moving:
         """Send what can be sent now, to these consumers and to those that could not be served before."""
         self._candidates.update(dict.fromkeys(consumers))
         plan = self.plan
-        if plan is None or self._is_sending or self.is_held_back:
+        if plan is None or self.is_sending or self.is_held_back:
             return
         batch = Batch(self._scheduler, self._view, plan)
         looks = 0
@@ -164,11 +164,11 @@ class Moving:
             self._scheduler.warn(
                 f"static member {instance}: its record is too large, its partitions will not wait for it"
             )
-        self._is_sending = True
+        self.is_sending = True
         self._scheduler.write(batch.operations(), self._sent, batch, expected=ANY)
 
     def _sent(self, reply: Reply, batch: Batch) -> None:
-        self._is_sending = False
+        self.is_sending = False
         if isinstance(reply, Refused):
             self._not_sent(reply, batch)
         elif isinstance(reply, Done):

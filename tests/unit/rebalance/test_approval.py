@@ -57,6 +57,27 @@ def test_a_plan_waits_until_it_is_approved(strategy: str, mode: str) -> None:
     world.assert_settled()
 
 
+def test_commands_that_are_refused_are_not_sent_again_under_settings_that_forbid_them() -> None:
+    """In `_settings_read`, count a transaction in flight as sent: it is refused, and its stop goes out unapproved."""
+    world = world_with(GroupSettings(), "a")
+    before, process = world.owned()["a-1"], world.leader()
+    world.act(world.add_agent("b"))
+    for _ in range(1_000):
+        if process.computing:
+            break
+        if not world.move(process):
+            world.now_us = max(world.now_us, world.next_deadline_us() or 0)
+            world.tick()
+    told = len(events(world, "command_sent"))
+    world.kill_agent(world.agents["b"])  # so that nothing is left to be sent, once a stop was
+    world.configure(settings.encode(NONE))
+    world.compute(process)
+    world.pass_time(3_000)
+
+    assert events(world, "command_sent")[told:] == []
+    assert world.owned()["a-1"] == before
+
+
 def test_as_many_moves_as_allowed_do_not_wait() -> None:
     world = world_with(GroupSettings(approve_moves_above=2), "a", "b")
 
