@@ -113,6 +113,9 @@ class PartitionStates:
         for (topic, number), offset in sorted(offsets.items()):
             if self._stored.get((topic, number)) != offset:
                 known = self._stored.get((topic, number))
+                if known is None:
+                    text = "no copy is valid for where reading goes on; make a checkpoint first"
+                    raise ConsumerStateError(f"{topic}/{number}: {text}")
                 raise ConsumerStateError(f"{topic}/{number}: the copy at {offset} is retired; the last is at {known}")
         self._restore(dict(offsets), offsets)
 

@@ -9,7 +9,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from zkrebalancer.gateway import authorization, translation
-from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.groups import HOLD_S, Groups
 from zkrebalancer.gateway.lanes import OffsetStore, Outcome
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
@@ -145,6 +145,8 @@ class GroupRequests:
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)
         if name in WAIT_FOR_OTHERS:
+            if self._groups.holds(fields["group_id"]):
+                answered.wait(HOLD_S)
             del request
             fields.clear()
             arrived.held.close()

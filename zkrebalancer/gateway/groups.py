@@ -147,6 +147,10 @@ class Groups:
         if len(held) == 1:
             gevent.spawn_later(HOLD_S, self._release, bucket, held)
 
+    def holds(self, group_id: str) -> bool:
+        """Whether requests of this group wait until it is served: no group counts their memory yet."""
+        return bucket_of(group_id) in self._held
+
     def _release(self, bucket: int, held: list[Received]) -> None:
         if self._held.get(bucket) is held:
             for received in self._held.pop(bucket):

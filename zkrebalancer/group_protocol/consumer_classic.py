@@ -98,11 +98,12 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
         if topic in names
         for number in numbers
     )
+    name = request.protocols[0].name  # not the request: its metadata would be kept until the answer
     turn = Turn(
         received.ticket,
         member,
         owned,
-        lambda _before: _joined(group, member, request),
+        lambda _before: _joined(group, member, name),
         lambda error: JoinGroupAnswer(error, member.member_id),
     )
     if group.central is not None and group.central.hold_join(member, turn):
@@ -168,11 +169,10 @@ def _update(
     return is_changed
 
 
-def _joined(group: ConsumerGroup, member: ConsumerMember, request: JoinGroupRequest) -> JoinGroupAnswer:
+def _joined(group: ConsumerGroup, member: ConsumerMember, name: str) -> JoinGroupAnswer:
     group.cancel_timer(JOIN, member.member_id)
     group.cancel_timer(SYNC, member.member_id)
     group.start_timer(SYNC, member, "it did not ask for its assignment in time")
-    name = request.protocols[0].name
     return JoinGroupAnswer(ErrorCode.NONE, member.member_id, member.position.epoch, PROTOCOL_TYPE, name)
 
 

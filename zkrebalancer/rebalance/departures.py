@@ -51,6 +51,7 @@ class Departures:
         self._view = view
         self._report = report
         self._leases = Leases(scheduler, view, report)
+        self._told: set[str] = set()  # whose end was told, while their nodes are left: each name is used once
         self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
         self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
 
@@ -60,6 +61,8 @@ class Departures:
         Yields the work for each of them, because there may be thousands.
         """
         self._in_the_way.clear()
+        if not self._view.hides(paths.given(self._view.group)):
+            self._told &= {*dead, *self._view.recorded}
         for consumer in sorted(dead):
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer, announce=True)
@@ -103,6 +106,8 @@ class Departures:
         self._report(facts.Left(member, self._view.remove(consumer), "member-left"))
 
     def _emit(self, kind: str, consumer: str, **fields: EventField) -> None:
+        if kind == "member_left":
+            self._told.add(consumer)
         self._scheduler.emit(kind, self._view.generation, None, member=consumer, **fields)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
@@ -111,6 +116,7 @@ class Departures:
         self._scheduler.ask(listing, self._dead_channel_listed, consumer, tries, announce)
 
     def _dead_channel_listed(self, reply: Reply, consumer: str, tries: int, announce: bool) -> None:
+        announce = announce and consumer not in self._told
         if announce and isinstance(reply, Children):
             self._scheduler.ask(Get(paths.channel(self._view.group, consumer)), self._mark_read, consumer)
         elif announce:

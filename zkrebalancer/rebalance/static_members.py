@@ -23,7 +23,8 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
-from zkrebalancer.rebalance.view import ANY_VERSION, GroupView, Member, Unclaimed
+from zkrebalancer.rebalance.unclaimed import Unclaimed
+from zkrebalancer.rebalance.view import ANY_VERSION, GroupView, Member
 
 LONGEST_GRACE_US = 1_000 * MAX_STATIC_GRACE_MS
 WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`

@@ -24,6 +24,7 @@ from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.marks import OffsetMarks
 from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
+from zkrebalancer.rebalance.unclaimed import Unclaimed
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 SESSIONLESS = "its registration or its record belongs to no session"
@@ -234,18 +235,6 @@ class Released(NamedTuple):
     unblocked: bool  # whether a block on whole topics ended, so that any partition may be free now
 
 
-@dataclass(frozen=True, slots=True)
-class Unclaimed:
-    """The partitions that had no holder when a leader read the group first: any static member may have had them."""
-
-    held: frozenset[TopicPartition]  # the others
-    counts: Mapping[str, int]  # of the partitions of each topic at that time
-    until_us: int  # by then, every grace is over
-
-    def __contains__(self, partition: TopicPartition) -> bool:
-        return partition[1] < self.counts.get(partition[0], 0) and partition not in self.held
-
-
 @dataclass(slots=True)
 class GroupView(OffsetMarks):
     """Everything that is known of a group, as the basis of decisions."""
@@ -386,7 +375,7 @@ class GroupView(OffsetMarks):
     def holders(self, partition: TopicPartition) -> tuple[str, ...]:
         """Return the holders of a partition: none if it is free; more than one would violate the protocol."""
         topic, number = partition
-        return self._holders[topic].get(number, ()) if topic in self._holders else ()
+        return self._holders.get(topic, {}).get(number, ())  # in one step: another thread asks, too
 
     def held_count(self, topic: str) -> int:
         """Return how many partitions of a topic are held."""

@@ -62,5 +62,5 @@ def test_partitions_that_are_not_read_for_want_of_an_end_are_told_once(
         consumer.ends.return_value = ends
         member.plan(10)
         told.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
-    text = "Kafka at b:1 does not report the ends of {} partitions, such as orders/{}: they are not read"
+    text = "Kafka at b:1 does not report the ends of {} partitions, such as orders/{}: only targets are read"
     assert told == [[text.format(1, 1)], [], [], [text.format(2, 0)]]

@@ -76,7 +76,9 @@ def answered(
     def has_taken_over_since(since_us: int, _group: str) -> bool:
         return since_us < SERVED_SINCE_US
 
-    play = SimpleNamespace(receive=receive, is_settled=True, has_taken_over_since=has_taken_over_since)
+    play = SimpleNamespace(
+        receive=receive, is_settled=True, has_taken_over_since=has_taken_over_since, holds=lambda _group: False
+    )
     groups = cast("Groups", play)
     store = SimpleNamespace(
         may_be_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send

@@ -245,7 +245,7 @@ def test_a_request_keeps_its_room_until_it_is_answered(*, has_rights: bool) -> N
     members = [{"member_id": str(number)} for number in range(MANY)]
     content = codec.encode("LeaveGroupRequest", 5, {"members": members})
     waiting: list[Any] = []
-    play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
+    play = SimpleNamespace(holds=lambda _group: False, receive=lambda *given: waiting.append(given[-1]))
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", None), Metrics(), one)
     header = Header(KEYS["LeaveGroup"], 5, 1, "c")
     rights = RIGHTS if has_rights else None
@@ -273,7 +273,7 @@ def test_a_request_that_waits_for_other_members_uses_no_room(
     """In `GroupRequests._ask_machine`, hold it: a few clients whose leader never assigns keep all others out."""
     one = room.Room()
     waiting: list[Any] = []
-    play = SimpleNamespace(receive=lambda *given: waiting.append(given[-1]))
+    play = SimpleNamespace(holds=lambda _group: False, receive=lambda *given: waiting.append(given[-1]))
     store = SimpleNamespace(may_be_elsewhere=lambda _group: False)
     groups = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), one)
     arrived = Arrived(Header(KEYS[name], 5, 1, "c"), codec.encode(f"{name}Request", 5, fields))

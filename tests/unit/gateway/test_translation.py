@@ -100,7 +100,9 @@ def test_clients_are_told_errors_at_which_they_do_not_end(name: str, code: Error
 def test_offsets_that_are_not_available_are_asked_for_again(version: int) -> None:
     """In `GroupRequests._fetch_one`, pass the error on: while ZooKeeper is away, members end at it."""
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    play = SimpleNamespace(receive=lambda *given: given[-1](answers.OffsetCheckAnswer(ErrorCode.NONE)))
+    play = SimpleNamespace(
+        holds=lambda _group: False, receive=lambda *given: given[-1](answers.OffsetCheckAnswer(ErrorCode.NONE))
+    )
     store = SimpleNamespace(send=lambda _group, _name, _fields, when_answered: when_answered(unavailable))
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
     asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [3]}]}

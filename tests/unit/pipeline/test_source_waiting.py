@@ -147,7 +147,7 @@ def test_a_query_does_not_end_before_a_partition_whose_beginning_is_not_known(se
     setting.own(10)
     setting.reader.prepareForTriggerAvailableNow()
     setting.own(None)
-    with pytest.raises(KafkaReadError, match="orders/0: Kafka at b:1 has not said for 0 s where it begins"):
+    with pytest.raises(KafkaReadError, match="orders/0: where it begins is not known after 0 s"):
         setting.plan()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.groups import events, world_with
-from tests.support.world import SESSION_MS, World
+from tests.support.world import GROUP, SESSION_MS, World
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
 
@@ -21,6 +23,16 @@ def test_the_next_leader_announces_who_has_left_meanwhile(leaves: bool, reason: 
     assert events(world, "member_left") == [{"member": "b-1", "reason": reason}]
     _read_again(world)
     assert len(events(world, "member_left")) == 1
+
+
+def test_an_end_is_told_once_though_nodes_are_left() -> None:
+    """In `Departures`, forget whose end was told: each reading tells it again."""
+    world = world_with(GroupSettings(), "a", "b")
+    world.zk.perform(Multi((Create(f"{paths.channel(GROUP, 'b-1')}/x"), Create(f"{paths.channel(GROUP, 'b-1')}/x/y"))))
+    world.kill_agent(world.agents["b"])
+    world.pass_time(1_200_000)  # several reconciliations
+    assert paths.channel(GROUP, "b-1") in world.zk.nodes
+    assert events(world, "member_left") == [{"member": "b-1", "reason": "expired"}]
 
 
 def _read_again(world: World) -> None:

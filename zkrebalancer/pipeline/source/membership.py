@@ -70,7 +70,7 @@ class Membership:
         Raises:
             RebalancerError: the agent failed.
             ZooKeeperUnavailableError: there is no lease, so nobody knows what is left to others.
-            KafkaReadError: Kafka does not say where a partition begins.
+            KafkaReadError: it is not known where a partition begins.
 
         """
         if targets is not None and not self._consumer.assignment():
@@ -117,11 +117,11 @@ class Membership:
         return ranges
 
     def _note_silence(self, assigned: Sequence[TopicPartition]) -> None:
-        """Tell that logs are not read, because Kafka does not report their ends; once, until it reports all."""
+        """Tell that Kafka does not report the ends of logs, of which only what `targets` demand is read; once."""
         silent = [partition for partition in assigned if partition not in self.ends]
         if silent and not self._is_silent:
             _log.warning(
-                "Kafka at %s does not report the ends of %s partitions, such as %s/%s: they are not read",
+                "Kafka at %s does not report the ends of %s partitions, such as %s/%s: only targets are read",
                 self._options.bootstrap,
                 len(silent),
                 *silent[0],
@@ -179,7 +179,7 @@ class Membership:
         if not self._consumer.has_lease():
             raise ZooKeeperUnavailableError(f"the query has had no lease in group {group} for {waited_s:g} s")
         for topic, number in self._unplaced(targets)[:1]:
-            text = f"Kafka at {self._options.bootstrap} has not said for {waited_s:g} s where it begins"
+            text = f"where it begins is not known after {waited_s:g} s; the log says what Kafka or ZooKeeper refuses"
             raise KafkaReadError(f"{topic}/{number}: {text}")
         if not self._had_partitions:
             _log.warning("group %s assigned no partition to this query within %g s", group, waited_s)

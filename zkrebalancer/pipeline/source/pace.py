@@ -60,5 +60,6 @@ class Pace:
         """Return how many offsets a batch may have, whatever the times seem to consist of."""
         largest, took_s = max(self._taken)
         growth = min(MAX_GROWTH, SAFE_SHARE * self._limit_s / took_s) if took_s > 0 else MAX_GROWTH
-        most = max(FEWEST_OFFSETS, int(growth * largest))
-        return most if growth < MAX_GROWTH else max(most, self._first)
+        if growth < MAX_GROWTH:
+            return max(FEWEST_OFFSETS, int(growth * largest))
+        return max(MAX_GROWTH * largest, self._first)
