@@ -118,6 +118,7 @@ OPTIONAL = [f"{G}ready", f'{G}errors_total{{part="group"}}', MIRROR, OVERDUE]  #
 ALSO_FIRES = {  # the same alerts, for another reason
     "TopicsNotDescribed": {f"{G}undescribed_topics": "3x90"},
     "ZooKeeperRefuses": {f"{M}refusals": "2x90"},
+    "TopicMirrorFails": {OVERDUE: " ".join(["0 30"] * 45), MIRROR: "0x90"},  # systemd starts it every minute
 }
 ENDED: dict[str, dict[str, str]] = {  # alert -> which processes were there, and show nothing any more
     "NoCoordinatorLeads": {f"{C}leader": "1x30 stale"},
