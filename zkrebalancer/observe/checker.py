@@ -7,7 +7,7 @@ bounds (`clocks.py`); what would need a closer look is not a problem but unclear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,7 +142,7 @@ class Run:
         self._leading: dict[int, int] = {}  # shard of groups -> epoch of its leader
         self._overlapping: set[tuple[str, TopicPartition]] = set()
         self._counts = Counts()
-        self._losses: list[str] = []  # at most one for each partition of a topic's life
+        self._losses: list[tuple[str, str]] = []  # group and text; at most one for each partition of a topic's life
         self._duplicated = self._forbidden = self._out_of_order = 0
         self._handlers: dict[str, Callable[[Event], None]] = {
             "rebalance_requested": self._log.requested,
@@ -173,17 +173,20 @@ class Run:
         if handle is not None:
             handle(event)
 
-    def verdict(self, torn_lines: int, *, owners_are_recorded: bool = True) -> Verdict:
+    def verdict(
+        self, torn_lines: int, *, owners_are_recorded: bool = True, silent_groups: Collection[str] = ()
+    ) -> Verdict:
         """Return the judgement; call it once, after the last event.
 
-        `owners_are_recorded`: all agents wrote events, so a partition without an owner had none, and a record that
-        nobody received was lost.
+        `owners_are_recorded`: all agents wrote events, so a partition without an owner had none. `silent_groups`: those
+        of which some agent wrote none, so a record that nobody received may not be lost.
         """
         for name, group in self._groups.items():
             for partition, history in sorted(group.partitions.items()):
                 self._count_records(name, partition, history)
-        for line in self._losses if owners_are_recorded else ():
-            self._problems.add(line)
+        for of_group, line in self._losses:
+            if of_group not in silent_groups:
+                self._problems.add(line)
         converged = owners_are_recorded and self._is_converged()
         return Verdict(
             produced=self._counts.produced,
@@ -329,7 +332,7 @@ class Run:
         self._counts.delivered += history.delivered.count
         self._counts.lost += _size(lost)
         if lost:
-            self._losses.append(f"{_where(group, partition)}: {_size(lost)} records lost: {_text(lost)}")
+            self._losses.append((group, f"{_where(group, partition)}: {_size(lost)} records lost: {_text(lost)}"))
 
     # The end --------------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,8 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
     run, files = read(directory, seen.add)
     silent = seen.silent_members()
     owners_are_recorded = bool(seen.kinds["fetcher_started"]) and not silent
-    verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded)
+    silent_groups = {group for group, _member in silent}
+    verdict = run.verdict(files.torn_lines, owners_are_recorded=owners_are_recorded, silent_groups=silent_groups)
     for rebalance in verdict.rebalances:
         plan = rebalance.group, rebalance.generation
         if silent or plan not in seen.started:  # then the coordinator's figure is the only one of all members
@@ -111,7 +112,7 @@ def overview(directory: Path, progress: Callable[[int], None] = lambda _count: N
         tuple(zip(seen.planned_us, verdict.rebalances, strict=True)),
         1 if files.alignment is None else 1 + len(files.alignment.relations),
         0 if files.doubts is None else files.doubts.widest_us,
-        silent,
+        len(silent),
     )
 
 
@@ -126,14 +127,15 @@ class _Seen:
         self.planned_us: list[int | None] = []
         self.pauses_ms: dict[tuple[str, int], float] = {}
         self.started: set[tuple[str, int]] = set()  # group and generation of plans under which a start was recorded
-        self._commanded: set[tuple[object, object]] = set()  # group and member
-        self._heard: set[tuple[object, object]] = set()
+        self._commanded: set[tuple[str, str]] = set()  # group and member
+        self._heard: set[tuple[str, str]] = set()
+        self._empty: set[str] = set()  # commands about no partition: agents write no event of those
 
-    def silent_members(self) -> int:
-        """Return how many members started or stopped partitions without an event of theirs."""
+    def silent_members(self) -> set[tuple[str, str]]:
+        """Return group and name of the members that started or stopped partitions without an event of theirs."""
         if self.kinds["scenario"]:
-            return 0  # the recorder of an experiment writes for all members, by other names
-        return len(self._commanded - self._heard)
+            return set()  # the recorder of an experiment writes for all members, by other names
+        return self._commanded - self._heard
 
     def add(self, event: Event) -> None:
         kind, at_us = event["kind"], event.get("ts_us")
@@ -144,8 +146,10 @@ class _Seen:
         if at_us is not None:
             self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)
             self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
-        if kind == "command_acked":
-            self._commanded.add((event.get("group"), event.get("member")))
+        if kind == "command_sent" and event.get("partition_count") == 0:
+            self._empty.add(event.get("command_id") or "")
+        elif kind == "command_acked" and event.get("command_id") not in self._empty:
+            self._commanded.add((event["group"] or "", event.get("member") or ""))
         elif kind in {"fetcher_started", "fetcher_stopped"}:
             self._heard.add((event["group"], event["member"]))
         if kind == "rebalance_planned":

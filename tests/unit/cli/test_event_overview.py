@@ -86,6 +86,23 @@ def test_the_files_of_some_agents_say_nothing_about_all(tmp_path: Path) -> None:
     assert document(tmp_path, history)["members_without_events"] == 0
 
 
+def test_a_member_without_events_hides_no_loss_of_other_groups(tmp_path: Path) -> None:
+    """In `overview`, pass no `silent_groups` but none of the losses; in `_Seen.add`, leave `_empty` as it is."""
+    history = planned().produced(10, 19)
+    of_members = [
+        event for event in history.events if event["kind"] in {"fetcher_started", "fetcher_stopped", "delivered"}
+    ]
+    history.events += [{**event, "group": "h"} for event in of_members]
+    sent = {**history.events[-1], "kind": "command_sent", "group": "h", "command_id": "x", "partition_count": 0}
+    history.events += [sent, {**sent, "kind": "command_acked", "member": "fenced"}]
+    history.events.append({**sent, "kind": "command_acked", "group": "g", "command_id": "y", "member": "silent"})
+    history.add("topic_deleted", group=None, topic="t")
+    found = document(tmp_path, history)
+    assert found["members_without_events"] == 1
+    assert (len(found["problems"]), found["ok"]) == (1, False)
+    assert found["problems"][0].startswith("group h, t/0: 10 records lost")
+
+
 def test_problems_are_told(tmp_path: Path) -> None:
     history = planned().delivered("b", 5, 9)
     result = run(tmp_path, history)
