@@ -127,7 +127,7 @@ def test_without_a_limit_batches_begin_small_and_grow(stage: Stage, monkeypatch:
 
 
 def test_a_query_says_who_and_where_it_is_and_how_much_it_can_read(stage: Stage) -> None:
-    query = Query(stage, instanceId="report", rack="r1", minPartitions="6")
+    query = Query(stage, instanceId="report", rack="r1", capacity="6")
     query.plan()
     registered = json.loads(stage.content(paths.ids(stage.group, stage.wait_member())) or b"")
     query.reader.stop()
