@@ -157,6 +157,11 @@ def comparison_csv(file: str) -> str:
     return comparison_table(compared(file)).to_csv(index=False)
 
 
+@cache
+def _comparisons(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(comparison_csv(file))))
+
+
 def rendered_differences(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """Return by how much each protocol exceeds this project in the median pair of runs: interval, or p if not shown."""
     cells = [[_difference(column, row) for column in columns] for row in rows]
@@ -165,7 +170,7 @@ def rendered_differences(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 def _difference(column: Column, row: Row) -> str:
     wanted = (column.protocol, column.settings, row.scenario, str(row.members), row.measure)
-    for found in csv.DictReader(io.StringIO(comparison_csv(row.file))):
+    for found in _comparisons(row.file):
         key = tuple(found[name] for name in ("protocol", "settings", "scenario", "members", "measure"))
         if key == wanted and found["outcome"]:
             if not found["p"]:

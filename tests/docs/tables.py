@@ -85,22 +85,17 @@ KILLS = [
     crash("records delivered twice, median of a run", "duplicated"),
     crash("processor time, ms", CPU),
 ]
-FAR = [
-    far("settled, ms: median", SETTLED),
-    far("longest", SETTLED, summary=max),
-    far("time to the first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="far-10ms"),
-    far("longest delay, ms", "delay_max_ms"),
-    far("processor time, ms", CPU),
-]
-THREE_SERVERS = [
-    three("settled, ms: median", SETTLED),
-    three("longest", SETTLED, summary=max),
-    three("time to the first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="scale-out-three"),
-    three("longest delay, ms", "delay_max_ms"),
-    three("processor time, ms", CPU),
-]
+FAR, THREE_SERVERS = (
+    [
+        joins("settled, ms: median", SETTLED),
+        joins("longest", SETTLED, summary=max),
+        joins("time to the first record, ms", "first_record_ms"),
+        UNOWNED("partitions without a consumer, s", file=MAIN, scenario=scenario),
+        joins("longest delay, ms", "delay_max_ms"),
+        joins("processor time, ms", CPU),
+    ]
+    for scenario, joins in (("far-10ms", far), ("scale-out-three", three))
+)
 SUMMARY = [
     THREE_JOIN[0],
     scale_out("a member joins: settled, ms, 95th percentile", SETTLED, summary=late),

@@ -118,7 +118,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who sends a request, and where to."""
+    """The sender of a request, and the port that it uses."""
 
     host: str
     is_at_gateway: bool  # at the port of the gateway itself, not at that of a broker

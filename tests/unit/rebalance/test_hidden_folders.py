@@ -180,7 +180,7 @@ def test_an_eviction_holds_deleted_topics_that_only_their_records_name() -> None
     assert record.topics == ("t", "u")
 
 
-# ---- what members were given
+# ---- the records of partitions given to members
 
 
 @MODES

@@ -74,7 +74,7 @@ def _seen(events: DataFrame) -> DataFrame:
 
 
 def _last_signs(events: DataFrame, lives: DataFrame) -> DataFrame:
-    """Return (group, member, seen_us) of each member that crashed; what it wrote after its end is none."""
+    """Return (group, member, seen_us) of each member that crashed; events after its end do not count."""
     crashed = lives.where("crashed").select("group", "member", "left_us")
     signs = events.where(F.col("kind").isin(*SIGNS)).select("group", "member", "mono_us")
     before = signs.join(crashed, ["group", "member"]).where(F.col("mono_us") <= F.col("left_us"))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from consumer_agent.membership.duties import Duties
 from consumer_agent.membership.effects import Effect, ReadProgress, Request, StopEmitting
-from consumer_agent.membership.events import Event, Polled, Position, Progress
+from consumer_agent.membership.events import Event, Polled, Position, Progress, Tick
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.registered_member import MemberSettings
 from consumer_agent.membership.state_machine import MachineSettings, StateMachine
@@ -116,6 +116,16 @@ class Driver:
 
     def writes(self) -> list[Multi]:
         return [call for call in self.waiting.values() if isinstance(call, Multi) and call != RENEWAL]
+
+    def tick(self, after_ms: int) -> list[Effect]:
+        """Let time pass; if the lease is renewed, answer the list that comes with it."""
+        self.now_ms += after_ms
+        effects = self.step(Tick())
+        if LIST_CHANNEL in self.waiting.values():
+            member = self.machine.member
+            current = None if member is None else member.channel.current
+            self.answer(LIST_CHANNEL, Children(() if current is None else (current,)))
+        return effects
 
     def break_connection(self) -> list[Effect]:
         """Suspend the session and fail every call that is under way."""

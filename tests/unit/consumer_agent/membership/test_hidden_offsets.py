@@ -13,13 +13,12 @@ from consumer_agent.membership.effects import (
     TellStored,
     Warn,
 )
-from consumer_agent.membership.events import CloseRequested, KafkaOffsetsRead, Position, StoredRequested, Tick
+from consumer_agent.membership.events import CloseRequested, KafkaOffsetsRead, Position, StoredRequested
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.start import UNREAD_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
     GROUP,
-    LIST_CHANNEL,
     OWNERS,
     T0,
     T1,
@@ -30,7 +29,7 @@ from tests.unit.consumer_agent.membership.driver import (
     requests,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Children, Done, Get, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 
 NO_AUTH, NO_NODE = Refused(Refusal.NO_AUTH), Refused(Refusal.NO_NODE)
@@ -52,21 +51,11 @@ def send_start(driver: Driver, name: str) -> None:
     driver.answer(Get(offset_path(T1)), content(b"20"))
 
 
-def tick(driver: Driver, after_ms: int) -> list[Effect]:
-    driver.now_ms += after_ms
-    effects = driver.step(Tick())
-    if LIST_CHANNEL in driver.waiting.values():  # it is listed with each renewal
-        member = driver.machine.member
-        current = None if member is None else member.channel.current
-        driver.answer(LIST_CHANNEL, Children(() if current is None else (current,)))
-    return effects
-
-
 def refuse_for(driver: Driver, limit_ms: int) -> None:
     """Refuse the read again and again."""
     end_ms = driver.now_ms + limit_ms
     while driver.now_ms < end_ms:
-        tick(driver, 100)
+        driver.tick(100)
         if HIDDEN in driver.waiting.values():
             assert of_type(driver.answer(HIDDEN, NO_AUTH), Warn) == []
 
@@ -82,7 +71,7 @@ def owner(storage: Storage = Storage.ZOOKEEPER, *, begins_anywhere: bool = True)
 def show(driver: Driver, reply: Reply) -> list[Effect]:
     """Answer the next late read."""
     while HIDDEN not in driver.waiting.values():
-        tick(driver, 1_000)
+        driver.tick(1_000)
     return driver.answer(HIDDEN, reply)
 
 
@@ -97,13 +86,13 @@ def test_a_partition_whose_offset_may_not_be_read_keeps_no_other_one_waiting() -
     assert of_type(show(driver, Refused(Refusal.CONNECTION_LOST)), PlacePartitions) == []
     assert of_type(show(driver, content(b"10")), PlacePartitions) == [PlacePartitions({T0: 10})]
     for _ in range(40):
-        assert HIDDEN not in requests(tick(driver, 1_000))
+        assert HIDDEN not in requests(driver.tick(1_000))
 
 
 def test_it_is_asked_for_at_growing_intervals() -> None:
     driver, asked = owner(), 0
     for _ in range(120):
-        asked += HIDDEN in requests(tick(driver, 1_000))
+        asked += HIDDEN in requests(driver.tick(1_000))
         if HIDDEN in driver.waiting.values():
             driver.answer(HIDDEN, NO_AUTH)
     assert 4 < asked < 10
@@ -123,7 +112,7 @@ def test_where_nothing_is_stored_after_all_the_setting_decides(reply: Reply, *, 
     driver = owner(begins_anywhere=begins_anywhere)
     placed = of_type(show(driver, reply), PlacePartitions)
     assert placed == ([] if begins_anywhere else [PlacePartitions({T0: -1})])
-    asked = [one.partitions for _ in range(3) for one in of_type(tick(driver, 1_000), ResolveOffsets)]
+    asked = [one.partitions for _ in range(3) for one in of_type(driver.tick(1_000), ResolveOffsets)]
     assert asked == [frozenset({T0})] * begins_anywhere
 
 
@@ -141,7 +130,7 @@ def test_a_stop_stores_no_offset_of_it_and_an_answer_from_before_does_not_count_
     """In `LateBeginnings._hidden_read`, look only whether it is hidden: another member may have read more meanwhile."""
     driver = owner()
     while HIDDEN not in driver.waiting.values():
-        tick(driver, 1_000)
+        driver.tick(1_000)
     driver.progress(driver.stop(frozenset({T0, T1})), {T0: Position(-1, -1), T1: Position(20, 20)})
     (ack,) = driver.writes()
     assert [one.path for one in ack.operations if isinstance(one, SetContent)] == [OWNERS]
@@ -160,12 +149,12 @@ def test_who_leaves_asks_no_more() -> None:
     driver = owner()
     driver.step(CloseRequested())
     for _ in range(10):
-        assert HIDDEN not in requests(tick(driver, 1_000))
+        assert HIDDEN not in requests(driver.tick(1_000))
 
 
 def pass_a_moment(driver: Driver, said: tuple[int, str] | None) -> list[Effect]:
     """Let Kafka say this of T0, and ZooKeeper show nothing, for a tenth of a second."""
-    effects = tick(driver, 100)
+    effects = driver.tick(100)
     for asked in of_type(effects, ReadKafkaOffsets):
         effects += driver.step(KafkaOffsetsRead(asked.token, {T0: said}))
     return effects + (driver.answer(HIDDEN, NO_AUTH) if HIDDEN in driver.waiting.values() else [])

@@ -11,7 +11,6 @@ from consumer_agent.membership.start import RESOLVE_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
     GROUP,
-    LIST_CHANNEL,
     T0,
     T1,
     Driver,
@@ -20,7 +19,7 @@ from tests.unit.consumer_agent.membership.driver import (
     offset_path,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Children, Done, Get, Refusal, Refused
+from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused
 from zkrebalancer.protocol.command import StartFetcher
 
 
@@ -39,11 +38,7 @@ def unanswered_start(driver: Driver, command_id: str = "start-1") -> list[Effect
 
 
 def late_question(driver: Driver) -> ResolveOffsets:
-    driver.now_ms += RETRY_MS
-    effects = driver.step(Tick())
-    if LIST_CHANNEL in driver.waiting.values():  # it is listed with each renewal
-        driver.answer(LIST_CHANNEL, Children(()))
-    return question(effects)
+    return question(driver.tick(RETRY_MS))
 
 
 def asks_again(driver: Driver) -> bool:

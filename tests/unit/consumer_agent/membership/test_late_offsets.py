@@ -22,7 +22,6 @@ from consumer_agent.membership.events import (
     OffsetsResolved,
     Position,
     StoredRequested,
-    Tick,
 )
 from consumer_agent.membership.late_beginnings import RETRY_MS
 from consumer_agent.membership.offset_books import Storage
@@ -30,7 +29,6 @@ from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS, UNREAD_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
     GROUP,
-    LIST_CHANNEL,
     OWNERS,
     T0,
     T1,
@@ -40,7 +38,7 @@ from tests.unit.consumer_agent.membership.driver import (
     offset_path,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Children, Done, Get, Refusal, Refused, SetContent
+from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -90,22 +88,12 @@ def say(driver: Driver, asked: ReadKafkaOffsets, found: Found | None) -> list[Ef
     return driver.step(KafkaOffsetsRead(asked.token, found))
 
 
-def ask_again(driver: Driver, after_ms: int) -> list[Effect]:
-    driver.now_ms += after_ms
-    effects = driver.step(Tick())
-    if LIST_CHANNEL in driver.waiting.values():  # it is listed with each renewal
-        member = driver.machine.member
-        current = None if member is None else member.channel.current
-        driver.answer(LIST_CHANNEL, Children(() if current is None else (current,)))
-    return effects
-
-
 def wait_in_vain(driver: Driver, effects: list[Effect], found: Found) -> list[Effect]:
     """Let Kafka say nothing of the rest until the start goes on without."""
     asked = question(effects)
     assert of_type(say(driver, asked, found), Warn) == []
     assert driver.writes() == []
-    asked = question(ask_again(driver, UNREAD_LIMIT_MS))
+    asked = question(driver.tick(UNREAD_LIMIT_MS))
     assert asked.partitions == {tp for tp, one in found.items() if one is None}, "what is known is asked for again"
     return say(driver, asked, dict.fromkeys(asked.partitions))
 
@@ -128,21 +116,21 @@ def test_a_topic_whose_offsets_cannot_be_read_keeps_no_other_one_waiting() -> No
     assert [one.text for one in told] == [text]
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
     assert started.positions == {T0: 10, T1: -1, T2: -1}
-    asked = question(ask_again(driver, RETRY_MS))
+    asked = question(driver.tick(RETRY_MS))
     assert asked.partitions == {T1, T2}
     assert say(driver, asked, None) == []
-    effects = say(driver, question(ask_again(driver, RETRY_MS)), {T1: (7, TEXT), T2: None})
+    effects = say(driver, question(driver.tick(RETRY_MS)), {T1: (7, TEXT), T2: None})
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 7})]
-    asked = question(ask_again(driver, RETRY_MS))
+    asked = question(driver.tick(RETRY_MS))
     assert asked.partitions == {T2}
     assert of_type(say(driver, asked, {T2: (8, TEXT)}), PlacePartitions) == [PlacePartitions({T2: 8})]
-    assert of_type(ask_again(driver, RETRY_MS), ReadKafkaOffsets) == []
+    assert of_type(driver.tick(RETRY_MS), ReadKafkaOffsets) == []
 
 
 def test_what_is_said_within_two_seconds_begins_at_once() -> None:
     driver, effects = begin()
     say(driver, question(effects), {T0: (10, TEXT), T1: None, T2: (12, TEXT)})
-    asked = question(ask_again(driver, UNREAD_LIMIT_MS - 1))
+    asked = question(driver.tick(UNREAD_LIMIT_MS - 1))
     assert asked.partitions == {T1}
     say(driver, asked, {T1: (11, TEXT)})
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
@@ -154,10 +142,10 @@ def test_a_group_whose_offsets_cannot_be_read_at_all_waits_until_some_are_known(
     driver, effects = begin()
     for _ in range(20):
         assert of_type(say(driver, question(effects), None), StartFetching) == []
-        effects = ask_again(driver, RETRY_MS)
+        effects = driver.tick(RETRY_MS)
     assert driver.writes() == []
     say(driver, question(effects), {T0: (10, TEXT), T1: (11, TEXT), T2: None})
-    say(driver, question(ask_again(driver, UNREAD_LIMIT_MS)), None)
+    say(driver, question(driver.tick(UNREAD_LIMIT_MS)), None)
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
     assert started.positions == {T0: 10, T1: 11, T2: -1}
 
@@ -183,7 +171,7 @@ def test_a_start_of_a_region_waits_for_all_offsets() -> None:
     for _ in range(5):
         assert driver.writes() == []
         say(driver, asked, {T0: (10, TEXT), T1: None, T2: (12, TEXT)})
-        asked = question(ask_again(driver, UNREAD_LIMIT_MS))
+        asked = question(driver.tick(UNREAD_LIMIT_MS))
     say(driver, asked, {T1: (11, TEXT)})
     assert len(driver.writes()) == 1
 
@@ -192,12 +180,12 @@ def test_a_start_of_a_region_waits_for_all_offsets() -> None:
 def test_where_nothing_is_stored_after_all_the_setting_decides(begins_anywhere: bool) -> None:
     """In `LateBeginnings.handle_read`, ask where they begin in any case: with `none`, the application has to say it."""
     driver = owner(begins_anywhere=begins_anywhere)
-    effects = say(driver, question(ask_again(driver, RETRY_MS)), {T1: (7, TEXT)})
+    effects = say(driver, question(driver.tick(RETRY_MS)), {T1: (7, TEXT)})
     if not begins_anywhere:
         assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 7, T2: -1})]
         return
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 7})]
-    (asked,) = of_type(ask_again(driver, RETRY_MS), ResolveOffsets)
+    (asked,) = of_type(driver.tick(RETRY_MS), ResolveOffsets)
     assert asked.partitions == {T2}
     effects = driver.step(OffsetsResolved(asked.token, {T2: 5}))
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T2: 5})]
@@ -208,15 +196,15 @@ def test_in_dual_it_waits_for_kafka_and_then_the_higher_offset_wins(in_kafka: in
     """In `Start._read`, begin where ZooKeeper says: consumers that write only Kafka may have finished more."""
     driver = owner(Storage.DUAL)
     found: Found = {T2: None} if in_kafka is None else {T1: (in_kafka, TEXT), T2: None}
-    effects = say(driver, question(ask_again(driver, RETRY_MS)), found)
+    effects = say(driver, question(driver.tick(RETRY_MS)), found)
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: begins_at})]
 
 
 def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count() -> None:
     driver = owner()
-    effects = say(driver, question(ask_again(driver, RETRY_MS)), {T1: (7, "zkrebalancer:id-0"), T2: (8, "")})
+    effects = say(driver, question(driver.tick(RETRY_MS)), {T1: (7, "zkrebalancer:id-0"), T2: (8, "")})
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T2: 8})]
-    (asked,) = of_type(ask_again(driver, RETRY_MS), ResolveOffsets)
+    (asked,) = of_type(driver.tick(RETRY_MS), ResolveOffsets)
     assert asked.partitions == {T1}
 
 
@@ -226,7 +214,7 @@ def test_what_kafka_has_not_said_is_not_told_as_missing() -> None:
     (told,) = of_type(driver.step(StoredRequested(5, None)), TellStored)
     assert told.error == "Kafka does not say what is stored of t/1"
     assert driver.step(StoredRequested(6, frozenset({T0}))) == [TellStored(6, {T0: 10})]
-    say(driver, question(ask_again(driver, RETRY_MS)), {T1: (7, TEXT)})
+    say(driver, question(driver.tick(RETRY_MS)), {T1: (7, TEXT)})
     assert driver.step(StoredRequested(7, frozenset({T1, T2}))) == [TellStored(7, {T1: 7, T2: None})]
 
 
@@ -234,7 +222,7 @@ def test_what_kafka_has_not_said_is_not_told_as_missing() -> None:
 def test_what_is_committed_meanwhile_is_newer_than_an_answer(is_stored: bool) -> None:
     """In `KafkaBook.note_late`, believe the answer: going back to 7 would not be committed."""
     driver = owner()
-    asked = question(ask_again(driver, RETRY_MS))
+    asked = question(driver.tick(RETRY_MS))
     positions = {T0: Position(10, 10), T1: Position(99, 99), T2: Position(-1, -1)}  # the application has sought
     driver.progress(driver.step(CommitRequested(99)), positions)
     (committed,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
@@ -250,25 +238,25 @@ def test_what_is_committed_meanwhile_is_newer_than_an_answer(is_stored: bool) ->
 
 def test_a_stop_neither_waits_for_such_a_partition_nor_stores_an_offset_of_it() -> None:
     driver = owner(Storage.DUAL)
-    asked = question(ask_again(driver, RETRY_MS))
+    asked = question(driver.tick(RETRY_MS))
     nowhere = Position(-1, -1)
     driver.progress(driver.stop(frozenset({T1, T2})), {T0: Position(10, 10), T1: nowhere, T2: nowhere})
     (ack,) = driver.writes()
     assert [one.path for one in ack.operations if isinstance(one, SetContent)] == [OWNERS]
     driver.answer_write(Done((2, None)))
     assert of_type(say(driver, asked, {T1: (7, TEXT)}), PlacePartitions) == []
-    assert of_type(ask_again(driver, RETRY_MS), ReadKafkaOffsets) == []
+    assert of_type(driver.tick(RETRY_MS), ReadKafkaOffsets) == []
 
 
 def test_an_answer_from_before_a_stop_does_not_count_for_the_next_start() -> None:
     """In `LateAnswers.keep`, keep the question: meanwhile, another member may have read and stored more."""
     driver = owner()
-    former = question(ask_again(driver, RETRY_MS))
+    former = question(driver.tick(RETRY_MS))
     driver.progress(driver.stop(frozenset({T0, T1, T2})), {T0: Position(10, 10)})
     driver.answer_write(Done((2, None)))
     wait_in_vain(driver, send_start(driver, "start-2"), {T0: (10, TEXT), T1: None, T2: None})
     driver.answer_write(Done((3, None)))
-    asked = question(ask_again(driver, RETRY_MS))
+    asked = question(driver.tick(RETRY_MS))
     assert of_type(say(driver, former, {T1: (7, TEXT)}), PlacePartitions) == []
     effects = say(driver, asked, {T1: (9, TEXT), T2: None})
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 9})]
@@ -277,8 +265,8 @@ def test_an_answer_from_before_a_stop_does_not_count_for_the_next_start() -> Non
 def test_a_client_that_never_says_what_is_stored_is_asked_again() -> None:
     """In `LateBeginnings.handle_tick`, set no limit: another client may by then be in the place of one that hangs."""
     driver = owner()
-    former = question(ask_again(driver, RETRY_MS))
-    asked = question(ask_again(driver, KAFKA_READ_LIMIT_MS))
+    former = question(driver.tick(RETRY_MS))
+    asked = question(driver.tick(KAFKA_READ_LIMIT_MS))
     assert say(driver, former, {T1: (3, TEXT)}) == []
     effects = say(driver, asked, {T1: (7, TEXT), T2: None})
     assert of_type(effects, PlacePartitions) == [PlacePartitions({T1: 7})]
@@ -290,7 +278,7 @@ def test_a_cancelled_start_and_a_departure_leave_nothing_to_ask() -> None:
     (ack,) = driver.writes()
     deleted = next(index for index, operation in enumerate(ack.operations) if operation.path == driver.command_path)
     driver.answer_write(Refused(Refusal.NO_NODE, deleted))
-    assert of_type(ask_again(driver, RETRY_MS), ReadKafkaOffsets) == []
+    assert of_type(driver.tick(RETRY_MS), ReadKafkaOffsets) == []
     driver = owner()
     driver.step(CloseRequested())
-    assert of_type(ask_again(driver, RETRY_MS), ReadKafkaOffsets) == []
+    assert of_type(driver.tick(RETRY_MS), ReadKafkaOffsets) == []

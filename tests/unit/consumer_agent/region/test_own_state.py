@@ -83,7 +83,7 @@ def test_a_spark_query_may_have_a_sink_but_its_offsets_are_those_of_its_group(ig
 
 
 def planning() -> tuple[PlanningConsumer, LookAtKafka]:
-    """Return a Spark query's member with a lease and a partition, and its look at Kafka, which asks nobody."""
+    """Return a Spark query's member with a lease and a partition, and its look at Kafka, which sends no requests."""
     consumer = PlanningConsumer(enable_auto_commit=False, **SETTINGS)
     thread, shared = begun(consumer), consumer._frontend.shared
     assert not consumer.has_lease()
