@@ -272,10 +272,13 @@ class Lab:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic and wait until producers can write to it and the coordinator can see it."""
-        self.create_topics(NewTopic(topic, partitions, BROKERS_DEFAULT))
+        self.resize_topic(topic, 0, partitions)
+        self.wait_seen(topic)
+
+    def wait_seen(self, topic: str) -> None:
+        """Wait until the coordinator can see a topic, where one looks."""
         if self.cluster.has_topics_in_zookeeper:
             self.wait_for(f"topic {topic}", lambda: self._is_topic_there(topic))
-        self._wait_served(topic, partitions)
 
     def create_topics(self, *topics: NewTopic) -> None:
         """Ask the broker for topics, and wait for its answer only."""
@@ -287,11 +290,12 @@ class Lab:
         self._wait_served(topic, partitions)
 
     def resize_topic(self, topic: str, known: int, partitions: int) -> None:
-        """Create a topic, or grow it if it already has `known` partitions."""
+        """Create a topic, or grow it if it already has `known` partitions; wait until producers can write to all."""
         if known:
             self.grow_topic(topic, partitions)
         else:
-            self.create_topic(topic, partitions)
+            self.create_topics(NewTopic(topic, partitions, BROKERS_DEFAULT))
+            self._wait_served(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""

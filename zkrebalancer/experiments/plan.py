@@ -18,7 +18,8 @@ from zkrebalancer.localcluster.programs import HEAP, QUICK_START
 CHROOT = "/experiment"
 TICK_MS, TUNED_TICK_MS = 2_000, 500  # ZooKeeper's default, and tuned: sessions end up to so much late
 COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
-MIRROR_INTERVAL_S = 1.0  # the default, and how often tuned clients of Kafka look where topics change
+MIRROR_INTERVAL_S = 1.0  # the default
+TUNED_MIRROR_INTERVAL_S = 0.25  # where topics change: as often as tuned clients of Kafka look there
 _JVM = {HEAP: f"{java_programs.HEAP_MB}m"}
 # Settings of the members of a kind; those of their protocol are added.
 _OF_KIND: Mapping[str, Mapping[str, object]] = {
@@ -63,9 +64,15 @@ class Plan:
             brokers=self.scenario.servers,
             round_trip_ms=self.scenario.round_trip_ms,
             kafka_properties=self.protocol.settings[self.tuning].broker,
-            # Other protocols do not need it and would be charged for what it takes.
-            mirror_interval_s=MIRROR_INTERVAL_S if self.protocol.is_central else 0.0,
+            mirror_interval_s=self._mirror_interval_s(),
         )
+
+    def _mirror_interval_s(self) -> float:
+        """Return how often the topic mirror looks: only this project needs one, others would be charged for it."""
+        if not self.protocol.is_central:
+            return 0.0
+        is_quick = self.tuning != "default" and self.scenario.is_growing(self.cast)
+        return TUNED_MIRROR_INTERVAL_S if is_quick else MIRROR_INTERVAL_S
 
     def details(self) -> dict[str, Any]:
         """Return every setting that affects the run and differs from its program's default.

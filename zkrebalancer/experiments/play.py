@@ -109,6 +109,7 @@ class Play:
             self._start_gateway()
             self.lab.wait_gateway(GATEWAY, self._gateway_port)
         self._resize(TOPIC, self.cast.topic_partitions)
+        self.lab.wait_seen(TOPIC)
         self._start_controllers()
         self.report(f"{len(self.cast.present)} members join")
         names = [self._named(name, version) for version in self._known_versions() for name in self.processes]

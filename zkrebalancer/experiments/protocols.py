@@ -1,8 +1,8 @@
 """The protocols that are compared: their brokers, kinds of member, and settings.
 
 `default` is what a user gets without any settings of the protocol. `tuned` has the best known settings of each: short
-heartbeats and sessions, and a look for new topics every second where there are any (this project's topic mirror always
-looks as often). `docs/experiments.md` has both as a table.
+heartbeats and sessions, and a look for new topics every 250 ms where there are any (so does this project's topic mirror
+there). `docs/experiments.md` has both as a table.
 `heartbeat-N` is `tuned` with heartbeats every N ms, for protocols whose members learn of a rebalance from a heartbeat:
 the shorter, the sooner and the costlier. How records are fetched is no part of a protocol: every client of librdkafka
 always has the agent's settings for that, and the Java client the same where it has such settings.
@@ -148,10 +148,10 @@ def _members(settings: Mapping[str, Settings]) -> Mapping[str, Mapping[str, str]
 _CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _LINGER = {"group.coordinator.append.linger.ms": "0"}  # by default 5 in 4.1, and adaptive in 4.4
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0", **_LINGER}
-_DISCOVERY = {"topic.metadata.refresh.interval.ms": "1000"}
+_DISCOVERY = {"topic.metadata.refresh.interval.ms": "250"}
 # librdkafka sends a JoinGroup a second at most, unless metadata came meanwhile, and this protocol needs two of them.
 _JOIN_AGAIN = {"topic.metadata.refresh.interval.ms": "250"}
-_JAVA_DISCOVERY = {"metadata.max.age.ms": "1000"}
+_JAVA_DISCOVERY = {"metadata.max.age.ms": "250"}
 # After half of its heartbeats, the Java client 4.1 waits for the longest backoff, 1 s, unless both are equal; 4.4 not.
 _TUNED_JAVA_KIP848_MEMBER = {"retry.backoff.ms": "50", "retry.backoff.max.ms": "50"}
 _STRATEGY = "partition.assignment.strategy"
@@ -166,10 +166,18 @@ def _classic(name: str, about: str, strategy: str, more: Mapping[str, str] | Non
     member = {**CLIENT, _STRATEGY: strategy}
     tuned = {**member, **(more or {}), "session.timeout.ms": "6000"}
     settings = {"default": Settings(member, _CLASSIC_BROKER)} | {
-        tuning: Settings({**tuned, "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER, discovery=_DISCOVERY)
+        tuning: Settings({**tuned, **_woken(ms), "heartbeat.interval.ms": str(ms)}, _TUNED_BROKER, discovery=_DISCOVERY)
         for tuning, ms in _TUNED.items()
     }
     return Protocol(name, about, "kafka", EVERY_BROKER, settings)
+
+
+def _woken(heartbeat_ms: int) -> Mapping[str, str]:
+    """Return what lets librdkafka's classic client send such heartbeats: its main thread sends one when it wakes.
+
+    That is mostly twice a second; each answer with metadata wakes it, too.
+    """
+    return {"topic.metadata.refresh.interval.ms": str(heartbeat_ms)} if heartbeat_ms < TUNED_HEARTBEAT_MS else {}
 
 
 def _with_java(

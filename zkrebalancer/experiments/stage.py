@@ -90,6 +90,7 @@ class Stage:
         """Create or grow the topic, with another producer for the new partitions."""
         known = self.topics.get(topic, 0)
         self.lab.resize_topic(topic, known, partitions)
+        self.lab.wait_seen(topic)
         self.topics[topic] = partitions
         rate = max(1, round(self.records_per_partition_s * (partitions - known)))
         name = f"producer-{topic}-{known}"

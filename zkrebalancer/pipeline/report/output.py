@@ -50,7 +50,7 @@ lowest and the highest run, and how this project (the first column) compares. A 
 where this project wins against it, and red and bold where this project loses, by the rule of the next paragraph alone.
 `comparison.csv` has the intervals and every p. Runs of two protocols are compared in pairs with the same seed, and only
 on the same broker. This project has no heartbeats, so rivals with other ones than the tuned 500 ms are compared with
-its tuned runs. Their names say what was set: librdkafka's classic client sends two heartbeats per second at most.
+its tuned runs. Their names say what was set: librdkafka's classic client sends one when its main thread wakes.
 
 A difference counts if equal protocols would differ as much in less than {ALPHA:.0%} of cases (Wilcoxon's signed-rank
 test, exact), corrected for the number of comparisons on this page, and if it is at least {SMALL:.0%} of the larger

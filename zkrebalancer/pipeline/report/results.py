@@ -20,7 +20,10 @@ AS_THEY_ARE = (
     *("settled_ms", "first_record_ms", "delay_p50_ms", "delay_p99_ms", "delay_max_ms", "load_peak"),
     *("stopped_needlessly", "lost", "duplicated", "out_of_order", "overlaps"),
 )
-AT_REST = ("rest_requests_per_s", "rest_zookeeper_bytes_per_s", "rest_cpu_ms_per_s", "rss_mb")
+AT_REST = (
+    *("rest_requests_per_s", "rest_zookeeper_bytes_per_s", "rest_cpu_ms_per_s", "rest_cpu_member_ms_per_s"),
+    "rss_mb",
+)
 COSTS = ("requests", "zookeeper_bytes", "cpu_ms", "cpu_all_ms", *AT_REST)
 OF_A_CHANGE = ("run", "step", "name", "settled_ms", "first_record_ms", "unowned_partition_s")
 Step = Mapping[str, Any]

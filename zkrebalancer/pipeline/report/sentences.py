@@ -52,6 +52,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "rest_requests_per_s": ("requests at rest", "/s"),
     "rest_zookeeper_bytes_per_s": ("bytes to and from ZooKeeper at rest", "/s"),
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
+    "rest_cpu_member_ms_per_s": ("processor time of members at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
 SUMMED = ("unowned_partition_s",)
