@@ -4,6 +4,10 @@ Nothing waits for an answer, and one query covers all partitions: while a broker
 partitions are missing, and fetching goes on. librdkafka answers from metadata that may be minutes old ("unknown
 partition"), so the topics of partitions without an answer are described again before the next query. If a leader does
 not answer in time, librdkafka reports success with an invalid offset (-1001); that counts as no answer.
+
+The topics are also described until a new client has answered. With the first answer of a bootstrap server, librdkafka
+closes that connection, and may lose what it has just asked there about leaders. It would ask again after three seconds.
+Descriptions come from the controller, so they are not lost, and librdkafka learns the leaders from them.
 """
 
 from __future__ import annotations
@@ -60,6 +64,7 @@ class OffsetQueries:
         self._replacing = new_reentrant_lock()  # so that two threads do not make a client each
         self._open: set[_Query] = set()
         self._undescribed: set[str] = set()  # topics of partitions without an answer
+        self._has_answered = False  # the present client
         self._silent_since_s: float | None = None  # no query was answered since
         self._is_over = False
         self._refused = MissingRights("DESCRIBE", "Kafka does not say where its partitions begin and end")
@@ -148,6 +153,8 @@ class OffsetQueries:
             return []
         with self._lock:
             topics, self._undescribed = self._undescribed, set()
+            if not self._has_answered:
+                topics.update(topic for topic, _number in partitions)
         if topics:
             with signals_unwrapped():
                 client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
@@ -176,7 +183,7 @@ class OffsetQueries:
             if self._is_over:
                 before = [new]
             else:
-                self._client, self._silent_since_s = new, None
+                self._client, self._silent_since_s, self._has_answered = new, None, False
         del new
         if before:  # after releasing the lock, for which its last answers may wait
             close_aside(before)
@@ -209,7 +216,7 @@ class OffsetQueries:
             self._open.discard(query)
             self._undescribed |= {topic for topic, _number in missing}
             if any(at is not None for offsets in found.values() for at in offsets.values()):
-                self._silent_since_s = None
+                self._silent_since_s, self._has_answered = None, True
             elif missing and self._silent_since_s is None:
                 self._silent_since_s = query.asked_s
         if missing:
