@@ -17,7 +17,7 @@ from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.room import Arrived, Room
+from zkrebalancer.gateway.room import BYTES_PER_TURN, Arrived, Room
 from zkrebalancer.gateway.turns import ITEMS_PER_TURN, LONG_NAME, in_turns
 from zkrebalancer.group_protocol.answers import (
     ConsumerGroupDescribeAnswer,
@@ -187,3 +187,19 @@ def test_others_run_before_a_long_name_is_looked_at(monkeypatch: pytest.MonkeyPa
         one.answer(Arrived(Header(KEYS[name], version, 1, "c"), content), ANYBODY)
         assert len(pauses) == 3, name
         pauses.clear()
+
+
+def test_others_run_between_answers_that_have_few_elements_each() -> None:
+    """In `Room.decode_answer`, pause only within one: those of all members took seconds, and the lease ended."""
+    described = [{"group_id": f"group-{number}", "error_code": 0} for number in range(ELEMENTS_PER_TURN // 2)]
+    content = codec.encode("DescribeGroupsResponse", 5, {"groups": described})
+    one, between = Room(), list[bool]()
+
+    def pause() -> None:
+        between.append(one._decoding.locked())  # or the next one would not wait for it
+
+    count = 10 * BYTES_PER_TURN // len(content)
+    for _ in range(count):
+        assert len(one.decode_answer("DescribeGroups", 5, content, pause)["groups"]) == len(described)
+    assert between.count(True) == len(between)
+    assert 5 <= len(between) < 10
