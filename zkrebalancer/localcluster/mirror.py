@@ -189,7 +189,7 @@ class Mirror:
         self._interval_s = interval_s
         self._http = http
         self._vitals = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S)
-        self._seen = Seen(due_us=self._next_due_us())
+        self._seen = Seen(due_us=clock.steady_us())  # the first round at once
         self._faults = ["nothing is mirrored yet"]
         self._missing: frozenset[str] = frozenset()
         self._unlisted: frozenset[str] = frozenset()  # topics to ask Kafka for by name: it may not list them

@@ -137,6 +137,13 @@ def test_a_mirror_is_overdue_only_while_no_round_is_complete(pass_time: PassTime
     assert gauges(one, "overdue_seconds", "refusals") == [0.0, 0.0]
 
 
+def test_the_first_round_is_due_at_once(pass_time: PassTime) -> None:
+    """In `Mirror`, after an interval: a mirror that is started again and again before would never be overdue."""
+    one = new_mirror()
+    pass_time(10.0)
+    assert gauges(one, "overdue_seconds") == [10.0]
+
+
 def gauges(one: Mirror, *names: str) -> list[float | None]:
     page = registry(one._seen)
     return [page.get_sample_value(f"zkrebalancer_mirror_{name}") for name in names]
