@@ -147,6 +147,8 @@ def run(*, config: tuple[str, ...], print_config: bool, as_json: bool, quiet: bo
         document = {key: {"value": value, "origin": origin} for key, (value, origin) in shown.items()}
         click.echo(json.dumps(document, default=str) if as_json else as_toml(shown))
         return
+    if sys.stdout is None and not (quiet or "exec" in settings.values):
+        raise click.UsageError("standard output is closed; with --quiet, no records are printed")
     level = settings.values.get("log_level", "warning").upper()
     logging.basicConfig(level=level, handlers=[logs.to_stderr()])
     # This program always polls, so that its last line says why it leaves.
@@ -263,7 +265,8 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again when it exits
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again when it exits
         if isinstance(error, BrokenPipeError):  # the reader of our output has gone
             sys.exit(1)
         _fail(f"the output cannot be written: {error.strerror or error}", 1)
@@ -320,7 +323,7 @@ def _read(
             on_poll()
             for record in batch:
                 printer(record)
-            if batch:
+            if batch and sys.stdout is not None:
                 sys.stdout.flush()
 
 

@@ -84,6 +84,8 @@ def _print_facts(plan: Plan, *, with_reasons: bool) -> None:
 
 
 def _read_input(name: str) -> bytes:
+    if name == "-" and sys.stdin is None:
+        raise InputError("--input -: standard input is closed")
     try:
         if name == "-":
             content = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)

@@ -95,6 +95,8 @@ def produce(
     Example:
       zkrebalancer topics produce orders --count 1000 --rate 50 --bootstrap localhost:9092
     """
+    if from_stdin and sys.stdin is None:
+        raise click.UsageError("--stdin: standard input is closed")
     from zkrebalancer.operations import topics as operation  # noqa: PLC0415  # `mirror` needs no clients
 
     values = itertools.islice(_lines(), count) if from_stdin else _numbers(100 if count is None else count)
