@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from typing import Any
 
 from tests.docs.figures import (
     SETTLED,
@@ -27,15 +28,13 @@ from tests.style.sources import ROOT
 PAGES = ("docs/experiments.md", "docs/results.md")
 MAIN = "experiments-2026-11-28-compared.jsonl"  # those of the first page; with other heartbeats: two of each
 COMPARISON = "experiments-2026-11-28-comparison.csv"
-OTHERS, ZOOKEEPERS = "experiments-2026-11-28-others.jsonl", "experiments-2026-11-28-zookeeper.jsonl"  # any phase
-ONE_RUN = "experiments-2026-11-27-others.jsonl"
-UNREAD = "experiments-2026-11-27-load.jsonl"  # a member joins while many records are unread
+OTHERS = "experiments-2026-11-28-others.jsonl"
+OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
     Column(name, name) for name in ("central-incremental", "kip848", "classic-range", "classic-cooperative")
 ]
 RIVALS = COMPARED[1:]
-EAGER = Column("central-eager", "central-eager")
 SHORT = Column("kip848, 50 ms", "kip848", "heartbeat-50")
 WITH_SHORT = [OURS, KIP, SHORT, RANGE, COOPERATIVE]
 NAMED = ["this project, incremental", "KIP-848", "KIP-848, 50 ms", "classic range", "classic cooperative"]
@@ -134,33 +133,40 @@ HEARTBEATS = [
 ]
 
 Changes = list[Callable[..., Row]]
-zookeeper = partial(Row, file=ZOOKEEPERS, scenario="zookeeper-failover")
+
+
+def of(name: str, *changes: str, **row: Any) -> Changes:
+    """Return the rows of a scenario: of all its changes, or of each of these."""
+    titles = [(f"`{name}`, {change}", change) for change in changes] or [(f"`{name}`", "")]
+    return [partial(Row, title, file=OTHERS, scenario=name, change=change, **row) for title, change in titles]
+
+
 FAILURES: Changes = [
-    *(partial(Row, f"`{name}`", file=OTHERS, scenario=name) for name in ("coordinator-failover", "broker-failover")),
-    partial(zookeeper, "`zookeeper-failover`, fail-leader", change="fail-leader"),
-    partial(zookeeper, "`zookeeper-failover`, lose-quorum", change="lose-quorum"),
-    *(partial(Row, f"`{name}`", file=OTHERS, scenario=name) for name in ("churn", "partition-growth", "new-topic")),
+    *of("coordinator-failover"),
+    *of("many-groups-failover", members=60),
+    *of("broker-failover"),
+    *of("zookeeper-failover", "fail-leader", "lose-quorum"),
+]
+CHANGES: Changes = [
+    *of("churn"),
+    *of("partition-growth"),
+    *of("new-topic"),
     partial(Row, "`scale-out`, 100 members, three joins", file=OTHERS, scenario="scale-out", members=100),
+    *of("far-1ms"),
+    *of("scale-in"),
+    *of("join-storm"),
+    *of("freeze", "freeze-member", "thaw-member"),
+    *of("rolling-deploy"),
+    *of("rolling-deploy-static"),
+    *of("slow-consumer"),
 ]
-pause = partial(Row, file=OTHERS, scenario="pause", settings="default")
-PAUSES: Changes = [partial(pause, f"`pause`, pause-{of}", change=f"pause-{of}") for of in ("12s", "40s")]
-SINGLE: Changes = [
-    *(partial(Row, f"`{name}`", file=ONE_RUN, scenario=name) for name in ("scale-in", "join-storm")),
-    *(
-        partial(Row, f"`freeze`, {change}", file=ONE_RUN, scenario="freeze", change=change)
-        for change in ("freeze-member", "thaw-member")
-    ),
-    *(
-        partial(Row, f"`{name}`", file=ONE_RUN, scenario=name)
-        for name in ("rolling-deploy", "rolling-deploy-static", "slow-consumer")
-    ),
-]
+DEFAULTS: Changes = [*of("scale-out", settings="default"), *of("pause", "pause-12s", "pause-40s", settings="default")]
 TITLES = {  # the title of a table -> its measure, how many of its units the table's has, and digits
     "Time to settled, ms": (SETTLED, 1, 0),
     "Time to the first record, ms": ("first_record_ms", 1, 0),
     "Partitions without a consumer, s": ("unowned_partition_ms", 1_000, 1),
     "Longest delay, ms": ("delay_max_ms", 1, 0),
-    "Processor time of everything, producers included, ms": ("cpu_ms", 1, 0),
+    "Processor time of everything but producers, ms": (CPU, 1, 0),
 }
 
 java = partial(Row, file=OTHERS, scenario="scale-out")
@@ -171,16 +177,17 @@ JAVA = [
     UNOWNED("partitions without a consumer, s", file=OTHERS, scenario="scale-out"),
     java("delay of 99 % of the records, ms", "delay_p99_ms"),
     java("requests to ZooKeeper and broker", "requests"),
-    java("processor time, producers included, ms", "cpu_ms"),
+    java("processor time, ms", CPU),
     java("records delivered twice", "duplicated"),
 ]
-OTHER_CLIENTS = [Column(name, name) for name in ("helix", "java-848", "java-cooperative", "gateway-central")]
+OTHER_CLIENTS = [Column(name, name) for name in ("helix", "java-848", "java-cooperative")]
+GATEWAY = [Column(name, name) for name in ("gateway-central", "gateway-client", "gateway-848")]
 
 backlog = partial(Row, file=OTHERS, scenario="backlog")
 BACKLOG = [
-    backlog("a member joins: settled, ms", SETTLED, change="add-member"),
-    backlog("joins: most records not read", "lag_max", change="add-member"),
-    backlog("joins: caught up after, s", "lag_back_ms", change="add-member", unit=1_000, digits=1),
+    backlog("a member joins: records not read before", "lag_before", change="add-member"),
+    backlog("joins: settled, ms", SETTLED, change="add-member"),
+    backlog("joins: time to the first record, ms", "first_record_ms", change="add-member"),
     backlog("a member is killed: settled, ms", SETTLED, change=KILL),
     backlog("killed: most records not read", "lag_max", change=KILL),
     backlog("killed: caught up after, s", "lag_back_ms", change=KILL, unit=1_000, digits=1),
@@ -188,7 +195,7 @@ BACKLOG = [
     backlog("returns: most records not read", "lag_max", change=RETURN),
     backlog("delay of 99 % of the records after the join, ms", "delay_p99_ms", change="add-member"),
     backlog("records delivered twice", "duplicated"),
-    backlog("processor time of everything, producers included, s", "cpu_ms", unit=1_000),
+    backlog("processor time of everything but producers, s", CPU, unit=1_000),
 ]
 groups = partial(Row, file=OTHERS, scenario="many-groups", members=60)
 GROUPS = [
@@ -196,39 +203,49 @@ GROUPS = [
     groups("of the groups, median, ms", "group_settled_p50_ms", change="add-members"),
     groups("the first record, ms", "first_record_ms", change="add-members"),
     groups("one group gets another member: settled, ms", SETTLED, change="add-member"),
-    groups("processor time of everything, producers included, s", "cpu_ms", unit=1_000, digits=1),
+    groups("processor time of everything but producers, s", CPU, unit=1_000, digits=1),
 ]
 upgrade = partial(Row, file=OTHERS, scenario="upgrade")
 UPGRADE = [
     upgrade("a replacement: settled, ms", SETTLED),
     UNOWNED("partitions without a consumer, s", file=OTHERS, scenario="upgrade"),
     upgrade("stopped needlessly", "stopped_needlessly"),
-    upgrade("processor time of everything, producers included, s", "cpu_ms", unit=1_000),
+    upgrade("processor time of everything but producers, s", CPU, unit=1_000),
 ]
-UPGRADED = [OURS, KIP, OTHER_CLIENTS[3], OTHER_CLIENTS[2]]
-WHILE_UNREAD = [
-    partial(backlog, file=UNREAD)("a member joins: records not read before", "lag_before", change="add-member"),
-    partial(backlog, file=UNREAD)("settled, ms", SETTLED, change="add-member"),
+UPGRADED = [OURS, KIP, GATEWAY[0], OTHER_CLIENTS[2]]
+old = partial(Row, file=OLD_BROKER, scenario="scale-out")
+ON_OLD_BROKER = [
+    old("settled, ms: median of the joins", SETTLED),
+    old("longest", SETTLED, summary=max),
+    old("time to the first record, ms", "first_record_ms"),
+    UNOWNED("three join: partitions without a consumer, s", file=OLD_BROKER, scenario="scale-out"),
+    old("stopped needlessly", "stopped_needlessly"),
+    old("processor time, ms", CPU),
 ]
+OLD = [OURS, RANGE, COOPERATIVE, Column("zk-client-side", "zk-client-side")]
+skewed = partial(Row, file=OTHERS, scenario="skewed-load", members=6)
+SKEWED = [
+    skewed("highest load of a member, times the mean", "load_peak", change="rest", digits=2),
+    skewed("99 % of the records within, ms", "delay_p99_ms", change="rest"),
+    skewed("a member joins: settled, ms", SETTLED, change="add-member"),
+    skewed("after it: highest load, times the mean", "load_peak", change="add-member", digits=2),
+    skewed("after it: 99 % of the records within, ms", "delay_p99_ms", change="add-member"),
+]
+LOADED = [*COMPARED, OTHER_CLIENTS[0], GATEWAY[0], Column("gateway-central-classic", "gateway-central-classic")]
 
 
-def of_each_measure(columns: list[Column], rows_of: Callable[[str], Changes], *, bold: bool = True) -> str:
-    """Return a table for each measure, with its title; `rows_of` says which rows it has."""
-    parts = []
+def of_each_measure(columns: list[Column], changes: Changes) -> str:
+    """Return a table of how many runs there are, and one for each measure, each with its title."""
+    parts = [f"**Runs**:\n\n{how_many(columns, changes)}"]
     for title, (measure, unit, digits) in TITLES.items():
-        rows = [make(measure=measure, unit=unit, digits=digits) for make in rows_of(title)]
-        parts += [f"**{title}**:\n\n{rendered(Table(columns, rows, bold=bold))}"] if rows else []
+        rows = [make(measure=measure, unit=unit, digits=digits) for make in changes]
+        parts += [f"**{title}**:\n\n{rendered(Table(columns, rows, bold=False))}"]
     return "\n\n".join(parts)
 
 
-def with_pauses(title: str) -> Changes:
-    """Return the rows of a table of failures and pauses, whose own time is given."""
-    return FAILURES if title.startswith("Time") else [*FAILURES, *PAUSES]
-
-
-def without_costs(title: str) -> Changes:
-    """Return the rows of a table of runs whose topic mirror was not counted."""
-    return [] if title.startswith(("Processor", "Time to the first record")) else SINGLE
+def how_many(columns: list[Column], rows: Changes) -> str:
+    """Return the table of how many trusted runs there are."""
+    return rendered(Table(columns, [make(measure="duplicated", summary=len) for make in rows], bold=False))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -239,13 +256,15 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "three-servers": lambda: rendered(Table(WITH_SHORT, THREE_SERVERS)),
     "far": lambda: rendered(Table(WITH_SHORT, FAR)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
-    "failures": lambda: of_each_measure(COMPARED, with_pauses),
-    "single": lambda: of_each_measure([*COMPARED, EAGER], without_costs, bold=False),
-    "other-clients": lambda: rendered(Table(OTHER_CLIENTS, JAVA)),
-    "backlog": lambda: rendered(Table(COMPARED, BACKLOG)),
-    "while-unread": lambda: rendered(Table([OURS, KIP, COOPERATIVE], WHILE_UNREAD, bold=False)),
-    "groups": lambda: rendered(Table(COMPARED, GROUPS)),
-    "upgrade": lambda: rendered(Table(UPGRADED, UPGRADE)),
+    "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
+    "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
+    "defaults": lambda: of_each_measure(COMPARED, DEFAULTS),
+    "other-clients": lambda: rendered(Table([*OTHER_CLIENTS, *GATEWAY], JAVA, bold=False)),
+    "backlog": lambda: rendered(Table(COMPARED, BACKLOG, bold=False)),
+    "groups": lambda: rendered(Table(WITH_SHORT, GROUPS, bold=False)),
+    "upgrade": lambda: rendered(Table(UPGRADED, UPGRADE, bold=False)),
+    "skewed": lambda: rendered(Table(LOADED, SKEWED, bold=False)),
+    "old-broker": lambda: rendered(Table(OLD, ON_OLD_BROKER, bold=False)),
 }
 
 
