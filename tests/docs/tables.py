@@ -75,10 +75,12 @@ THREE_JOIN = [
 ]
 KILLS = [
     crash("killed: settled, ms, median", SETTLED, change=KILL),
+    crash("95th percentile", SETTLED, change=KILL, summary=late),
     crash("longest", SETTLED, change=KILL, summary=max),
     crash("killed: time to the first record, ms", "first_record_ms", change=KILL),
     UNOWNED("killed: partitions without a consumer, s", file=MAIN, scenario="crash", change=KILL),
     crash("returns: settled, ms, median", SETTLED, change=RETURN),
+    crash("95th percentile", SETTLED, change=RETURN, summary=late),
     crash("longest", SETTLED, change=RETURN, summary=max),
     UNOWNED("returns: partitions without a consumer, s", file=MAIN, scenario="crash", change=RETURN),
     crash("records delivered twice, median of a run", "duplicated"),
@@ -87,11 +89,17 @@ KILLS = [
 FAR, THREE_SERVERS = (
     [
         joins("settled, ms: median", SETTLED),
+        joins("95th percentile", SETTLED, summary=late),
         joins("longest", SETTLED, summary=max),
         joins("time to the first record, ms", "first_record_ms"),
         UNOWNED("partitions without a consumer, s", file=MAIN, scenario=scenario),
+        joins("delay of 99 % of the records, ms", "delay_p99_ms"),
         joins("longest delay, ms", "delay_max_ms"),
         joins("processor time, ms", CPU),
+        joins("at rest: requests per second", "rest_requests_per_s"),
+        joins("at rest: processor time of everything, ms per second", "rest_cpu_ms_per_s"),
+        joins("at rest: processor time of members, ms per second", "rest_cpu_member_ms_per_s"),
+        joins("at rest: memory of everything, MB", "rss_mb"),
     ]
     for scenario, joins in (("far-10ms", far), ("scale-out-three", three))
 )
@@ -116,12 +124,14 @@ DIFFERENCES = [
     *AT_REST,
 ]
 
+CLASSIC_SHORT = [Column(f"{one.protocol}, 50 ms", one.protocol, "heartbeat-50") for one in (RANGE, COOPERATIVE)]
 INTERVALS = [
     *(
         Column(f"kip848, {ms:,} ms", "kip848", "tuned" if ms == 500 else f"heartbeat-{ms}")
         for ms in (50, 100, 200, 500, 1_000, 3_000)
     ),
-    *(Column(f"{of.protocol}, 500 ms", of.protocol) for of in (RANGE, COOPERATIVE)),
+    *CLASSIC_SHORT,
+    *(Column(f"{one.protocol}, 500 ms", one.protocol) for one in (RANGE, COOPERATIVE)),
     OURS,
 ]
 HEARTBEATS = [
@@ -171,7 +181,8 @@ TITLES = {  # the title of a table -> its measure, how many of its units the tab
 
 java = partial(Row, file=OTHERS, scenario="scale-out")
 JAVA = [
-    java("settled, ms: median of six joins", SETTLED),
+    java("runs", "duplicated", summary=len),
+    java("settled, ms: median of three joins in each", SETTLED),
     java("longest", SETTLED, summary=max),
     java("time to the first record, ms", "first_record_ms"),
     UNOWNED("partitions without a consumer, s", file=OTHERS, scenario="scale-out"),
@@ -236,7 +247,7 @@ LOADED = [*COMPARED, OTHER_CLIENTS[0], GATEWAY[0], Column("gateway-central-class
 
 def of_each_measure(columns: list[Column], changes: Changes) -> str:
     """Return a table of how many runs there are, and one for each measure, each with its title."""
-    parts = [f"**Runs**:\n\n{how_many(columns, changes)}"]
+    parts = [f"**Trusted runs**:\n\n{how_many(columns, changes)}"]
     for title, (measure, unit, digits) in TITLES.items():
         rows = [make(measure=measure, unit=unit, digits=digits) for make in changes]
         parts += [f"**{title}**:\n\n{rendered(Table(columns, rows, bold=False))}"]
@@ -245,7 +256,7 @@ def of_each_measure(columns: list[Column], changes: Changes) -> str:
 
 def how_many(columns: list[Column], rows: Changes) -> str:
     """Return the table of how many trusted runs there are."""
-    return rendered(Table(columns, [make(measure="duplicated", summary=len) for make in rows], bold=False))
+    return rendered(Table(columns, [make(measure="duplicated", change="", summary=len) for make in rows], bold=False))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -259,7 +270,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
     "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
     "defaults": lambda: of_each_measure(COMPARED, DEFAULTS),
-    "other-clients": lambda: rendered(Table([*OTHER_CLIENTS, *GATEWAY], JAVA, bold=False)),
+    "other-clients": lambda: rendered(Table([OURS, KIP, RANGE, *OTHER_CLIENTS, *GATEWAY], JAVA, bold=False)),
     "backlog": lambda: rendered(Table(COMPARED, BACKLOG, bold=False)),
     "groups": lambda: rendered(Table(WITH_SHORT, GROUPS, bold=False)),
     "upgrade": lambda: rendered(Table(UPGRADED, UPGRADE, bold=False)),

@@ -29,7 +29,7 @@ from tests.docs.figures import (
     results,
     values,
 )
-from tests.docs.tables import COOPERATIVE, KIP, MAIN, OURS, RANGE, RIVALS, SHORT, WITH_SHORT
+from tests.docs.tables import CLASSIC_SHORT, COOPERATIVE, KIP, MAIN, OLD_BROKER, OURS, RANGE, RIVALS, SHORT, WITH_SHORT
 from tests.style.sources import ROOT
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
@@ -56,9 +56,10 @@ def test_published_runs(file: str) -> None:
     """Nothing went wrong in them; what is not trusted is published, too."""
     runs = every(file)
     assert all(run["complete"] for run in runs)
-    assert {run["measures"][what] for run in runs for what in ("lost", "out_of_order")} == {0}
-    assert {run["protocol"] for run in runs if run["measures"]["overlaps"]} <= {"kip848", "java-848"}
-    assert {run["details"]["broker"]["kind"] for run in runs} == {"kafka-4"}
+    assert {run["measures"]["lost"] for run in runs} == {0}
+    assert {run["protocol"] for run in runs if run["measures"]["overlaps"]} <= {"kip848"}
+    assert {run["protocol"] for run in runs if run["measures"]["out_of_order"]} <= {"kip848", "classic-cooperative"}
+    assert {run["details"]["broker"]["kind"] for run in runs} == {"kafka-3.9" if file == OLD_BROKER else "kafka-4"}
 
 
 def test_the_runs_of_the_first_page() -> None:
@@ -75,8 +76,10 @@ def test_the_runs_of_the_first_page() -> None:
         json.dumps([run["versions"][name] for name in ("kafka", "zookeeper", "librdkafka")]) for run in every(MAIN)
     }
     assert len(rivals) == 1
-    commits = {(run["scenario"], run["protocol"], run["versions"]["zkrebalancer"]) for run in every(MAIN)}
-    assert len(commits) == len({commit[:2] for commit in commits})
+    commits = {
+        (run["scenario"], run["protocol"], run["settings"], run["versions"]["zkrebalancer"]) for run in every(MAIN)
+    }
+    assert len(commits) == len({commit[:3] for commit in commits})
 
 
 def test_every_published_file_is_named_by_the_page() -> None:
@@ -196,17 +199,21 @@ def span(row: Row, columns: list[Column] = RIVALS) -> str:
 
 JOINED = Row("", SETTLED, MAIN, "scale-out")
 FAR = Row("", SETTLED, MAIN, "far-10ms")
-CPU, MEMORY = (Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rss_mb"))
+CPU, MEMBERS_CPU, MEMORY = (
+    Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rest_cpu_member_ms_per_s", "rss_mb")
+)
 HUNDRED = Row("", SETTLED, tables.OTHERS, "scale-out", members=100)
+NEAR = Row("", SETTLED, tables.OTHERS, "far-1ms")
 GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", members=60)
 THREE = Row("", SETTLED, MAIN, "scale-out-three")
 REQUESTS = Row("", "rest_requests_per_s", MAIN, "scale-out")
 TWICE = partial(Row, "", "duplicated")
 
 
-def factors(columns: list[Column]) -> str:
+def factors(columns: list[Column], row: Row = CPU, scenarios: tuple[str, ...] = ("scale-out",)) -> str:
     """Return how many times the processor time of these groups at rest one of this project takes."""
-    found = sorted({f"{figure(OURS, CPU) / figure(column, CPU):.1f}" for column in columns})
+    rows = [replace(row, scenario=scenario) for scenario in scenarios]
+    found = sorted({f"{figure(OURS, one) / figure(column, one):.1f}" for column in columns for one in rows})
     return f"{' to '.join((found[0], found[-1])) if len(found) > 1 else found[0]} times"
 
 
@@ -217,8 +224,12 @@ def seeds(file: str) -> int:
 def on_the_first_page() -> Iterator[str]:
     yield f"the median join settles in {figure(OURS, JOINED):.0f} ms ({seeds(MAIN)} runs)"
     yield f"take {span(JOINED)} ms with heartbeats every 500 ms"
-    yield f"KIP-848 takes {figure(SHORT, JOINED):.0f} ms with heartbeats every 50 ms"
-    yield f"a group at rest takes {factors(RIVALS)} the processor time"
+    slowest = max(figure(column, JOINED) for column in CLASSIC_SHORT)
+    yield f"every 50 ms {figure(SHORT, JOINED):.0f} ms (KIP-848) to {slowest:.0f} ms"
+    one_server = ("scale-out", "crash", "far-10ms")
+    yield f"takes {factors(RIVALS, scenarios=one_server)} the processor time"
+    yield f"(its members {factors(RIVALS, MEMBERS_CPU, one_server)})"
+    yield f"{figure(SHORT, NEAR):.0f} against {figure(OURS, NEAR):.0f} ms with round trips of 1 ms"
     yield f"{figure(SHORT, THREE):.0f} against {figure(OURS, THREE):.0f} ms with three servers of each kind"
     yield f"{figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms with round trips of 10 ms"
 
@@ -233,42 +244,53 @@ def on_when_to_use() -> Iterator[str]:
 
 
 def on_results() -> Iterator[str]:
-    first = replace(HUNDRED, measure="first_record_ms", unit=1_000)
     yield f"{seeds(MAIN)} runs of each protocol in each of four scenarios"
     (chance,) = {verdict.p for verdict in compared(MAIN).verdicts if verdict.is_primary and verdict.outcome in SHOWN}
     yield f"in the time to settled that is shown has p = {chance:.3f}"
-    yield f"With 100 members a join settles in {figure(OURS, HUNDRED):.0f} ms, against {span(HUNDRED)} ms"
-    yield (f"its first record comes after {figure(OURS, first):.1f} s, with KIP-848 after {figure(KIP, first):.1f} s "
-                 f"and with range after {figure(RANGE, first):.1f} s")  # fmt: skip
-    yield f"the last has settled after {figure(OURS, GROUPS):.0f} ms, against {span(GROUPS)} ms"
-    of_java = replace(HUNDRED, members=10)
-    helix, java, cooperative = (figure(column, of_java) for column in tables.OTHER_CLIENTS[:3])
-    yield f"{helix:.0f} ms with Helix, {java:.0f} with KIP-848 and {cooperative:.0f} with the cooperative"
+    yield f"With 100 members a join settles after {figure(OURS, HUNDRED):.0f} ms, against {span(HUNDRED)} ms"
+    yield f"the last has settled after {figure(RANGE, GROUPS):.0f} ms, here after {figure(OURS, GROUPS):.0f} ms"
+    storm = Row("", SETTLED, tables.OTHERS, "join-storm")
+    yield f"half as many members join at once: {figure(RANGE, storm):.0f} ms, here {figure(OURS, storm):.0f} ms"
+    yield (f"{figure(SHORT, NEAR):.0f} ms with KIP-848 and heartbeats every 50 ms, "
+                 f"after {figure(OURS, NEAR):.0f} ms here ({len(values(SHORT, NEAR)) // 3} runs of each)")  # fmt: skip
+    classic = [figure(column, JOINED) for column in CLASSIC_SHORT]
+    yield f"range settles a join after {classic[0]:.0f} ms and the cooperative protocol after {classic[1]:.0f} ms"
+    defaults = Row("", SETTLED, tables.OTHERS, "scale-out", settings="default")
+    yield "settles after {:.0f} ms, classic range takes {:,.0f} ms, cooperative {:,.0f} ms and KIP-848 {:,.0f} ms".format(
+        *(figure(column, defaults) for column in (OURS, RANGE, COOPERATIVE, KIP))
+    )
+    churn = Row("", "unowned_partition_ms", tables.OTHERS, "churn", unit=1_000)
+    theirs = [figure(column, churn) for column in RIVALS]
+    yield f"for {figure(OURS, churn):.1f} s in all, against {min(theirs):.1f} to {max(theirs):.1f} s"
+    helix, java, cooperative = (figure(column, replace(HUNDRED, members=10)) for column in tables.OTHER_CLIENTS)
+    yield f"{helix:.0f} ms with Helix; with Java's client {java:.0f} ms with KIP-848 and {cooperative:,.0f} ms with"
+    twice = figure(OURS, TWICE(tables.OTHERS, "pause", settings="default"))
+    yield f"{twice:.0f} records are delivered twice"
+    grown, new = (Row("", SETTLED, tables.OTHERS, scenario) for scenario in ("partition-growth", "new-topic"))
+    yield f"found after {figure(OURS, grown):.0f} ms, with Kafka's protocols after {span(grown)} ms"
+    yield f"new topic after {figure(OURS, new):.0f}, with others {span(new)} ms"
     more = figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS)
     yield f"takes {factors(RIVALS)} the processor time"
     yield f"{factors([SHORT])} that of KIP-848 with 50 ms, and {more:.0f} MB more memory"
     yield f"{figure(SHORT, FAR):.0f} ms, this project {figure(OURS, FAR):.0f}"
-    unread = replace(tables.WHILE_UNREAD[1], unit=1_000)
-    of_unread = (f"{figure(column, unread):.1f} s" for column in (OURS, KIP, COOPERATIVE))
-    yield "{}, KIP-848 {}, cooperative {}".format(*of_unread)
-    failures = [Row("", "cpu_ms", tables.OTHERS, f"{what}-failover", unit=1_000) for what in ("coordinator", "broker")]
-    theirs = [figure(column, row) for column in RIVALS for row in failures]
-    ours = " and ".join(f"{figure(OURS, row):.1f}" for row in failures)
+    unread = Row("", SETTLED, tables.OTHERS, "backlog", change="add-member", unit=1_000)
+    of_unread = (f"{figure(column, unread):.1f} s" for column in (OURS, RANGE, KIP, COOPERATIVE))
+    yield "after {}, range {}, KIP-848 {}, cooperative {}".format(*of_unread)
+    dies = Row("", SETTLED, tables.OTHERS, "coordinator-failover", unit=1_000)
+    theirs = [figure(column, dies) for column in RIVALS]
+    yield f"a newcomer waits for {figure(OURS, dies):.1f} s, with Kafka's protocols"
+    yield f"(by default 9), {min(theirs):.1f} to {max(theirs):.1f} s"
     yield f"sends {figure(OURS, REQUESTS):.0f} requests per second"
     yield f"{figure(SHORT, THREE):.0f} ms, this project {figure(OURS, THREE):.0f}"
-    yield f"{ours} s, against {min(theirs):.1f} to {max(theirs):.1f} s"
 
 
 def on_experiments() -> Iterator[str]:
     yield f"{len(every(MAIN))} runs, {len(results(MAIN))} of them trusted"
-    others = [*every(tables.OTHERS), *every(tables.ZOOKEEPERS)]
-    yield f"{len(others)} runs with those of the next sections, {sum(run['trusted'] for run in others)} of them"
-    yield f"all {len(results(tables.ONE_RUN))} trusted"
+    others = every(tables.OTHERS)
+    yield f"{len(others)} runs, {sum(run['trusted'] for run in others)} of them trusted"
     yield f"{figure(OURS, TWICE(tables.OTHERS, 'pause', settings='default')):.0f} records delivered twice in both"
-    yield f"{figure(COOPERATIVE, TWICE(tables.OTHERS, 'churn')):.0f} records were delivered twice."
-    frozen = TWICE(tables.ONE_RUN, "freeze")
-    yield f"{figure(OURS, frozen):.0f} records were delivered twice, with Kafka's protocols {span(frozen)}"
-    yield f"median join took {figure(OURS, JOINED):.0f} ms in [ten runs]"
+    frozen = (figure(column, TWICE(tables.OTHERS, "freeze")) for column in (OURS, KIP, COOPERATIVE, RANGE))
+    yield "{:.0f} here, KIP-848 {:.0f}, cooperative {:.0f}, range {:.0f}".format(*frozen)
 
 
 SENTENCES = {
