@@ -12,9 +12,9 @@ from gevent.socket import wait_read
 ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
-def can_ask() -> bool:
-    """Whether somebody can answer: the input is a terminal, and not closed."""
-    return sys.stdin is not None and sys.stdin.isatty()
+def can_ask(*, as_json: bool) -> bool:
+    """Whether somebody can answer: the input is a terminal, and not closed, and the output is for people."""
+    return not as_json and sys.stdin is not None and sys.stdin.isatty()
 
 
 def is_confirmed(question: str) -> bool:

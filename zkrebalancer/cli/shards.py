@@ -84,7 +84,7 @@ def set_count(count: int, yes: bool, zookeeper: str, as_json: bool) -> None:
     Example:
       zkrebalancer shards set 8 --yes --zookeeper localhost:2181/kafka
     """
-    if not (yes or (questions.can_ask() and not as_json)):
+    if not (yes or questions.can_ask(as_json=as_json)):
         raise click.UsageError("all groups would get new leaders; confirm with --yes")
     with BlockingZk(zookeeper) as zk:
         if not (yes or questions.is_confirmed(f"{_now(zk)} by {count}? All groups get new leaders.")):

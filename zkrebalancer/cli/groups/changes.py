@@ -43,7 +43,7 @@ class Asked:
     @property
     def asks(self) -> bool:
         """Whether the answer is open, and there is a terminal."""
-        return not (self.dry_run or self.yes or self.as_json) and questions.can_ask()
+        return not (self.dry_run or self.yes) and questions.can_ask(as_json=self.as_json)
 
     def is_confirmed(self, question: str) -> bool:
         """Ask, if the answer is open and there is a terminal."""

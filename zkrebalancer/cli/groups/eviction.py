@@ -35,7 +35,7 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
     """
     with BlockingZk(zookeeper) as zk:
         member = operation.read_consumer(zk, group, consumer)
-        if not (yes or dry_run or (questions.can_ask() and not as_json)):
+        if not (yes or dry_run or questions.can_ask(as_json=as_json)):
             raise click.UsageError("uncommitted records would be read again; confirm with --yes, or try --dry-run")
         has_leader = inspection.read_leader(zk, group) is not None
         owned = member.owners.partitions if member.owners else {}

@@ -58,10 +58,9 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
     Example:
       zkrebalancer groups delete payments --zookeeper localhost:2181/kafka
     """
-    can_ask = questions.can_ask() and not as_json
     with BlockingZk(zookeeper) as zk:
         nodes = read_nodes(zk, group)
-        if not (yes or dry_run or can_ask):
+        if not (yes or dry_run or questions.can_ask(as_json=as_json)):
             raise click.UsageError("a deleted group cannot be restored; confirm with --yes, or try --dry-run")
         if not as_json:
             lost = f"{len(nodes.offsets)} stored offsets, which `groups offsets restore` cannot bring back"

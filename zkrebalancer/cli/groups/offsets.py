@@ -70,7 +70,7 @@ def restore(
     """
     with BlockingZk(zookeeper) as zk:
         changes = restore_offsets(zk, group, topics, copies, dry_run=True)
-        dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and questions.can_ask()))
+        dry_run = dry_run or not (yes or _may_replace(changes, as_json=as_json))
         if not dry_run:
             changes = restore_offsets(zk, group, topics, copies, dry_run=False)
     if changes and not dry_run:
@@ -191,7 +191,7 @@ def import_offsets(
 
     changes = store(dry_run=True)
     move_offsets.refuse_outside_log(kafka, offsets)
-    dry_run = dry_run or not (yes or _may_replace(changes, can_ask=not as_json and questions.can_ask()))
+    dry_run = dry_run or not (yes or _may_replace(changes, as_json=as_json))
     if not dry_run:
         changes = store(dry_run=False)
         audit.record(f"imported {len(changes)} offsets of group {group} into {target}")
@@ -212,9 +212,9 @@ def _print_imported(changes: Mapping[TopicPartition, Imported], dry_run: bool) -
     console().print(table)
 
 
-def _may_replace(changes: Mapping[TopicPartition, Imported | Restored], *, can_ask: bool) -> bool:
+def _may_replace(changes: Mapping[TopicPartition, Imported | Restored], *, as_json: bool) -> bool:
     replaced = sum(change.before not in {None, change.after} for change in changes.values())
-    if replaced and not can_ask:
+    if replaced and not questions.can_ask(as_json=as_json):
         raise click.UsageError(f"{replaced} stored offsets would be replaced; confirm with --yes, or try --dry-run")
     return not replaced or questions.is_confirmed(f"Replace {replaced} stored offsets?")
 
