@@ -8,9 +8,12 @@ from tests.support.world import GROUP, Agent, CoordinatorProcess, World
 from tests.support.zk_model import Session
 from zkrebalancer.protocol import command, offset_copy, paths, settings
 from zkrebalancer.protocol.calls import Create, Get, ListChildren, Multi
+from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
 
 DEFAULTS = GroupSettings()
+SMALL_LIMIT = RequestLimit(max_bytes=20_000)
+LONG_NAMES = [f"{'t' * 240}{number:03d}" for number in range(100)]  # more than fit into a record of this limit
 
 
 def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int = 4) -> World:
@@ -35,6 +38,19 @@ def world_of_two_topics(group: GroupSettings | None = None, *clients: str) -> Wo
         world.add_agent(client, {"t": 1, "u": 1})
     if clients:
         world.pass_time(2_000)
+    return world
+
+
+def a_group_with_a_large_share(mode: str) -> World:
+    """Return a world where `a` reads more topics than can be recorded, and nobody the topic `short`."""
+    world = World()
+    for name in LONG_NAMES:
+        world.set_topic(name, 1)
+    world.set_topic("short", 4)
+    world.create_group(settings.encode(GroupSettings(mode=mode)))
+    world.add_coordinator(limit=SMALL_LIMIT)
+    world.add_agent("a", dict.fromkeys(LONG_NAMES, 1))
+    world.pass_time(10_000)
     return world
 
 
@@ -99,6 +115,17 @@ def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> No
     ):
         if not answer_one(world, process):
             world.compute(process)
+
+
+def run_until_computing(world: World, process: CoordinatorProcess) -> None:
+    """Run one coordinator until a strategy computes for it."""
+    for _ in range(1_000):
+        if process.computing:
+            return
+        if not world.move(process):
+            world.now_us = max(world.now_us, world.next_deadline_us() or 0)
+            world.tick()
+    raise AssertionError("nothing is computed")
 
 
 def deliver_until_idle(world: World, process: CoordinatorProcess) -> None:

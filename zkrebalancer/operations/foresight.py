@@ -19,6 +19,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import loads
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Refusal
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.obstacles import REFUSED
@@ -63,12 +64,8 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     target |= {tp: consumer for consumer in away for tp in transition.share(consumer)}
     if settings.frozen:
         notes.append("the group is frozen: only partitions without an owner are assigned")
-    elif not settings.allows(transition.displaced_count, view.generation):
-        notes.append(
-            f"{transition.displaced_count} partitions would leave their members, more than approve_moves_above"
-            f" ({settings.approve_moves_above}): until `groups resume {report.name}`, only partitions without an owner"
-            " are assigned"
-        )
+    else:
+        notes += _unapproved(report.name, settings, transition.displaced_count, view.generation)
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())
@@ -97,22 +94,43 @@ def foresee_one(
         UnknownStrategyError, OptionError, KafkaOffsetsError: as `foresee`.
 
     """
-    _view, planning, problem, notes = _read_problem(zk, report, report.settings, kafka)
+    view, planning, problem, notes = _read_problem(zk, report, report.settings, kafka)
     explanation = explain(report.settings.strategy, problem, partition)
     if explanation is None:
         topic, number = partition
         raise UnknownPartitionError(f"{topic}-{number}: group {report.name} reads and holds no topic that has it")
+    transition = answer(planning.task(0, problem), STRATEGIES)
+    target, wanted = transition.receiver(partition), explanation.target
+    if planning.keeping and target != wanted:  # the explanation knows of no member that gets nothing more
+        reason = f"{wanted if wanted in planning.keeping else 'another member'} gets nothing more"
+        explanation = Explanation(explanation.holder, target, reason)
     if report.settings.frozen and explanation.holder is not None:
         explanation = Explanation(explanation.holder, explanation.holder, "the group is frozen")
     elif explanation.holder in planning.keeping:
-        reason = f"the coordinator may not read or command {explanation.holder}, which keeps what it holds"
+        reason = _why_it_stays(view.members[explanation.holder])
         explanation = Explanation(explanation.holder, explanation.holder, reason)
     elif explanation.holder in planning.drained:
         stays = explanation.holder == explanation.target
         reason = f"{explanation.holder} is drained" + (", but no other member can get it" if stays else "")
         explanation = replace(explanation, reason=reason)
+    if not report.settings.frozen:
+        notes += _unapproved(report.name, report.settings, transition.displaced_count, view.generation)
     notes += [f"{name} is drained: it gets nothing that another member reads" for name in planning.drained]
     return explanation, notes
+
+
+def _unapproved(group: str, settings: GroupSettings, moves: int, generation: int) -> list[str]:
+    if settings.allows(moves, generation):
+        return []
+    limit = settings.approve_moves_above
+    note = f"{moves} partitions would leave their members, more than approve_moves_above ({limit}): until"
+    return [f"{note} `groups resume {group}`, only partitions without an owner are assigned"]
+
+
+def _why_it_stays(member: Member) -> str:
+    if member.is_refused:
+        return f"the coordinator may not read or command {member.consumer}, which keeps what it holds"
+    return f"{member.consumer} may not be read with this login, so what it is to hold is not known"
 
 
 def _read_problem(
@@ -143,15 +161,23 @@ def _read_problem(
 def _out_of_reach(zk: BlockingZk, view: GroupView, notes: list[str]) -> set[str]:
     """Return the members that the leader says it may not read or command: it plans around them."""
     try:
-        published = inspection.read_published(zk, inspection.shard_of_group(zk, view.group)).obstacles
+        published = inspection.read_published(zk, inspection.shard_of_group(zk, view.group))
     except (NodeContentError, ZooKeeperRefusedError) as error:
         notes.append(f"which members the coordinator may not read or command is not known: {error}")
         return set()
+    if published.problem is not None:
+        notes.append(f"which members the coordinator may not read or command is not known: {published.problem}")
+    if published.more:
+        count = f"{published.more} of its obstacles"
+        notes.append(f"the leader does not publish {count}, perhaps of this group; its log has them")
     found = set[str]()
-    for each in published:
+    for each in published.obstacles:
         if (each.group, each.kind) != (view.group, REFUSED) or each.path is None:
             continue
         place, name = [*each.path.removeprefix(f"{paths.group(view.group)}/").split("/"), ""][:2]
+        if (place, each.reason) == ("given", Refusal.TOO_LARGE.value):
+            notes.append(f"what {name} may own does not fit into {each.path}: it gets no more topics")
+            continue
         concerned = {known.consumer for known in view.members.values() if _concerns(place, name, each.right, known)}
         found |= concerned
         if not concerned:

@@ -7,10 +7,11 @@ from typing import cast
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import LONG_NAMES, a_group_with_a_large_share, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.assignment.explanation import Explanation
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
 from zkrebalancer.observe import inspection
@@ -19,7 +20,7 @@ from zkrebalancer.operations.foresight import Foreseen, UnknownPartitionError, f
 from zkrebalancer.operations.loads import StoredLoads
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.errors import UnknownStrategyError
-from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 T0, T1, T2, T3 = (("t", number) for number in range(4))
@@ -33,6 +34,10 @@ def client_of(world: World) -> BlockingZk:
 def foreseen(world: World, under: GroupSettings | None = None, kafka: dict[str, str] | None = None) -> Foreseen:
     report = inspection.read_group(client_of(world), GROUP)
     return foresee(client_of(world), report, under or report.settings, kafka)
+
+
+def explained(world: World, partition: tuple[str, int]) -> tuple[Explanation, list[str]]:
+    return foresee_one(client_of(world), inspection.read_group(client_of(world), GROUP), partition, None)
 
 
 def with_all_on_a(*others: str, group: GroupSettings = GroupSettings()) -> World:  # noqa: B008  # it is frozen
@@ -296,3 +301,57 @@ def test_what_else_is_refused_to_the_coordinator_or_to_the_operator_is_told() ->
     world.zk.denied.add(("", paths.COORDINATOR_OBSTACLES, Right.READ))
     (note,) = foreseen(world).notes
     assert note.startswith("which members the coordinator may not read or command is not known: ")
+
+
+def test_a_newcomer_that_can_be_told_nothing_is_no_target() -> None:
+    """In `foresee_one`, take the target of the explanation, which knows of no such member."""
+    world = world_with(GroupSettings(), "a", "c", partitions=6)
+    world.zk.denied.add(("", paths.channel(GROUP, "b-1"), Right.CREATE))
+    world.add_agent("b")
+    world.pass_time(5_000)
+    found = [explained(world, ("t", number)) for number in range(6)]
+    assert {why.holder for why, _notes in found} == {"a-1", "c-1"}
+    assert all(why.target == why.holder for why, _notes in found)
+    assert "b-1 gets nothing more" in {why.reason for why, _notes in found}
+    assert {*found[0][1]} == {"the coordinator may not read or command b-1, which keeps what it holds"}
+
+
+def test_what_the_leader_does_not_publish_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_out_of_reach`, look only at the obstacles that are published."""
+    monkeypatch.setattr("zkrebalancer.rebalance.obstacles.MAX_OBSTACLES", 0)
+    world = world_with(GroupSettings(), "a", "b", partitions=6)
+    world.zk.denied.add(("", paths.channel(GROUP, "b-1"), Right.CREATE))
+    world.add_agent("c")
+    world.pass_time(5_000)
+    told = "the leader does not publish 1 of its obstacles, perhaps of this group; its log has them"
+    assert told in foreseen(world).notes
+    ModelClient(world.zk).set(paths.COORDINATOR_OBSTACLES, b"?")
+    (note,) = foreseen(world).notes
+    assert note.startswith("which members the coordinator may not read or command is not known: ")
+
+
+def test_who_gets_no_more_topics_because_its_record_is_full_can_be_drained() -> None:
+    """In `_out_of_reach`, count it among the members that cannot be commanded."""
+    world = a_group_with_a_large_share(INCREMENTAL)
+    world.act(world.add_agent("b", dict.fromkeys(LONG_NAMES, 1)))
+    found = foreseen(world, GroupSettings(drained_members=("a-1",)))
+    assert (found.before["a-1"] > 50, found.after) == (True, {"a-1": 0, "b-1": len(LONG_NAMES)})
+    assert found.notes == [f"what a-1 may own does not fit into {paths.given(GROUP, 'a-1')}: it gets no more topics"]
+
+
+def test_what_the_operator_may_not_read_is_not_laid_at_the_coordinators_door() -> None:
+    """In `_why_it_stays`, return the first reason always."""
+    world = world_with(GroupSettings(), "a", "b")
+    partition = min(world.owned()["a-1"])
+    world.kill_coordinator(world.leader())
+    world.zk.denied.add(("", paths.channel(GROUP, "a-1"), Right.READ))
+    why, _notes = explained(world, partition)
+    assert (why.holder, why.target) == ("a-1", "a-1")
+    assert why.reason == "a-1 may not be read with this login, so what it is to hold is not known"
+
+
+def test_an_explanation_tells_that_the_plan_would_wait_for_an_operator() -> None:
+    """In `foresee_one`, look at no limit."""
+    world = with_all_on_a("b", group=GroupSettings(approve_moves_above=0))
+    _why, (note,) = explained(world, T0)
+    assert note.startswith("2 partitions would leave their members, more than approve_moves_above (0)")

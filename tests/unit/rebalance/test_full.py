@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import events
+from tests.support.groups import LONG_NAMES as NAMES
+from tests.support.groups import a_group_with_a_large_share, events
 from tests.support.world import GROUP, World
-from zkrebalancer.protocol import obstacles, paths, settings
-from zkrebalancer.protocol.requests import RequestLimit
-from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.protocol import obstacles, paths
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 from zkrebalancer.rebalance.states import REST
 
-LIMIT = RequestLimit(max_bytes=20_000)
-NAMES = [f"{'t' * 240}{number:03d}" for number in range(100)]  # more than fit into a record of this limit
 MODES = pytest.mark.parametrize("mode", [EAGER, INCREMENTAL])
 LATER_MS = 400_000  # the group is read again meanwhile
-
-
-def a_group_with_a_large_share(mode: str) -> World:
-    world = World()
-    for name in NAMES:
-        world.set_topic(name, 1)
-    world.set_topic("short", 4)
-    world.create_group(settings.encode(GroupSettings(mode=mode)))
-    world.add_coordinator(limit=LIMIT)
-    world.add_agent("a", dict.fromkeys(NAMES, 1))
-    world.pass_time(10_000)
-    return world
 
 
 def outcomes(world: World) -> list[object]:
