@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,9 @@ class ClusterOptions:
     hosts: int | None = None
 
 
-def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
+def standing_directory() -> Path:
     """Return the folder of this user's standing cluster (XDG convention)."""
-    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
 
 
 def begin(directory: Path, options: ClusterOptions, report: Report) -> tuple[ClusterState, bool]:

@@ -123,9 +123,9 @@ def encode_given(partitions: AbstractSet[TopicPartition], *, is_coarse: bool = F
     return fields.write_document({"version": VERSION, "partitions": topics})
 
 
-def decode_given(content: bytes, bound: Bound | None = None) -> frozenset[TopicPartition]:
+def decode_given(content: bytes) -> frozenset[TopicPartition]:
     """Decode the record of what the coordinator gave a consumer; raises NodeContentError."""
-    return frozenset(given_in_threads(content, bound))
+    return frozenset(given_in_threads(content))
 
 
 def given_in_threads(content: bytes, bound: Bound | None = None) -> dict[TopicPartition, int]:
