@@ -1,4 +1,4 @@
-"""Versions of the project at two commits: a wheel of each, in a virtual environment of its own."""
+"""Versions of the project at other commits: a wheel of each, in a virtual environment of its own."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def read_versions(file: Path) -> dict[str, str]:
     return {str(name): str(commit) for name, commit in tomllib.loads(file.read_text()).items()}
 
 
-def build(name: str, commit: str, folder: Path, repository: Path = ROOT) -> Build:
+def build(name: str, commit: str, folder: Path) -> Build:
     """Build the wheel of a commit and install it, beside the packages of this environment.
 
     Raises:
         BuildError: there is no such commit here, or it cannot be built.
 
     """
-    full = resolve(commit, repository)
+    full = resolve(commit)
     source, target = folder / f"{name}-source", folder / name
-    _extract(full, source, repository)
+    _extract(full, source)
     wheel = build_wheel(source, folder / f"{name}-wheel")
     venv.create(target, symlinks=True)
     site = target / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -81,9 +81,9 @@ def build_wheel(source: Path, folder: Path) -> Path:
     return wheel
 
 
-def _extract(commit: str, target: Path, repository: Path) -> None:
+def _extract(commit: str, target: Path) -> None:
     target.mkdir(parents=True)
-    with subprocess.Popen(["git", "-C", str(repository), "archive", commit], stdout=subprocess.PIPE) as archive:
+    with subprocess.Popen(["git", "-C", str(ROOT), "archive", commit], stdout=subprocess.PIPE) as archive:
         assert archive.stdout is not None
         with tarfile.open(fileobj=archive.stdout, mode="r|") as members:
             members.extractall(target, filter="data")

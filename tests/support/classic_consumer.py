@@ -10,7 +10,7 @@ from zkrebalancer.group_protocol.consumer_protocol import read_assignment, write
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 
-OWN_TOPIC = "t"
+OWN_TOPIC, PARTITIONS = "t", 4
 
 
 def subscription(owned: frozenset[int], version: int = 1) -> bytes:
@@ -26,19 +26,12 @@ class ClassicConsumer:
     """Joins, syncs and sends heartbeats; an eager one gives up everything before it joins."""
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        name: str,
-        *,
-        is_eager: bool = False,
-        instance: str | None = None,
-        count: int = 4,
+        self, coordinator: Coordinator, name: str, *, is_eager: bool = False, instance: str | None = None
     ) -> None:
         self.coordinator = coordinator
         self.name = name
         self.is_eager = is_eager
         self.instance = instance
-        self.partition_count = count
         self.member_id = ""
         self.generation = -1
         self.owned: frozenset[int] = frozenset()
@@ -70,7 +63,7 @@ class ClassicConsumer:
         return sorted(self.owned)
 
     def _share(self, at: int) -> tuple[int, ...]:
-        return tuple(number for number in range(self.partition_count) if number % len(self.members) == at)
+        return tuple(number for number in range(PARTITIONS) if number % len(self.members) == at)
 
     def _join(self) -> None:
         if self.is_eager:

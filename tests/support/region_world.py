@@ -126,9 +126,9 @@ class RegionWorld:
             *(Create(f"{path}/{number}", str(at).encode()) for number, at in offsets.items()),
         )
 
-    def replace_leader(self, limit: RequestLimit = DEFAULT_LIMIT) -> None:
+    def replace_leader(self) -> None:
         self.world.kill_coordinator(self.world.leader())
-        self.world.add_coordinator(limit=limit)
+        self.world.add_coordinator()
         self.run()
 
     def delete(self, *names: str) -> None:

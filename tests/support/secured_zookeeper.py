@@ -63,7 +63,7 @@ def over_tls(hosts: str) -> str:
     return hosts.replace("127.0.0.1", "localhost")
 
 
-def security_of(user: str | None, *, tls: bool = False, password: str | None = None) -> ZooKeeperSecurity:
-    """Return the settings of one of the users, by default with the right password."""
-    word = password or (PASSWORDS[user] if user is not None else None)
-    return ZooKeeperSecurity(tls_ca=CA if tls else None, user=user, password=word)
+def security_of(user: str | None, *, tls: bool = False) -> ZooKeeperSecurity:
+    """Return the settings of one of the users, with the password."""
+    password = PASSWORDS[user] if user is not None else None
+    return ZooKeeperSecurity(tls_ca=CA if tls else None, user=user, password=password)
