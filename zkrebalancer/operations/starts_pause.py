@@ -18,16 +18,15 @@ import gevent
 
 from zkrebalancer.operations import audit
 from zkrebalancer.operations.gateway_members import members_at_gateways
+from zkrebalancer.operations.nodes import names_below
 from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
     CHANGED,
     Check,
-    Children,
     Content,
     Done,
     Get,
-    ListChildren,
     Multi,
     Operation,
     Refusal,
@@ -137,9 +136,9 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
     """
     give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
     while True:
-        channels = _listed(zk, paths.channel(group))
-        live, owners = _listed(zk, paths.ids(group)), _listed(zk, paths.owners(group))
-        evicted = _listed(zk, paths.evicted(group))
+        channels = names_below(zk, paths.channel(group))
+        live, owners = names_below(zk, paths.ids(group)), names_below(zk, paths.owners(group))
+        evicted = names_below(zk, paths.evicted(group))
         is_late = time.monotonic() > give_up_s
         if live or (owners and is_late):
             names = ", ".join((live or owners)[:3])
@@ -154,11 +153,6 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
             if is_late:
                 raise OffsetsRefusedError(at_gateways)
         gevent.sleep(CLEANUP_INTERVAL_S)
-
-
-def _listed(zk: BlockingZk, path: str) -> tuple[str, ...]:
-    listed = zk.perform(ListChildren(path), ABSENT)
-    return listed.names if isinstance(listed, Children) else ()
 
 
 def _read_settings(zk: BlockingZk, group: str) -> Content:
