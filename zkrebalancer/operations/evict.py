@@ -6,6 +6,8 @@ waits for the consumer's lease before others get the partitions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import MemberReport
 from zkrebalancer.operations import audit
@@ -37,9 +39,14 @@ def read_consumer(zk: BlockingZk, group: str, consumer: str) -> MemberReport:
     """
     members = {member.consumer: member for member in inspection.read_group(zk, group).members}
     if consumer not in members:
-        some = ", ".join([*sorted(members)[:MAX_NAMES_SHOWN], *(["…"] if len(members) > MAX_NAMES_SHOWN else [])])
-        raise NoSuchConsumerError(f"group {group} has no consumer {consumer:.80}; it has {some or 'none'}")
+        raise NoSuchConsumerError(f"group {group} has no consumer {consumer:.80}; it has {some(members)}")
     return members[consumer]
+
+
+def some(names: Iterable[str]) -> str:
+    """Return the first of some names in a line, `none` without any."""
+    known = sorted(names)
+    return ", ".join([*known[:MAX_NAMES_SHOWN], *(["…"] if len(known) > MAX_NAMES_SHOWN else [])]) or "none"
 
 
 def evict(zk: BlockingZk, group: str, consumer: str) -> None:
