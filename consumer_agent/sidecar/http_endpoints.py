@@ -1,4 +1,4 @@
-"""`--http`: the agent's health, metrics and partitions; and its progress, for systemd."""
+"""`--http`: the agent's health, metrics and partitions."""
 
 from __future__ import annotations
 

@@ -114,9 +114,8 @@ def kafka_options(
 ) -> Callable[[Command], Command]:
     """Add `--bootstrap` and `--kafka`; the command gets `kafka`: librdkafka's settings, None without `--bootstrap`.
 
+    These include `bootstrap.servers` and the settings of the environment. Invalid settings are a usage error.
     `option`: another name for `--bootstrap`.
-
-    They include `bootstrap.servers` and the settings of the environment. Invalid settings are a usage error.
     """
 
     def add(command: Command) -> Command:

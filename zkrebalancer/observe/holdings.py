@@ -3,8 +3,8 @@
 An interval ends with its member's next stop, the end of its membership, or its own next start. A crash excuses that
 records of an interval come once more: if the member's session ended before it stopped, if it stopped because its
 session was lost, or if it was found dead after its stop and before the next start (it died before its acknowledgement).
-A partition's intervals
-are judged when nothing that is still to come can change them, so only open ones and the last ones are remembered.
+A partition's intervals are judged when nothing that is still to come can change them, so only open ones and the last
+ones are remembered.
 """
 
 from __future__ import annotations

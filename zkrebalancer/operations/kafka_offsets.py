@@ -1,4 +1,4 @@
-"""Reads offsets from Kafka: the ends of partitions, offsets at a time, and a group's committed offsets.
+"""Offsets in Kafka: the ends of partitions, offsets at a time, and those of a group, which can also be replaced.
 
 `kafka` always means the settings of a Kafka client, `bootstrap.servers` included (`runtime/kafka.py`).
 """

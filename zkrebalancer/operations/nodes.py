@@ -1,4 +1,4 @@
-"""Creates nodes that are missing, and reads nodes of one kind without the invalid ones, which are not logged."""
+"""What several operations do with nodes: list children, create missing nodes, read several without the invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lag columns of `groups describe --offsets --bootstrap`."""
+"""Lag and its verdicts: columns of `groups describe --offsets --bootstrap`, and the worst one for `groups list`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The clocks of a run of several hosts, or boots: where its events so far put each of them, by the rules of `align`.
 
-More causes and effects only make the bounds of two clocks tighter. So most events stay where they are; `require_same`
+More causes and effects only make the bounds of two clocks tighter. So most events stay where they are; `Clocks.align`
 finds out whether all of those do that are settled. Whatever changes otherwise, such as the clock to which all others
 are related, makes it necessary to begin again.
 """
