@@ -32,7 +32,7 @@ BAR_WIDTH = 40
 @click.option("--strategy", "strategy_name", required=True, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
 @click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - for standard input.")
 @click.option("--reasons", "with_reasons", is_flag=True, help="Explain each placement (balanced only).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@options.json_option
 @options.log_level_option
 def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
     """Run one strategy on a group described in JSON; real groups are not affected.

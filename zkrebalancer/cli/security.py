@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
-from zkrebalancer.cli.main import run
 from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import secure_tree
@@ -24,7 +24,7 @@ from zkrebalancer.runtime.zk_login import Login
 MAX_SHOWN = 50  # findings in a table; --json has all
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def security() -> None:
     """Secure the ZooKeeper tree, and check what is open in it.
 
@@ -185,8 +185,8 @@ def _note(finding: Finding) -> str:
     return "its whole group may write it; restart the consumer" if finding.is_of_group else ""
 
 
-def _shown(some: object) -> str:
-    return ", ".join(f"{name} {letters}" for name, letters in some.items()) if isinstance(some, dict) else ""
+def _shown(rights_of: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {letters}" for name, letters in rights_of.items())
 
 
 def _print_rest(outcome: Outcome, of_group: list[str], unknown: list[str]) -> None:
@@ -199,7 +199,3 @@ def _print_rest(outcome: Outcome, of_group: list[str], unknown: list[str]) -> No
     for text, names in notes.items():
         for path in names[:MAX_SHOWN]:
             click.echo(f"{path}: {text}", err=True)
-
-
-if __name__ == "__main__":
-    run(security)

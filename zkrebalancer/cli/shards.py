@@ -20,7 +20,7 @@ from zkrebalancer.protocol.shards import MAX_SHARDS
 from zkrebalancer.runtime.zk import BlockingZk
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def shards() -> None:
     """Show and change the shards of groups; the coordinators share them.
 
