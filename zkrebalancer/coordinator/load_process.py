@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 
 from zkrebalancer.assignment.loads import pack
 from zkrebalancer.coordinator.asked_process import answer_all
@@ -18,32 +19,21 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    with closing(Reader()) as reader:
-        answer_all(reader.answer)
+    with closing(HeldSession()) as session:
+        answer_all(partial(answer, session))
 
 
-class Reader:
-    """Reads loads for one group after the other, on one ZooKeeper session as long as that lives."""
-
-    def __init__(self) -> None:
-        """Connect at the first request, not yet."""
-        self._session = HeldSession()
-
-    def close(self) -> None:
-        """End the session."""
-        self._session.close()
-
-    def answer(
-        self, zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]
-    ) -> dict[str, object]:
-        """Return the loads of a group's topics (name -> number of partitions), or why they cannot be read."""
-        try:
-            read = self._session.read(zookeeper, lambda zk: loads.read_loads(zk, kafka, group, topics))
-        except RebalancerError as error:
-            return {"error": str(error)}
-        racks = {"sets": [sorted(names) for names in read.racks.sets], "of_topic": pack(read.racks.of_topic)}
-        weighed = {"expected": read.expected, "refused": read.refused, "racks": racks}
-        return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed), **weighed}
+def answer(
+    session: HeldSession, zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]
+) -> dict[str, object]:
+    """Return the loads of a group's topics (name -> number of partitions), or why they cannot be read."""
+    try:
+        read = session.read(zookeeper, lambda zk: loads.read_loads(zk, kafka, group, topics))
+    except RebalancerError as error:
+        return {"error": str(error)}
+    racks = {"sets": [sorted(names) for names in read.racks.sets], "of_topic": pack(read.racks.of_topic)}
+    weighed = {"expected": read.expected, "refused": read.refused, "racks": racks}
+    return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed), **weighed}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
 from zkrebalancer.coordinator import held_session, lag_process, load_process
-from zkrebalancer.coordinator.load_process import Reader
+from zkrebalancer.coordinator.held_session import HeldSession
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import loads
 from zkrebalancer.operations.loads import StoredLoads
@@ -51,33 +51,33 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def error_of(reader: Reader, group: str) -> object:
-    return reader.answer("z:1", {}, group, {"t": 1}).get("error")
+def error_of(session: HeldSession, group: str) -> object:
+    return load_process.answer(session, "z:1", {}, group, {"t": 1}).get("error")
 
 
 def test_one_session_serves_all_groups_also_after_one_that_cannot_be_read(world: World) -> None:
-    reader = Reader()
-    assert [error_of(reader, group) for group in ("a", "odd", "b", "a")] == [None, "odd", None, None]
+    session = HeldSession()
+    assert [error_of(session, group) for group in ("a", "odd", "b", "a")] == [None, "odd", None, None]
     assert len(world.sessions) == 1
 
 
 def test_a_lost_session_is_replaced_at_once_and_closed(world: World) -> None:
-    reader = Reader()
-    assert error_of(reader, "a") is None
+    session = HeldSession()
+    assert error_of(session, "a") is None
     world.lives.clear()
-    assert error_of(reader, "a") is None
+    assert error_of(session, "a") is None
     assert len(world.sessions) == 2
     assert len(world.lives) == 1
 
 
 def test_while_zookeeper_is_away_each_request_is_answered_once(world: World) -> None:
-    reader = Reader()
-    assert error_of(reader, "a") is None
+    session = HeldSession()
+    assert error_of(session, "a") is None
     world.is_down = True
-    assert [error_of(reader, "a") for _ in range(2)] == ["nobody there", "nobody there"]
+    assert [error_of(session, "a") for _ in range(2)] == ["nobody there", "nobody there"]
     assert world.lives == set()
     world.is_down = False
-    assert error_of(reader, "a") is None
+    assert error_of(session, "a") is None
 
 
 @pytest.mark.parametrize("module", [load_process, lag_process])
