@@ -11,6 +11,7 @@ import gevent
 from gevent.event import Event
 
 from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.coordinator.pages.group_view import cut
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.runtime import clock
@@ -121,9 +122,7 @@ def document(listed: Listed, wanted: Wanted, started_ms: int) -> dict[str, Any]:
         if search in one.group.lower() and (wanted.state is None or one.state.value == wanted.state)
     ]
     matching.sort(key=lambda one: (not _is_loud(one, listed.problems), one.group))
-    pages = max(1, -(-len(matching) // GROUPS_PER_PAGE))
-    page = min(max(1, wanted.page), pages)
-    shown = matching[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    page, pages, shown = cut(matching, wanted.page, GROUPS_PER_PAGE)
     out = sorted(name for name in listed.out if search in name.lower())
     return {
         "interval_s": listed.interval_s,

@@ -207,11 +207,10 @@ class Site:
 
     def _group(self, fields: Query) -> Make:
         name = fields.get("name", "")
-        limit = MAX_SEARCH
         parts = Parts(
-            fields.get("topic", "")[:limit],
+            fields.get("topic", "")[:MAX_SEARCH],
             _page(fields, "lanes"),
-            fields.get("member", "")[:limit],
+            fields.get("member", "")[:MAX_SEARCH],
             _page(fields, "members"),
         )
         key: object = None
