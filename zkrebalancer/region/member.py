@@ -28,6 +28,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
+from zkrebalancer.region.limits import MAX_PIECES
 from zkrebalancer.region.permitted import require_permitted
 from zkrebalancer.region.replies import is_refused, order_in
 from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps, T
@@ -97,7 +98,7 @@ class Member:
         return True
 
     def lost(self, reason: str) -> None:
-        """Note that records were processed whose partitions went elsewhere: this always resets."""
+        """Have all members reset: records were processed whose partitions went elsewhere, or an answer is too long."""
         self._become_pending()
         self._is_reset_wanted = f"{self.name}: {reason}"
 
@@ -414,7 +415,11 @@ class Member:
 
     def _extend(self, opened: Round, held: Mapping[TopicPartition, int]) -> None:
         if self._answer is not None and held:
-            self._answer.contents += self._pieces(opened, held, len(self._answer.contents))
+            more = self._pieces(opened, held, len(self._answer.contents))
+            if len(self._answer.contents) + len(more) > MAX_PIECES:
+                self.lost("partitions came too often during a reset")
+                return
+            self._answer.contents += more
             self._answer.partitions |= held.keys()
 
     def _pieces(self, opened: Round, held: Mapping[TopicPartition, int], first: int) -> list[bytes]:
