@@ -124,16 +124,23 @@ def _of_member(member: Member, settings: GroupSettings) -> Iterator[Obstacle]:
 
 
 def _of_absent(view: GroupView) -> Iterator[Obstacle]:
-    """Yield the static members that are away, if partitions wait for them."""
+    """Yield the static members that are away, if partitions wait for them.
+
+    ZooKeeper has no host of a member that is away: a leader knows those that left under it, and others know none.
+    """
     present = {member.instance for member in view.members.values()}
     for instance, (record, _version) in sorted(view.statics.items()):
         has_grace = record.grace_ms is not None  # then somebody may still read them, so that no drain ends the wait
-        is_drained = view.settings.drains(record.consumer, instance, None) and not has_grace
+        away = view.away.get(instance)
+        host = away.registration.host if away is not None and away.registration is not None else None
+        is_drained = view.settings.drains(record.consumer, instance, host) and not has_grace
         count = sum(not view.holders(partition) for partition in record.partitions)
         if record.deadline_ms is None or instance in present or is_drained or not count:
             continue
         text = f"static member {instance} is away: {count} of its partitions wait for it, until about"
-        remedy = "" if has_grace else f"; `groups drain {view.group} {instance}` ends that"
+        is_doubtful = host is None and view.settings.drained_hosts
+        doubt = ", unless the leader saw it leave a drained host" if is_doubtful else ""
+        remedy = "" if has_grace else f"{doubt}; `groups drain {view.group} {instance}` ends that"
         until_ms = min(record.deadline_ms, MAX_EPOCH_MS)  # another program may have written it
         yield Obstacle("static", f"{text} {_time(until_ms)}{remedy}", record.consumer, until_ms=until_ms)
 

@@ -124,6 +124,24 @@ def test_what_waits_for_a_static_member_that_is_away_waits_until_when() -> None:
     assert (gateway.member, gateway.until_ms, "drain" in gateway.text) == ("g-1", MAX_EPOCH_MS, False)
 
 
+def test_the_drained_host_of_a_static_member_that_is_away_is_known_to_its_leader_alone() -> None:
+    """In `obstacles._of_absent`, ask for no host, so that a page advises what is done already; or have no doubt."""
+    record = StaticMember("a-1", frozenset({("t", 0)}), 5_000)
+    view = replace(GroupView("g", {}, GroupSettings(drained_hosts=("h",))), statics={"i": (record, 0)})
+    known = Registration("static", {"t": 1}, "0", "a", "h", 6_000, instance_id="i")
+
+    def ends() -> list[str]:
+        found = find_obstacles(view, is_led=True, published=[], unpublished=0)
+        return [each.text.partition("+00:00")[2] for each in found if each.kind == "static"]
+
+    advice = "; `groups drain g i` ends that"
+    assert ends() == [f", unless the leader saw it leave a drained host{advice}"]
+    view.away["i"] = Member("a-1", known)
+    assert ends() == []
+    view.away["i"] = Member("a-1", known._replace(host="another"))
+    assert ends() == [advice]
+
+
 @pytest.mark.parametrize(("count", "more"), [(MAX_SHOWN, []), (MAX_SHOWN + 2, [2])])
 def test_so_many_of_a_kind_are_shown_and_the_others_are_counted(count: int, more: list[int]) -> None:
     view = replace(GroupView("g", {}, GroupSettings()), evicted={f"c-{number}": None for number in range(count)})
