@@ -15,6 +15,7 @@ from zkrebalancer.coordinator.monitor import REGION_ROUNDS, TURN_S, Monitor, Obs
 from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.http_server import LAG_SECONDS
 
 PREFIX = "zkrebalancer_coordinator"
@@ -114,6 +115,7 @@ class Totals:
     members: int = 0
     partitions: int = 0
     unowned: int = 0
+    unowned_s: float = 0.0  # the longest time, see `Lasting`
     pending_commands: int = 0
 
     def add(self, one: Figures) -> None:
@@ -126,6 +128,19 @@ class Totals:
         self.pending_commands += one.pending_commands
 
 
+class Lasting:
+    """Groups that something was true of at each of the last readings, and since when."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._since_us: dict[str, int] = {}
+
+    def longest_us(self, groups: Iterable[str], now_us: int) -> int:
+        """Note of which groups it is true at this reading; return for how long it has been true of one of them."""
+        self._since_us = {name: self._since_us.get(name, now_us) for name in groups}
+        return now_us - min(self._since_us.values(), default=now_us)
+
+
 class Present(Collector):
     """The present state of a coordinator, read when it is asked for."""
 
@@ -134,6 +149,7 @@ class Present(Collector):
         self._monitor = monitor
         self._queued_calls = queued_calls
         self._queued_events = queued_events
+        self._without_owner = Lasting()
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing in advance: that would read the state."""
@@ -144,10 +160,14 @@ class Present(Collector):
         yield from self._of_the_process()
         totals = Totals()
         kept: list[Figures] = []
+        without_owner: list[str] = []
         for found in self._monitor.figures():
             totals.add(found)
+            if found.unowned:
+                without_owner.append(found.group)
             if self._monitor.is_per_group:
                 kept.append(found)
+        totals.unowned_s = self._without_owner.longest_us(without_owner, clock.steady_us()) / 1e6
         yield from _of_all(totals)
         if self._monitor.is_per_group:
             yield from _of_each(kept)
@@ -200,6 +220,8 @@ def _of_all(totals: Totals) -> Iterator[Metric]:
     yield _gauge("members", "Members of all groups.", totals.members)
     yield _gauge("partitions", "Partitions of the topics that members read, once for each group.", totals.partitions)
     yield _gauge("partitions_unowned", "Those of them that no member owns.", totals.unowned)
+    text = "Longest time for which each reading has found such partitions in one group; others just move."
+    yield _gauge("partitions_unowned_seconds_max", text, totals.unowned_s)
     yield _gauge("commands_pending", "Commands that members have not acknowledged.", totals.pending_commands)
 
 

@@ -15,7 +15,7 @@ from tests.support.groups import world_with
 from tests.support.page_site import shards_of
 from tests.support.world import GROUP, World
 from zkrebalancer.coordinator import monitor as monitor_module
-from zkrebalancer.coordinator.metrics import CAUSES, Present, Recorded
+from zkrebalancer.coordinator.metrics import CAUSES, Lasting, Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
@@ -27,6 +27,7 @@ from zkrebalancer.protocol.shards import WHOLE, Number, Shard
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
 
@@ -75,6 +76,36 @@ def test_partitions_that_wait_for_a_static_member_have_no_owner() -> None:
     world.kill_agent(world.agents["a"])
     world.pass_time(7_000)
     assert value(collected(monitor_of(world)), "partitions_unowned") == 2
+
+
+def test_only_partitions_that_stay_without_an_owner_add_up_to_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Present.collect`, note each group, or none."""
+    now_s = [0]
+    monkeypatch.setattr(clock, "steady_us", lambda: now_s[0] * 1_000_000)
+    world = world_with(GroupSettings(static_grace_ms=60_000), partitions=4)
+    world.add_agent("a", instance_id="i")
+    world.add_agent("b")
+    world.pass_time(1_000)
+    present = Present(monitor_of(world), lambda: 0, lambda: 0)
+
+    def found(at_s: int) -> float:
+        now_s[0] = at_s
+        return value({metric.name: metric for metric in present.collect()}, "partitions_unowned_seconds_max")
+
+    assert found(10) == 0
+    world.kill_agent(world.agents["a"])
+    world.pass_time(7_000)
+    assert [found(20), found(80)] == [0, 60]
+    world.add_agent("c", instance_id="i")
+    world.pass_time(1_000)
+    assert found(140) == 0
+
+
+def test_groups_that_are_without_an_owner_in_turn_do_not_add_up() -> None:
+    """In `Lasting.longest_us`, forget no group, or ask for any group at each reading."""
+    lasting = Lasting()
+    found = [lasting.longest_us(names, at) for at, names in enumerate(["ab", "bc", "bd", "ac", "", "b", "b"])]
+    assert found == [0, 1, 2, 0, 0, 0, 1]
 
 
 def test_groups_have_labels_only_if_that_is_switched_on() -> None:

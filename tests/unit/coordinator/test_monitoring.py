@@ -44,7 +44,8 @@ HEALTHY = {
     f'{C}shards_led{{pod="b"}}': "3x90",
     f"{C}shards_damaged": "0x90",
     f"{C}restore_unfinished": "0x90",
-    f"{C}partitions_unowned": "0x90",
+    f"{C}partitions_unowned": "3x90",  # they just move: in another group at each scrape
+    f"{C}partitions_unowned_seconds_max": "0 60 0+0x88",
     f'{C}group_state_age_seconds_max{{state="moving"}}': "2x90",
     f'{C}group_state_age_seconds_max{{state="idle"}}': "0+60x90",
     f'{C}rebalances_total{{cause="member-joined",outcome="finished"}}': "0+3x90",
@@ -83,7 +84,7 @@ FIRES: dict[str, dict[str, str]] = {  # alert -> what differs from a healthy fle
     "ShardsDamaged": {f"{C}shards_damaged": "1x90"},
     "RestoreUnfinished": {f"{C}restore_unfinished": "1x90"},
     "CoordinatorNotReady": {f"{C}ready": "0x90"},
-    "PartitionsWithoutOwner": {f"{C}partitions_unowned": "3x90"},
+    "PartitionsWithoutOwner": {f"{C}partitions_unowned_seconds_max": "0+60x90"},
     "RebalanceStuck": {f'{C}group_state_age_seconds_max{{state="moving"}}': "0+60x90"},
     "GroupCannotBePlanned": {f"{C}groups_backing_off": "1x90"},
     "RebalancesFail": {f'{C}rebalances_total{{cause="member-joined",outcome="failed"}}': "0+1x90"},
