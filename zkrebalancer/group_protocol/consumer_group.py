@@ -82,7 +82,7 @@ class ConsumerGroup:
         self.is_dead = False
         self._when_gone = when_gone
         self._downgrade = downgrade
-        self._seen: dict[str, Topic] = {}  # the topics of the target
+        self.seen: dict[str, Topic] = {}  # the topics of the target
         self._outdated: set[str] | None = None  # members whose target may change; None: that of any member
         self._waiting: list[Turn] = []
         self._in_flight: list[tuple[Turn, Answer]] = []
@@ -109,7 +109,7 @@ class ConsumerGroup:
     def restore(self, stored: StoredConsumerGroup) -> None:
         """Continue from what was stored."""
         self.group_epoch, self.target_epoch = stored.group_epoch, stored.target_epoch
-        self._seen = as_stored(stored.topics)
+        self.seen = as_stored(stored.topics)
         for kept in stored.members:
             member = from_stored(kept)
             self.roster.add(member)
@@ -179,19 +179,20 @@ class ConsumerGroup:
         if not self.world.topics.is_known:
             return
         self._renew_ids()
-        if self.roster.members and self._wanted() != self._seen:
+        if self.roster.members and (wanted := self._wanted()) != self.seen:
+            self.world.kept.note_topics(self.seen, wanted)
             self.bump("topics changed")
         if self._has_changed or self.group_epoch > self.target_epoch:
             self.advance()
 
     def _renew_ids(self) -> None:
         """Rename topics whose id was made up, or is now, so that members keep their partitions."""
-        present = self.world.topics.renewed_ids(self._seen)
+        present = self.world.topics.renewed_ids(self.seen)
         if not present:
             return
-        self._seen = {
+        self.seen = {
             name: replace(topic, topic_id=present.get(topic.topic_id, topic.topic_id))
-            for name, topic in self._seen.items()
+            for name, topic in self.seen.items()
         }
         self.roster.renew_ids(present)
         self._waiting = [
@@ -236,7 +237,7 @@ class ConsumerGroup:
         members = self.roster.members
         affected = [members[one] for one in (members if self._outdated is None else self._outdated) if one in members]
         if self._outdated is None:
-            self._seen = self._wanted()
+            self.seen = self._wanted()
         if self.central is None:
             self._let_assignor_decide()
         else:
@@ -251,7 +252,7 @@ class ConsumerGroup:
         """Let the assignor decide, but drop what it may not give: a client would accept it."""
         name = self.roster.chosen_assignor(DEFAULT_ASSIGNOR)
         members = {member.member_id: self._subscriber(member) for member in self.roster.members.values()}
-        counts = {topic: seen.partition_count for topic, seen in self._seen.items()}
+        counts = {topic: seen.partition_count for topic, seen in self.seen.items()}
         given = self.world.assignors[name](members, counts) if members else {}
         taken: set[NamedPartition] = set()
         for member in self.roster.members.values():
@@ -262,7 +263,7 @@ class ConsumerGroup:
                 if topic in wanted and 0 <= number < counts[topic] and (topic, number) not in taken
             }
             taken |= allowed
-            member.target = frozenset((self._seen[topic].topic_id, number) for topic, number in allowed)
+            member.target = frozenset((self.seen[topic].topic_id, number) for topic, number in allowed)
         refused = sum(map(len, given.values())) - len(taken)
         if refused:
             self.scheduler.report(self.group_id, f"assignor {name}: {refused} partitions that it may not give")
@@ -375,7 +376,7 @@ class ConsumerGroup:
         if self.central is None:
             return ()
         topics = self.world.topics
-        return self.central.standings(topics.name_of if topics.is_known else names_of(self._seen))
+        return self.central.standings(topics.name_of if topics.is_known else names_of(self.seen))
 
     def _report_members(self, members: tuple[Standing, ...]) -> None:
         if self.central is not None:
@@ -384,7 +385,7 @@ class ConsumerGroup:
     def stored_form(self) -> StoredConsumerGroup:
         """Return the group in its stored form."""
         topics = tuple(
-            StoredTopic(name, topic.topic_id.bytes, topic.partition_count) for name, topic in sorted(self._seen.items())
+            StoredTopic(name, topic.topic_id.bytes, topic.partition_count) for name, topic in sorted(self.seen.items())
         )
         members = tuple(to_stored(member) for member in self.roster.members.values())
         return StoredConsumerGroup(self.group_epoch, self.target_epoch, topics, members)

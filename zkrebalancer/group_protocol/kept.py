@@ -4,6 +4,10 @@ Each request has its limit, and each group. But anybody may form groups, so that
 gateway's memory. Beyond the limit newcomers are refused, and so is a member that would keep more than before, unless
 that is little. Members of groups that work go on, up to twice the limit: a member reports what it was given, so that
 metadata and assignments could grow by each other.
+
+What members of KIP-848 groups are given does not count there, but the partitions of their groups' topics have a limit,
+in each group: an expression of two characters may give a member all partitions of the cluster. Beyond it, no group gets
+more topics by a request, and groups go on with those that they have.
 """
 
 from __future__ import annotations
@@ -25,13 +29,15 @@ from zkrebalancer.group_protocol.requests import (
     OneGroup,
     SyncGroupRequest,
 )
-from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredConsumerMember
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredConsumerMember, StoredTopic
+from zkrebalancer.group_protocol.topics import Topic, Topics
 
 MAX_KEPT_BYTES = 256 << 20  # of all members
 LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep beyond the limit
 MEMBER_BYTES = 1 << 10  # that a member uses besides: its objects and timers
 ENTRY_BYTES = 64  # that a text uses, or a protocol, besides its characters
 TWICE = 2  # a member of a KIP-848 group is also kept as it is stored
+MAX_PARTITIONS = 4_000_000  # of the topics of all KIP-848 and central groups, counted in each
 MEASURE_INTERVAL_MS = 1_000  # measuring looks at every member
 AnyGroup = ClassicGroup | ConsumerGroup
 AnyMember = ClassicMember | ConsumerMember
@@ -40,10 +46,12 @@ AnyMember = ClassicMember | ConsumerMember
 class Kept:
     """How much is kept, at most: what comes is counted, until all members are measured again at the limit."""
 
-    def __init__(self, groups: Callable[[], Iterable[AnyGroup]]) -> None:
+    def __init__(self, groups: Callable[[], Iterable[AnyGroup]], topics: Topics) -> None:
         """Start with nothing; `groups` returns all groups."""
         self._groups = groups
+        self._topics = topics
         self._at_most = 0
+        self._partitions = 0  # at most, too
         self._measured_ms = -MEASURE_INTERVAL_MS
 
     def check(self, request: OneGroup, client_id: str, group: AnyGroup | None, now_ms: int) -> None:
@@ -60,6 +68,10 @@ class Kept:
         known = _known(request, group)
         if isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch > JOIN_EPOCH and not known:
             return  # it is no member, and becomes none
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            names, expression = request.subscribed_topic_names or (), request.subscribed_topic_regex
+            selected = self._topics.matching(expression) if expression else frozenset[str]()
+            self._check_topics({*names, *selected}, group, now_ms)
         is_sync = isinstance(request, SyncGroupRequest)  # there may be room soon, and all wait for its leader
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_sync else ErrorCode.GROUP_MAX_SIZE_REACHED
         self._count(wanted, sum(_replaced(request, member) for member in known), known, now_ms, code)
@@ -77,6 +89,7 @@ class Kept:
         texts = (*_ids(request, client_id), subscription.rack_id, *set(subscription.topics))
         wanted = MEMBER_BYTES + _of_protocols(request.protocols, TWICE) + _of_texts(texts, TWICE)
         replaced, now_ms = sum(map(_of_member, known)), group.scheduler.now_ms
+        self._check_topics(set(subscription.topics), group, now_ms)
         self._count(wanted, replaced, known, now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def check_upgrade(self, classic: ClassicGroup, upgraded: StoredConsumerGroup, now_ms: int) -> None:
@@ -87,11 +100,31 @@ class Kept:
 
         """
         wanted = _of_name(classic.group_id) + sum(map(_of_member, upgraded.members))
+        self._count_partitions(_of_topics(upgraded.topics), now_ms)
         self._count(wanted, _of_group(classic), [], now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def add(self, group: AnyGroup) -> None:
         """Count a group that was read, or has another protocol now, which stays, however much it is."""
         self._at_most += _of_group(group)
+        self._partitions += _partitions_of(group)
+
+    def note_topics(self, before: Mapping[str, Topic], after: Mapping[str, Topic]) -> None:
+        """Count what the topics of a group have more now, however much it is: no request has caused that."""
+        self._partitions += max(0, _of_topics(after.values()) - _of_topics(before.values()))
+
+    def _check_topics(self, names: Iterable[str], group: AnyGroup | None, now_ms: int) -> None:
+        """Count the partitions of the topics that a request adds to those of a group, or refuse it."""
+        has = group.seen if isinstance(group, ConsumerGroup) else {}
+        new = [name for name in names if name in self._topics.by_name and name not in has]
+        self._count_partitions(_of_topics(map(self._topics.by_name.__getitem__, new)), now_ms)
+
+    def _count_partitions(self, added: int, now_ms: int) -> None:
+        if added and self._partitions + added > MAX_PARTITIONS:
+            self._measure(now_ms)
+        if added and self._partitions + added > MAX_PARTITIONS:
+            text = f"a request is refused: no room for {added} partitions more, as groups may have {MAX_PARTITIONS}"
+            raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, text, text)
+        self._partitions += added
 
     def _count(self, wanted: int, replaced: int, known: Iterable[AnyMember], now_ms: int, code: ErrorCode) -> None:
         """Count `wanted` bytes, which replace others, or refuse with `code`. `known`: the members that keep them."""
@@ -106,14 +139,19 @@ class Kept:
             raise RefusedError(code, text, text)
 
     def _has_room(self, added: int, limit: int, now_ms: int) -> bool:
+        if self._at_most + added > limit:
+            self._measure(now_ms)
         is_full = self._at_most + added > limit
-        if is_full and now_ms >= self._measured_ms + MEASURE_INTERVAL_MS:
-            self._measured_ms = now_ms
-            self._at_most = sum(map(_of_group, self._groups()))
-            is_full = self._at_most + added > limit
         if not is_full:
             self._at_most += added
         return not is_full
+
+    def _measure(self, now_ms: int) -> None:
+        """Measure all groups again, unless that was a short time ago."""
+        if now_ms >= self._measured_ms + MEASURE_INTERVAL_MS:
+            self._measured_ms = now_ms
+            self._at_most = sum(map(_of_group, self._groups()))
+            self._partitions = sum(map(_partitions_of, self._groups()))
 
 
 def _wanted(request: OneGroup, client_id: str, members: Mapping[str, AnyMember]) -> int:
@@ -178,6 +216,15 @@ def _of_group(group: AnyGroup) -> int:
     members: Mapping[str, AnyMember] = group.roster.members
     pending: Iterable[str] = group.roster.pending if isinstance(group, ClassicGroup) else ()
     return _of_name(group.group_id) + sum(map(_of_member, members.values())) + _of_texts(pending)
+
+
+def _partitions_of(group: AnyGroup) -> int:
+    """Return how many partitions the topics of a KIP-848 group have; assignments of others count as bytes."""
+    return _of_topics(group.seen.values()) if isinstance(group, ConsumerGroup) else 0
+
+
+def _of_topics(topics: Iterable[Topic | StoredTopic]) -> int:
+    return sum(topic.partition_count for topic in topics)
 
 
 def _of_name(group_id: str) -> int:
