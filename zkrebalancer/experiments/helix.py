@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from zkrebalancer.experiments.java_programs import config_options
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.protocol.calls import ABSENT, Content, Get
 
@@ -18,9 +19,8 @@ def start_controller(
     options: Mapping[str, object],
 ) -> None:
     """Start a controller of groups, with settings and the members' options; return when it leads or stands by."""
-    config = [text for pair in settings.items() for text in ("--config", "=".join(pair))]
     of_groups = [text for group in groups for text in ("--group", group)]
-    lab.wait_events_of(lab.start_members(name, [*command, *of_groups, *config], options))
+    lab.wait_events_of(lab.start_members(name, [*command, *of_groups, *config_options(settings)], options))
 
 
 def wait_leader(lab: Lab, group: str) -> str:

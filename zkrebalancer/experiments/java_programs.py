@@ -53,19 +53,19 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
     """
     java, source = find_java(), _source(report)
     files = (*_MEMBERS, "OldMember", "OldConsumer")
-    return _command(java, source, jars.class_path(jars.OLD_CLIENT, java, source), files, _LOG4J) + _config(OLD)
+    return _command(java, source, jars.class_path(jars.OLD_CLIENT, java, source), files, _LOG4J) + config_options(OLD)
 
 
 def java_consumer_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs consumers of Kafka's Java client; otherwise as `old_consumer_command`."""
     java, source = find_java(), _source(report)
     files = (*_MEMBERS, "Ownership", "JavaMember", "JavaConsumer")
-    return _command(java, source, jars.class_path(jars.KAFKA_4, java, source), files, _LOG4J) + _config(JAVA)
+    return _command(java, source, jars.class_path(jars.KAFKA_4, java, source), files, _LOG4J) + config_options(JAVA)
 
 
 def helix_consumer_command(report: Callable[[str], None]) -> list[str]:
     """Return the command that runs participants of Helix, which are consumers; otherwise as `old_consumer_command`."""
-    return _helix_command("HelixConsumer", report) + _config(HELIX)
+    return _helix_command("HelixConsumer", report) + config_options(HELIX)
 
 
 def helix_controller_command(report: Callable[[str], None]) -> list[str]:
@@ -73,7 +73,8 @@ def helix_controller_command(report: Callable[[str], None]) -> list[str]:
     return _helix_command("HelixController", report)
 
 
-def _config(settings: Mapping[str, str]) -> list[str]:
+def config_options(settings: Mapping[str, str]) -> list[str]:
+    """Return the options by which a program of any kind of members, or a controller, gets settings of its client."""
     return [text for pair in settings.items() for text in ("--config", "=".join(pair))]
 
 

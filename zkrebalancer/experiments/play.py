@@ -20,6 +20,7 @@ import gevent
 
 from zkrebalancer.experiments import helix, servers
 from zkrebalancer.experiments.costs import Costs
+from zkrebalancer.experiments.java_programs import config_options
 from zkrebalancer.experiments.lab import ASK_INTERVAL_S, GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
 from zkrebalancer.experiments.producer import shares
@@ -329,12 +330,11 @@ class Play:
         member = self.protocol.member(self.tuning, is_growing=self.scenario.is_growing(self.cast))
         if self.scenario.is_upgrade:
             member = self.protocol.versions(self.tuning)[int(name.rpartition("-v")[2])]
-        config = [text for pair in member.items() for text in ("--config", "=".join(pair))]
         options: dict[str, object] = {"--kind": self.protocol.kind, "--group": GROUP, **self._subscription}
         options |= self.scenario.reading(self.cast)
         if self.protocol.has_gateway:
             options["--bootstrap"] = f"{HOST}:{self._gateway_port}"
-        self.lab.start_members(name, [*self.command, *config], options)
+        self.lab.start_members(name, [*self.command, *config_options(member)], options)
 
     def _require_process(self, name: str) -> None:
         """Start a killed process again, before the step, so that the step does not include the interpreter's start."""
