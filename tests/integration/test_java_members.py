@@ -99,6 +99,30 @@ def test_an_order_that_makes_no_sense_ends_the_process(shared_cluster: LocalClus
     program.has_failed = False  # it was meant to; the cluster need not keep its logs
 
 
+@pytest.mark.long
+def test_helix_assigns_by_weights(shared_cluster: LocalCluster, folder: Path) -> None:
+    """In `HelixCluster.setTopic`, leave the weights: each member gets three partitions."""
+    controller, members = (of(lambda _line: None) for of in (helix_controller_command, helix_consumer_command))
+    group = topic = "helix-weights"
+    settings = PROTOCOLS["helix"].controller("tuned", is_static=False, is_growing=False, has_weights=True) or {}
+    with Lab(shared_cluster, folder / "events") as lab:
+        story = Story(lab.events)
+
+        def is_hot_one_alone() -> bool:
+            owners = story.owners()
+            return len(owners) == PARTITIONS and list(owners.values()).count(owners[0]) == 1
+
+        lab.create_topic(topic, PARTITIONS)
+        weights = helix.weights_option({topic: [[0.6], *([0.08] for _other in range(PARTITIONS - 1))]})
+        helix.start_controller(lab, f"{group}-c", controller, [group], settings, {"--topic": topic, **weights})
+        program = lab.start_members(f"{group}-m", members, {"--group": group, "--topic": topic})
+        lab.wait_events_of(program)
+        program.tell("join m1")
+        wait_owners(lab, story, "m1")
+        program.tell("join m2")
+        lab.wait_for("a member for the hot partition alone", is_hot_one_alone)
+
+
 def test_members_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, kind: str, command: list[str]) -> None:
     group, topic, names = f"{kind}-group", f"{kind}-topic", (f"{kind}-a", f"{kind}-b")
     with Lab(shared_cluster, folder / "events") as lab:

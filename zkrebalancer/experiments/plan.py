@@ -81,7 +81,12 @@ class Plan:
         """
         protocol, tuning, scenario, cast = self.protocol, self.tuning, self.scenario, self.cast
         group = protocol.group(tuning, is_skewed=scenario.hottest > 0)
-        controller = protocol.controller(tuning, is_static=scenario.is_static, is_growing=scenario.is_growing(cast))
+        controller = protocol.controller(
+            tuning,
+            is_static=scenario.is_static,
+            is_growing=scenario.is_growing(cast),
+            has_weights=scenario.has_weights,
+        )
         gateway, sessions = protocol.settings[tuning].gateway, session_options(COORDINATOR_SESSION_TIMEOUT_MS)
         servers = self.cluster().server_settings
         return {

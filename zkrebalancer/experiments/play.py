@@ -303,13 +303,18 @@ class Play:
         self.lab.wait_leader()
 
     def _start_controllers(self) -> None:
-        growing = self.scenario.is_growing(self.cast)
-        settings = self.protocol.controller(self.tuning, is_static=self.scenario.is_static, is_growing=growing)
+        scenario, options = self.scenario, dict(self._subscription)
+        growing, weights = scenario.is_growing(self.cast), scenario.has_weights
+        settings = self.protocol.controller(
+            self.tuning, is_static=scenario.is_static, is_growing=growing, has_weights=weights
+        )
+        if weights and self.settings.weighing:
+            options |= helix.weights_option(known_load(scenario, self.cast).rates)
         if settings is not None:
             groups = self.cast.group_names
             for number in COORDINATORS:
-                about = (f"coordinator-{number}", self.controller_command, groups, settings, self._subscription)
-                helix.start_controller(self.lab, *about)
+                name = f"coordinator-{number}"
+                helix.start_controller(self.lab, name, self.controller_command, groups, settings, options)
             for group in groups:
                 helix.wait_leader(self.lab, group)
 

@@ -53,7 +53,8 @@ class Settings:
 
     `gateway`: options of the gateway that members use instead of the broker; None: they use the broker. `controller`:
     settings of the protocol's own controllers, a leader and a standby; None: it has none. `discovery`: how often a
-    controller, or else each member's client, looks for new topics and partitions, if there may be any.
+    controller, or else each member's client, looks for new topics and partitions, if there may be any. `weighing`: with
+    what a controller uses weights of partitions, if there are any; empty: it cannot, or does not.
     """
 
     member: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Settings:
     gateway: Mapping[str, str] | None = None
     controller: Mapping[str, str] | None = None
     discovery: Mapping[str, str] = field(default_factory=dict)
+    weighing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,21 @@ class Protocol:
         """Whether members use a gateway instead of the broker."""
         return self.settings["default"].gateway is not None
 
-    def controller(self, tuning: str, *, is_static: bool, is_growing: bool) -> Mapping[str, str] | None:
+    def controller(
+        self, tuning: str, *, is_static: bool, is_growing: bool, has_weights: bool = False
+    ) -> Mapping[str, str] | None:
         """Return the settings of the protocol's own controllers, None if it has none.
 
         With static members, partitions wait for as long as a session lasts, as those of Kafka's static members do.
+        `has_weights`: weights of the partitions are known.
         """
         of = self.settings[tuning]
         if of.controller is None:
             return None
         delay = {"rebalance.delay.ms": of.member.get(HELIX_SESSION, HELIX_SESSION_MS)} if is_static else {}
-        return {**of.controller, **delay, **(of.discovery if is_growing else {})}
+        discovery = of.discovery if is_growing else {}
+        weighing = of.weighing if has_weights else {}
+        return {**of.controller, **delay, **discovery, **weighing}
 
     def group(self, tuning: str, *, is_skewed: bool, is_before: bool = False) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
@@ -296,6 +303,11 @@ _ZK_CLIENT_SIDE = Protocol(
 # ZooKeeper's default socket sleeps for 100 ms when a session is closed, and Helix opens and closes some in each join.
 _HELIX_SOCKET = {"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty"}
 _TUNED_HELIX = {HELIX_SESSION: "6000", **_HELIX_SOCKET}
+# Helix's rebalancer that uses weights, and in what they are (`helix.weights_option`).
+_WAGED = {
+    "rebalancer": "org.apache.helix.controller.rebalancer.waged.WagedRebalancer",
+    "instance.capacity.key": "records_per_1000_s",
+}
 _HELIX = Protocol(
     "helix",
     "a controller of Apache Helix assigns through ZooKeeper, with Kafka's Java client",
@@ -311,6 +323,7 @@ _HELIX = Protocol(
                 "external.view.disabled": "true",
             },
             discovery=_JAVA_DISCOVERY,
+            weighing=_WAGED,
         ),
     },
 )

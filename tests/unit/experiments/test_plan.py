@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,12 +17,14 @@ from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.members import central, kafka, reader
 from zkrebalancer.experiments.members.reader import Membership
 from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
-from zkrebalancer.experiments.play import Play
+from zkrebalancer.experiments.play import Play, known_load
 from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.experiments.scenarios.model import TOPIC
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.programs import ProgramFactory
 from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.calls import Content
 
 WHERE = {  # servers are: addresses, ids and folders
     *("dataDir", "clientPort", "clientPortAddress", "server.1", "server.2", "server.3"),
@@ -131,6 +134,36 @@ def test_coordinators_and_gateways_get_what_is_listed(plan: Plan) -> None:
         assert without(options, WHO) == without(listed, set())
     assert (details["coordinator"] is not None) is plan.protocol.is_central
     assert (details["gateway"] is not None) is plan.protocol.has_gateway
+
+
+@pytest.mark.parametrize("tuning", ["default", "tuned"])
+@pytest.mark.parametrize("scenario", ["new-topic", "rolling-deploy-static", "skewed-load", "skewed-load-weights"])
+def test_helix_controllers_get_what_is_listed_and_weights(scenario: str, tuning: str, tmp_path: Path) -> None:
+    """In `Play._start_controllers`, leave the weights: the listed rebalancer would balance numbers of partitions."""
+    plan = Plan(PROTOCOLS["helix"], SCENARIOS[scenario], tuning, SCENARIOS[scenario].cast(4, 24, 1), "kafka-4", 5)
+    started = dict[str, list[str]]()
+    lab, cluster = of_lab(plan)
+    lab.events = tmp_path
+
+    def program(name: str, command: list[str], *_environment: object, **_more: object) -> mock.Mock:
+        started[name] = command
+        (tmp_path / f"{name}-1.jsonl").touch()  # it is ready
+        running = mock.Mock(pid=1)
+        running.name = name
+        return running
+
+    cluster.program.side_effect = program
+    lab._zk = mock.Mock(perform=lambda *_call: Content(json.dumps({"id": "coordinator-1"}).encode(), mock.Mock()))
+    about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
+    Play(lab, mock.Mock(), *about, {}, [], [], mock.Mock(), print)._start_controllers()
+    assert list(started) == ["coordinator-1", "coordinator-2"]
+    for command in started.values():
+        options, config = options_of(command)
+        assert config == plan.details()["controller"]
+        topic, _colon, weights = options.get("--weights", "").partition(":")
+        assert bool(topic) is ("rebalancer" in config) is ((scenario, tuning) == ("skewed-load-weights", "tuned"))
+        rates = [1_000 * rate for [rate] in known_load(plan.scenario, plan.cast).rates[TOPIC]]
+        assert not topic or (topic, [*map(int, weights.split(","))]) == (TOPIC, pytest.approx(rates, abs=0.5))
 
 
 @every_plan

@@ -1,9 +1,14 @@
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 import org.apache.helix.ConfigAccessor;
 import org.apache.helix.manager.zk.ZKHelixAdmin;
 import org.apache.helix.model.ClusterConfig;
 import org.apache.helix.model.IdealState;
+import org.apache.helix.model.ResourceConfig;
 import org.apache.helix.model.StateModelDefinition;
 import org.apache.helix.model.builder.FullAutoModeISBuilder;
 
@@ -15,19 +20,26 @@ final class HelixCluster implements AutoCloseable {
      */
     static final String MODEL = "OnlineOfflineOnce";
 
-    private static final String WEIGHT = "partitions"; // what the rebalancer WAGED balances
-    private static final int CAPACITY = 1_000_000;
+    private static final String DEFAULT_CAPACITY_KEY = "partitions"; // what the rebalancer WAGED balances
+    // Of each member: more than all partitions weigh, as one may own them all. The sum of all members is an int too.
+    private static final int CAPACITY = 2_000_000;
 
     private final ZKHelixAdmin admin;
     private final String zookeeper;
     private final String name;
     private final Map<String, String> settings;
+    private final Map<String, List<Integer>> weights;
+    private final String capacityKey;
 
-    HelixCluster(String zookeeper, String name, Map<String, String> settings) {
+    /** {@code weights}: topic to those of its partitions, for WAGED; the partitions of other topics weigh 1. */
+    HelixCluster(
+            String zookeeper, String name, Map<String, String> settings, Map<String, List<Integer>> weights) {
         this.admin = new ZKHelixAdmin(zookeeper);
         this.zookeeper = zookeeper;
         this.name = name;
         this.settings = settings;
+        this.weights = weights;
+        this.capacityKey = settings.getOrDefault("instance.capacity.key", DEFAULT_CAPACITY_KEY);
     }
 
     /** Apply the settings that Helix reads as system properties; call it before anything else of Helix. */
@@ -50,17 +62,23 @@ final class HelixCluster implements AutoCloseable {
         }
         admin.addCluster(name, false);
         admin.addStateModelDef(name, MODEL, model());
-        ConfigAccessor accessor = new ConfigAccessor(zookeeper);
-        try {
+        configure(accessor -> {
             ClusterConfig config = accessor.getClusterConfig(name);
             config.getRecord().setBooleanField("allowParticipantAutoJoin", true);
             config.enableP2PMessage(isSet("p2p.messages"));
             if (settings.getOrDefault("rebalancer", "").endsWith("WagedRebalancer")) {
-                config.setInstanceCapacityKeys(List.of(WEIGHT));
-                config.setDefaultInstanceCapacityMap(Map.of(WEIGHT, CAPACITY));
-                config.setDefaultPartitionWeightMap(Map.of(WEIGHT, 1));
+                config.setInstanceCapacityKeys(List.of(capacityKey));
+                config.setDefaultInstanceCapacityMap(Map.of(capacityKey, CAPACITY));
+                config.setDefaultPartitionWeightMap(Map.of(capacityKey, 1));
             }
             accessor.setClusterConfig(name, config);
+        });
+    }
+
+    private void configure(Consumer<ConfigAccessor> change) {
+        ConfigAccessor accessor = new ConfigAccessor(zookeeper);
+        try {
+            change.accept(accessor);
         } finally {
             accessor.close();
         }
@@ -88,10 +106,28 @@ final class HelixCluster implements AutoCloseable {
     void setTopic(String topic, int partitions) {
         IdealState known = admin.getResourceIdealState(name, topic);
         if (known == null) {
+            if (weights.containsKey(topic)) {
+                setWeights(topic, weights.get(topic)); // before anybody can assign it
+            }
             admin.addResource(name, topic, idealState(topic, partitions));
         } else if (known.getNumPartitions() < partitions) {
             admin.setResourceIdealState(name, topic, idealState(topic, partitions));
         }
+    }
+
+    private void setWeights(String topic, List<Integer> ofPartitions) {
+        Map<String, Map<String, Integer>> weighed = new HashMap<>();
+        weighed.put(ResourceConfig.DEFAULT_PARTITION_KEY, Map.of(capacityKey, 1)); // Helix wants one
+        for (int partition = 0; partition < ofPartitions.size(); partition++) {
+            weighed.put(HelixPartition.name(topic, partition), Map.of(capacityKey, ofPartitions.get(partition)));
+        }
+        ResourceConfig config = new ResourceConfig(topic);
+        try {
+            config.setPartitionCapacityMap(weighed);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        configure(accessor -> accessor.setResourceConfig(name, topic, config));
     }
 
     private IdealState idealState(String topic, int partitions) {

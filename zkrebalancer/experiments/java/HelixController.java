@@ -6,6 +6,7 @@ import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 import org.apache.helix.HelixManager;
 import org.apache.helix.HelixManagerFactory;
 import org.apache.helix.InstanceType;
@@ -32,9 +33,10 @@ public final class HelixController {
         HelixWarmUp.run(zookeeper, settings);
         Admin kafka = Admin.create(Map.of("bootstrap.servers", options.get("bootstrap").get(0)));
         Pattern topics = Pattern.compile(pattern(options));
+        Map<String, List<Integer>> weights = weights(options);
         Map<HelixManager, HelixCluster> clusters = new HashMap<>();
         for (String group : groups) {
-            HelixCluster cluster = new HelixCluster(zookeeper, group, settings);
+            HelixCluster cluster = new HelixCluster(zookeeper, group, settings, weights);
             cluster.setUp();
             refresh(kafka, topics, cluster);
             HelixManager manager =
@@ -66,6 +68,16 @@ public final class HelixController {
             return options.get("pattern").get(0);
         }
         return String.join("|", options.get("topic").stream().map(Pattern::quote).toList());
+    }
+
+    /** Return topic to the weights of its partitions, in order: {@code --weights orders:400,100}. */
+    private static Map<String, List<Integer>> weights(Map<String, List<String>> options) {
+        Map<String, List<Integer>> weights = new HashMap<>();
+        for (String given : options.getOrDefault("weights", List.of())) {
+            String[] parts = given.split(":");
+            weights.put(parts[0], Stream.of(parts[1].split(",")).map(Integer::valueOf).toList());
+        }
+        return weights;
     }
 
     /** Make each topic that the group reads a resource of its cluster. */

@@ -21,7 +21,7 @@ final class HelixWarmUp {
     static void run(String zookeeper, Map<String, String> settings) {
         String cluster = "warm-up-" + ProcessHandle.current().pid();
         CountDownLatch isOnline = new CountDownLatch(1);
-        try (HelixCluster own = new HelixCluster(zookeeper, cluster, new HashMap<>(settings))) {
+        try (HelixCluster own = new HelixCluster(zookeeper, cluster, new HashMap<>(settings), Map.of())) {
             own.setUp();
             own.setTopic("warm-up", 1);
             HelixManager controller =

@@ -186,10 +186,10 @@ class Scenario:
     `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
     `before_s`: how long the group is measured at rest before the first step. `servers`: how many brokers and ZooKeeper
     servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `has_weights`:
-    whether the group has weights that describe the load, if this project's coordinator manages it. `group_members`:
-    there are several groups with so many members each, 0: one group. `is_upgrade`: members begin with the settings
-    that the protocol is upgraded from. `records_s`: records per second that are produced without a number, in batches,
-    0: few records. Of these, `backlog` are there before the members, and each has `record_bytes`.
+    whether protocols that can use weights have some that describe the load. `group_members`: there are several groups
+    with so many members each, 0: one group. `is_upgrade`: members begin with the settings that the protocol is upgraded
+    from. `records_s`: records per second that are produced without a number, in batches, 0: few records. Of these,
+    `backlog` are there before the members, and each has `record_bytes`.
     """
 
     name: str
