@@ -201,7 +201,7 @@ class MachineThread:
             if self._look is not None:
                 self._look.look_after(self._shared.break_down)
         if self.dropped or self._shared.breakdown is not None:
-            self._look_after_members()
+            self._leave_alone()
 
     def _wait(self, timeout_s: float) -> None:
         """Wait for the flag; a timer that sets it is cheaper than a timeout, which is an exception."""
@@ -213,13 +213,13 @@ class MachineThread:
             timer.stop()
             timer.close()
 
-    def _look_after_members(self) -> None:
-        """Leave the group, for others to read its partitions, if the consumer was dropped or cannot recover."""
+    def _leave_alone(self) -> None:
+        """Leave the group of a consumer that was dropped or cannot recover, for others to read its partitions."""
         now, breakdown = now_ms(), self._shared.breakdown
-        if self._leave_until_ms is None and (self.dropped or breakdown is not None):
+        if self._leave_until_ms is None:
             self._leave_until_ms = now + DROPPED_TIMEOUT_MS
             self._step(events.GaveUp(str(breakdown or f"the consumer {self.dropped}")))
-        elif self.dropped and self._leave_until_ms is not None and now >= self._leave_until_ms:
+        elif self.dropped and now >= self._leave_until_ms:
             self._step(events.Abandoned())
 
     def _step(self, event: Event) -> None:
