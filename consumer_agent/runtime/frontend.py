@@ -240,7 +240,7 @@ class Frontend(Usage):
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
-        return Batch(self.shared.take(limit, self._record_delivery))
+        return Batch(self.shared.take(limit, self._telemetry.delivered))
 
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, if no records are retained. No lock may be held."""
@@ -264,7 +264,7 @@ class Frontend(Usage):
         """
         limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
         among = self.shared.buffer.of_thread(thread, count) - self.shared.unannounced
-        return self.shared.take(limit, self._record_delivery, among)
+        return self.shared.take(limit, self._telemetry.delivered, among)
 
     def set_threads(self, count: int) -> None:
         """Subscribe with this number of consumer threads."""
@@ -300,7 +300,7 @@ class Frontend(Usage):
 
     def note_repositioned(self, positions: Mapping[TopicPartition, int], reason: str) -> None:
         """Write the event that these partitions continue elsewhere."""
-        self._telemetry.repositioned(self._telemetry.member, positions, reason)
+        self._telemetry.repositioned(positions, reason)
 
     def change(
         self,
@@ -440,6 +440,3 @@ class Frontend(Usage):
         self._is_leaving = False
         if self._is_ended:
             self.listeners.clear()
-
-    def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
-        self._telemetry.delivered(self._telemetry.member, runs, mono_us)

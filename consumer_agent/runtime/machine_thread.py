@@ -342,7 +342,7 @@ class MachineThread:
             placed = self._shared.buffer.place(known)
         if not placed:
             return
-        self._telemetry.repositioned(self._telemetry.member, placed, "begin")
+        self._telemetry.repositioned(placed, "begin")
         begin = partial(self._begin_to_fetch, placed.keys())
         if self._look is None:
             begin()

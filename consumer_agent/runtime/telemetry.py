@@ -36,7 +36,7 @@ class Telemetry:
         self.close()
         self._log = event_log
 
-    def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
+    def delivered(self, runs: Sequence[Run], mono_us: int) -> None:
         """Write that records were returned to the application at `mono_us`: one event per unbroken range of offsets.
 
         An event that spanned a gap would claim records that were never returned.
@@ -48,7 +48,7 @@ class Telemetry:
                 self._write(
                     "delivered",
                     generation=run.generation,
-                    member=member,
+                    member=self.member,
                     topic=run.topic,
                     partition=run.partition,
                     first_offset=unbroken[0].offset(),
@@ -76,11 +76,11 @@ class Telemetry:
                 **more,
             )
 
-    def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
+    def repositioned(self, positions: Mapping[TopicPartition, int], reason: str) -> None:
         """Write `repositioned` for each topic; the reason is `seek`, `reset`, `begin` or `interrupt`."""
         for topic, found in _by_topic(positions):
             where = {"topic": topic, "partitions": list(found), "positions": list(found.values())}
-            self._write("repositioned", member=member, reason=reason, **where)
+            self._write("repositioned", member=self.member, reason=reason, **where)
 
     def out_of_range(self, found: OutOfRange) -> None:
         """Write `offset_out_of_range`, and the new position if there is one."""
@@ -88,7 +88,7 @@ class Telemetry:
         known = {"offset": found.offset, "earliest": found.earliest, "latest": found.latest}
         self._write("offset_out_of_range", member=self.member, topic=topic, partition=partition, **known)
         if found.goes_on_at is not None:
-            self.repositioned(self.member, {found.partition: found.goes_on_at}, "reset")
+            self.repositioned({found.partition: found.goes_on_at}, "reset")
 
     def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
         """Write `committed` for each partition."""

@@ -54,7 +54,7 @@ def test_every_number_is_there() -> None:
 def test_every_event_is_there_with_its_keys(tmp_path: Path) -> None:
     telemetry = Telemetry(EventLog(tmp_path, "agent"), "g")
     tp = ("t", 0)
-    telemetry.delivered("c", [Run(*tp, 3, messages(tp, [5]))], 1)
+    telemetry.delivered([Run(*tp, 3, messages(tp, [5]))], 1)
     telemetry.fetcher(RecordFetcher("fetcher_started", "c", 3, None, {tp: 5}, command_id="one"))
     telemetry.fetcher(RecordFetcher("fetcher_stopped", "c", 3, None, {tp: 6}, "revoked", command_id="two"))
     telemetry.out_of_range(OutOfRange(tp, 5, 10, 20, 10))

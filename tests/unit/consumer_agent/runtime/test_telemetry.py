@@ -18,7 +18,7 @@ def run_of(*offsets: int) -> Run:
 
 def delivered(directory: Path, *runs: Run) -> list[tuple[int, int, int]]:
     telemetry = Telemetry(EventLog(directory, "agent"), "g")
-    telemetry.delivered("c-1", runs, 1)
+    telemetry.delivered(runs, 1)
     telemetry.close()
     (file,) = directory.glob("*.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
@@ -44,7 +44,7 @@ def test_a_reset_is_two_events_and_where_the_application_has_to_say_it_is_one(tm
     telemetry.member = "c-1"
     telemetry.out_of_range(OutOfRange(("t", 3), 90, 100, 200, 100))
     telemetry.out_of_range(OutOfRange(("t", 4), 90, 100, 200, None))
-    telemetry.repositioned("c-1", {("u", 1): 7, ("t", 2): 5, ("t", 0): 6}, "seek")
+    telemetry.repositioned({("u", 1): 7, ("t", 2): 5, ("t", 0): 6}, "seek")
     telemetry.close()
     (file,) = tmp_path.glob("*.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
