@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from zkrebalancer.protocol import fields
@@ -74,6 +75,15 @@ class GroupSettings:
         """Whether a plan with so many moves may be carried out in a group of this generation."""
         approved = self.approved_moves if self.approved_generation == generation else 0
         return self.approve_moves_above is None or moves <= max(self.approve_moves_above, approved)
+
+    def renews_pause_of(self, before: GroupSettings) -> bool:
+        """Whether these settings differ at most by a pause of starts that was renewed."""
+        return self.starts_paused and self == dataclasses.replace(before, paused_by=self.paused_by)
+
+    def decides_as(self, other: GroupSettings) -> bool:
+        """Whether a strategy answers the same under both; everything else counts when the answer is carried out."""
+        decisive = attrgetter("strategy", "options", "drained_members", "drained_hosts")
+        return bool(decisive(self) == decisive(other))
 
 
 MAX_DRAINED = 1_000  # names in each list

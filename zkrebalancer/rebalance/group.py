@@ -7,7 +7,6 @@ parts of a group do not know one another: they report facts, and `handle` decide
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from zlib import crc32
 
 from zkrebalancer.assignment.transition import Transition
@@ -28,7 +27,7 @@ from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
 from zkrebalancer.rebalance.moving import Moving
-from zkrebalancer.rebalance.plan import Vacancies, make_plan
+from zkrebalancer.rebalance.plan import Plan, Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.region import Region
@@ -39,8 +38,7 @@ from zkrebalancer.rebalance.story import Story
 from zkrebalancer.rebalance.topic_reset import TopicReset
 from zkrebalancer.rebalance.view import GroupView, Member, Released
 
-MIN_BACKOFF_US = 100_000
-MAX_BACKOFF_US = 10_000_000
+MIN_BACKOFF_US, MAX_BACKOFF_US = 100_000, 10_000_000
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
 RECONCILIATION = "reconciliation"  # the trigger
@@ -287,10 +285,9 @@ class Group:
     def _queue(self) -> None:
         self._scheduler.cancel_wake("debounce")
         self._scheduler.cancel_wake("back-off")
-        if self._causes.pending is not None:
-            kind = self._causes.pending.cause.kind
-            self._go(GroupState.QUEUED, kind)
-            self._leadership.rebalance_request_queue.add(self.name, kind)
+        if (pending := self._causes.pending) is not None:
+            self._go(GroupState.QUEUED, pending.cause.kind)
+            self._leadership.rebalance_request_queue.add(self.name, pending.cause.kind)
 
     # Planning ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +308,7 @@ class Group:
         elif is_kept or self.planning.is_kept(problem := self.planning.problem(), self._moving.outstanding):
             self.planning.keep(None)
             self._end_plan("superseded")
-            self._send_nothing()
+            self._send("nothing to send")
         else:
             if self.view.settings.strategy in self._leadership.weighing:
                 problem = self.loads.weigh(problem)
@@ -319,18 +316,20 @@ class Group:
 
     def computed(self, event: Computed) -> None:
         """Handle the strategy's answer; the answer to an earlier computation is dropped."""
-        if event.ticket != self._ticket or self.state is not GroupState.PLANNING:
+        request = self._being_planned
+        if event.ticket != self._ticket or self.state is not GroupState.PLANNING or request is None:
             return
-        if self._being_planned is None:
-            raise AssertionError(f"group {self.name} planned without a cause")
         if event.transition is None:
             if self.planning.note_refused(event.error):
                 self._scheduler.warn(f"{event.error}; the partitions stay where they are")
             self._back_off(event.error or "no assignment")
             self._moving.go_on()  # the former plan still applies
-            return
-        self.planning.keep(event.transition.columns)
-        self._carry_out(event.transition, self._being_planned, event.elapsed_us)
+        elif self.planning.is_outdated:
+            self._end_plan("superseded")
+            self._send("decided under former settings")
+        else:
+            self.planning.keep(event.transition.columns)
+            self._carry_out(event.transition, request, event.elapsed_us)
 
     def _carry_out(self, transition: Transition, request: Request, plan_us: int) -> None:
         """Make a plan from the strategy's decision and send its commands, unless every consumer has its share."""
@@ -341,7 +340,7 @@ class Group:
         wanted = request.cause, request.requested_us, generation
         plan = make_plan(self.view, self._vacancies, transition, deviations, *wanted)
         if plan is None:
-            self._send_nothing()
+            self._send("nothing to send")
             return
         self._last_generation = generation
         counts = {"member_count": len(self.view.members), "partition_count": transition.assigned_count}
@@ -349,15 +348,16 @@ class Group:
         ways = {"mode": plan.mode, "strategy": self.view.settings.strategy}
         self._scheduler.emit("rebalance_planned", generation, request.cause.id, **ways, **counts)
         plan.made_us, self._carried_out = self._scheduler.now.mono_us, request
-        self._go(GroupState.MOVING, f"generation {generation}")
-        self._moving.begin(plan)
+        self._send(f"generation {generation}", plan)
+
+    def _send(self, reason: str, plan: Plan | None = None) -> None:
+        """Carry out a plan, None if there is nothing to do; what was requested meanwhile is planned next."""
+        self._go(GroupState.MOVING, reason)
+        if plan is not None:
+            self._moving.begin(plan)
         self.maybe_finish()
         if self._causes.pending is not None and self.state is GroupState.MOVING:
             self._queue_debounced()
-
-    def _send_nothing(self) -> None:
-        self._go(GroupState.MOVING, "nothing to send")
-        self.maybe_finish()
 
     # Finishing --------------------------------------------------------------------------------------------------
 
@@ -435,8 +435,8 @@ class Group:
             self._expiries.look()
             author = self._authors.note(reply)
             changed = new != before
-            if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
-                return  # the pause was renewed
+            if changed and new.renews_pause_of(before):
+                return
             plan = self._moving.plan if changed else None
             if plan is not None and (self._moving.is_sending or not plan.is_all_sent(self.view.members)):
                 self._end_plan("superseded")  # what is or may be sent yet was decided under other settings

@@ -101,6 +101,11 @@ class Planning:
             return GroupState.FROZEN
         return GroupState.IDLE if self.unapproved_moves is None else GroupState.UNAPPROVED
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether settings that decide the strategy's answer have changed since the plan began."""
+        return not self._view.settings.decides_as(self._drain.settings)
+
     def touch_all(self) -> None:
         """Examine every member again, because the group was read anew or its topics have changed."""
         self._is_all_touched = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.groups import events, world_with
+from tests.support.groups import events, run_until_computing, world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.protocol import obstacles, paths, settings
@@ -62,12 +62,7 @@ def test_commands_that_are_refused_are_not_sent_again_under_settings_that_forbid
     world = world_with(GroupSettings(), "a")
     before, process = world.owned()["a-1"], world.leader()
     world.act(world.add_agent("b"))
-    for _ in range(1_000):
-        if process.computing:
-            break
-        if not world.move(process):
-            world.now_us = max(world.now_us, world.next_deadline_us() or 0)
-            world.tick()
+    run_until_computing(world, process)
     told = len(events(world, "command_sent"))
     world.kill_agent(world.agents["b"])  # so that nothing is left to be sent, once a stop was
     world.configure(settings.encode(NONE))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.groups import events, world_with
+from tests.support.groups import deliver_until_idle, events, run_until_computing, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.assignment import STRATEGIES
@@ -15,6 +15,7 @@ from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, GroupSettings
 from zkrebalancer.rebalance.drain import Drain
+from zkrebalancer.rebalance.states import REST
 
 DRAINING_A = GroupSettings(drained_members=("a-1",))
 LATER_MS = 40_000  # the pauses between tries are up to 30 s
@@ -203,3 +204,21 @@ def test_a_member_whose_registration_cannot_be_read_is_no_reader() -> None:
     assert not drain.note("b-1", about, Member({"t": 1}, {}))
     assert [dict(member.threads) for _name, member in drain.settled()] == [{}]
     assert not list(drain.settled()), "nothing has changed since"
+
+
+def test_what_was_decided_before_a_drain_is_not_carried_out() -> None:
+    """In `Group.computed`, look at no settings: what the drained member got was taken from it at once."""
+    world = world_with(GroupSettings(), "a")
+    told, process = len(events(world, "command_sent")), world.leader()
+    world.act(world.add_agent("b"))
+    run_until_computing(world, process)
+    world.configure(settings.encode(GroupSettings(drained_members=("b-1",))))
+    deliver_until_idle(world, process)
+    world.compute(process)
+    world.pass_time(3_000)
+    assert len(events(world, "command_sent")) == told
+    assert counts(world) == {"a-1": 4, "b-1": 0}
+    assert world.leader().machine.groups[GROUP].state in REST
+
+    configure(world, GroupSettings())
+    world.assert_settled()

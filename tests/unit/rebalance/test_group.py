@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.groups import answer_one, commands, deliver_until_idle, events, world_with
+from tests.support.groups import answer_one, commands, deliver_until_idle, events, run_until_computing, world_with
 from tests.support.world import GROUP
 from zkrebalancer.protocol import command, paths, settings
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
@@ -208,6 +208,26 @@ def test_a_strategy_that_fails_does_not_strand_the_plan_that_is_carried_out(
     assert leader.machine.scheduler.backing_off
     monkeypatch.undo()
     world.pass_time(20_000)
+    world.assert_settled()
+
+
+def test_what_is_requested_during_a_plan_that_changes_nothing_waits_for_no_member() -> None:
+    """In `Group._send`, queue what was requested only after a plan that sends something."""
+    world = world_with(GroupSettings(), "a", partitions=6)
+    process, slow = world.leader(), world.add_agent("b")
+    world.act(slow)
+    slow.silent = True
+    world.pass_time(1_000)
+    assert commands(world, slow)
+    world.configure(settings.encode(GroupSettings()))  # an operator asks for a rebalance
+    run_until_computing(world, process)
+    world.act(world.add_agent("c"))
+    deliver_until_idle(world, process)
+    world.compute(process)
+    world.pass_time(1_000)
+    assert world.owned()["c-1"]
+    slow.silent = False
+    world.pass_time(3_000)
     world.assert_settled()
 
 
