@@ -37,7 +37,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     names |= {topic for member in members.values() for topic, _partition in member.owned}
     assert task.problem.topics.keys() == names & group.view.topics.keys()
     assert group.planning._outside == anew._outside
-    assert task.keeping == anew._keeping
+    assert task.keeping == anew.keeping
     assert group.planning._odd_holders == anew._odd_holders
 
 

@@ -21,18 +21,11 @@ MAX_TRIED = 64  # consumers, or topics, at once
 class LeftOut:
     """The consumers and topics of one group that get no start now."""
 
-    def __init__(
-        self,
-        scheduler: PartScheduler,
-        view: GroupView,
-        report: Callable[[facts.Fact], None],
-        serve_again: Callable[[], None],
-    ) -> None:
-        """Leave out nobody. `serve_again()` continues the plan with what was left out of it."""
+    def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
+        """Leave out nobody."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
-        self._serve_again = serve_again
         # Consumer -> path and size of a write for it that was refused; the last one was tried last.
         self._writes: dict[str, tuple[str, int]] = {}
         self._topic_tries = 0  # in a row that stored no topic's incarnation
@@ -42,11 +35,12 @@ class LeftOut:
         self._topic_tries = 0
 
     def adopt(self) -> None:
-        """After the group was read again, go on leaving out the same consumers, without a plan to try them."""
+        """After the group was read again, go on leaving out the same ones, without a plan to try them."""
         self._writes = {name: write for name, write in self._writes.items() if name in self._view.members}
         for consumer in self._writes:
             self._view.members[consumer].is_refused = True
         self._try_later()
+        self._try_topics_later()
 
     # Consumers ------------------------------------------------------------------------------------------------------
 
@@ -140,8 +134,11 @@ class LeftOut:
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def bar(self, topics: Iterable[str]) -> None:
-        """Start nothing of these topics, because ZooKeeper refuses to store an incarnation."""
+        """Start nothing of these topics, because ZooKeeper refuses to store an incarnation: no plan waits for that."""
         self._view.barred.update(dict.fromkeys(topics))
+        self._try_topics_later()
+
+    def _try_topics_later(self) -> None:
         if self._view.barred and not self._scheduler.has_timer("barred"):
             at_us = self._scheduler.now.mono_us + pause_us(self._topic_tries)
             self._topic_tries += 1
@@ -150,6 +147,7 @@ class LeftOut:
     def _try_topics(self) -> None:
         """Try some of the writes alone, each time others."""
         barred = self._view.barred
+        count = len(barred)
         for topic in list(islice(barred, MAX_TRIED)):
             del barred[topic]
             names = None if self._view.is_stale(topic) else self._view.names_to_store(topic)
@@ -157,8 +155,9 @@ class LeftOut:
                 barred[topic] = None
                 stores = topic_reset.stores(self._view, topic, names)
                 self._scheduler.write(stores, self._topic_tried, topic, names, expected=ANY)
-        self.bar(())
-        self._serve_again()
+        self._try_topics_later()
+        if len(barred) < count:
+            self._start_more()
 
     def _topic_tried(self, reply: Reply, topic: str, names: str) -> None:
         """Once a write succeeds, start all topics: mostly, one right was missing for all of them."""
@@ -167,9 +166,15 @@ class LeftOut:
                 self._report(facts.Outdated())
             return
         self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = names
-        self._view.barred.clear()
-        self._topic_tries = 0
-        self._scheduler.cancel_wake("barred")
-        self._serve_again()
+        if topic in self._view.barred:
+            self._view.barred.clear()
+            self._topic_tries = 0
+            self._scheduler.cancel_wake("barred")
+            self._start_more()
         if self._view.is_stale(topic):
             self._report(facts.Changed("topic-recreated", topic))  # while the transaction was in flight
+
+    def _start_more(self) -> None:
+        """Let the next plan start what nobody could get so far."""
+        self._view.is_unbarred = True
+        self._report(facts.Changed("retry"))

@@ -29,12 +29,6 @@ class OffsetMarks:
         stored = f"{self.incarnations.get(topic, '')} {self.recorded_incarnations.get(topic, '')}"
         return known is None or not is_same_topic(known.incarnation, stored)
 
-    def all_hidden_topics(self) -> set[str]:
-        """Return the topics, of the group and of the cluster, for which that is so."""
-        if not self.are_marks_hidden:
-            return self.hidden_topics
-        return self.hidden_topics | set(filter(self.is_hidden_topic, self.topics))
-
     @property
     def has_hidden_topics(self) -> bool:
         """Whether that may be so for any topic."""

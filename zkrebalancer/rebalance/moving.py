@@ -48,7 +48,7 @@ class Moving:
         self._report = report
         self._given = GivenRecords(scheduler, view, report)
         self._full = Full(scheduler, view)
-        self._left_out = LeftOut(scheduler, view, report, self._serve_again)
+        self._left_out = LeftOut(scheduler, view, report)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self.is_sending = False  # a transaction that is in flight may be refused, and what it has sent again
@@ -147,7 +147,7 @@ class Moving:
         may_start = partial(self._view.may_start, consumer)
         step, looked = plans.next_step(plan, consumer, member.owners.partitions, may_start)
         if step is None:
-            plan.look_at(member)
+            plan.look_at(member, self._view.is_withheld)
             return None, looked
         return plans.to_command(plan, consumer, step, self._scheduler.new_id(), self._epoch), looked
 
@@ -240,14 +240,6 @@ class Moving:
             member.unreadable_commands = True
             self._report(facts.LetGo(self._view.refresh(consumer)))
             self.expect_readable(member)
-
-    def _serve_again(self) -> None:
-        """Continue the plan with what was left out of it; without one, make another."""
-        if self.plan is None:
-            self._report(facts.Changed("retry"))
-            return
-        self._serve_all(self.plan)
-        self.go_on()
 
     def _unsent(self, member: Member) -> None:
         """Forget a command that was refused or cancelled; its partitions are sent again if the plan still needs it."""
@@ -343,7 +335,7 @@ class Moving:
         if member.is_refused:
             self._left_out.answered(member.consumer)
         if self.plan is not None:
-            self.plan.look_at(member)
+            self.plan.look_at(member, self._view.is_withheld)
 
     # Consumers that do not answer -----------------------------------------------------------------------------------
 

@@ -126,12 +126,13 @@ class Plan:
             self.stopping.discard(consumer)
         return was_up and not self.barrier_is_up
 
-    def look_at(self, member: Member) -> None:
-        """Note that a consumer is served if it has its share and no pending command."""
+    def look_at(self, member: Member, is_withheld: Callable[[TopicPartition], bool]) -> None:
+        """Note that a consumer is served if it has no pending command, and its share, but what nobody may get now."""
         consumer = member.consumer
         if consumer not in self.unserved or consumer in self.stopping or member.pending or member.owners is None:
             return
-        if not self.difference(consumer, member.owners.partitions):
+        difference = self.difference(consumer, member.owners.partitions)
+        if not difference.leaving and all(map(is_withheld, difference.coming)):
             self.unserved.discard(consumer)
 
     def summary(self, now_us: int) -> dict[str, EventField]:

@@ -40,7 +40,7 @@ MIN_KEPT_ROWS = 100  # columns of fewer partitions are as quickly made anew as u
 
 
 class Planning:
-    """The problem of one group, kept up to date. It reads the view, and changes only its `touched` and `full`."""
+    """The problem of one group, kept up to date. Of the view, it changes only `touched`, `full` and `is_unbarred`."""
 
     def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
         """Start without members; the first look examines all of them. `warn(text)` writes a log line."""
@@ -50,10 +50,11 @@ class Planning:
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
         self._odd_holders: set[str] = set()  # members that hold what is not known, or what they do not read (any more)
-        self._keeping: set[str] = set()  # members that keep what they hold, and get nothing more
+        self.keeping: set[str] = set()  # members that keep what they hold, and get nothing more, as of the last look
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()
         self._resetting: set[str] = set()  # topics that wait for a reset of their offsets, or whose marks are hidden
+        self._hidden: dict[str, bool] = {}  # topic that somebody reads -> the latter, if marks may not be listed
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
         self._alike: set[str] = set()  # consumers that share an instance id
@@ -70,9 +71,7 @@ class Planning:
         self._changed: set[str] = set()  # consumers that are different since `_columns`
         self._has_gaps = False
         self._error: str | None = None  # why the last try produced no assignment
-        self.unapproved_moves: int | None = (
-            None  # how many the last plan would make, if an operator has to approve them
-        )
+        self.unapproved_moves: int | None = None  # that the last plan would make, if an operator has to approve them
 
     @property
     def is_much_to_look_at(self) -> bool:
@@ -88,11 +87,6 @@ class Planning:
     def drained(self) -> Collection[str]:
         """The drained members, as of the last look."""
         return self._drain.names
-
-    @property
-    def keeping(self) -> Collection[str]:
-        """The members that keep what they hold, and get nothing more, as of the last look."""
-        return self._keeping
 
     @property
     def state_at_rest(self) -> GroupState:
@@ -115,17 +109,16 @@ class Planning:
     def begin(self) -> None:
         """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
         self.unapproved_moves = None
-        self._wanted = {}
-        resetting = self._view.stale_topics() | self._view.all_hidden_topics()
-        if self._drain.begin(self._view.settings):
-            self.touch_all()
-        if resetting != self._resetting or not self._subscriptions.are_changes_reported:
+        self._wanted, self._hidden = {}, {}
+        resetting = self._view.stale_topics() | self._view.hidden_topics
+        is_drained_anew = self._drain.begin(self._view.settings)
+        if is_drained_anew or resetting != self._resetting or not self._subscriptions.are_changes_reported:
             self._resetting = resetting
             self.touch_all()
 
     def is_kept_as_read(self) -> bool:
         """Whether the group, whose members were never described, surely needs no plan."""
-        if self._is_described or self._resetting:
+        if self._is_described or self._resetting or self._view.are_marks_hidden:
             return False
         self._kept_topics = topics_of_kept_group(self._view, self._subscriptions, MAX_LOOKS_PER_STEP)
         if self._kept_topics is not None:
@@ -139,7 +132,7 @@ class Planning:
         looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
-            self._is_all_touched, self._wanted = False, {}
+            self._is_all_touched, self._wanted, self._hidden = False, {}, {}
             looks = len(view.touched)
         while view.touched and looks < MAX_LOOKS_PER_STEP:
             consumer = next(iter(view.touched))
@@ -201,16 +194,15 @@ class Planning:
 
     def task(self, ticket: int, problem: Problem) -> Compute:
         """Return the computation for the strategy: the problem, and how it differs from the previous one."""
-        settings = self._view.settings
         return Compute(
             group=self._view.group,
             ticket=ticket,
-            strategy=settings.strategy,
+            strategy=self._view.settings.strategy,
             problem=problem,
             before=self._columns,
             changed=frozenset(self._changed),
             everything=self._is_eager,
-            keeping=frozenset(self._keeping),
+            keeping=frozenset(self.keeping),
         )
 
     def is_kept(self, problem: Problem, outstanding: AbstractSet[str]) -> bool:
@@ -248,7 +240,7 @@ class Planning:
         after = None
         self._outside.discard(consumer)
         self._odd_holders.discard(consumer)
-        self._keeping.discard(consumer)
+        self.keeping.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
             if member.takes_part:
@@ -256,14 +248,14 @@ class Planning:
                 self._note_instance(consumer, None if member.registration is None else member.instance)
                 after = self._describe(member)
                 if keeps_its_share(self._view, member):
-                    self._keeping.add(consumer)
+                    self.keeping.add(consumer)
             else:
                 self._outside.add(consumer)
             # Nobody tells the group of a change of a topic that is held only, so that it counts as unknown at any time.
             reads = NOTHING if after is None or member.registration is None else after.threads
             if not (reads.keys() >= {topic for topic, _number in held} and all(map(self._view.is_known, held))):
                 self._odd_holders.add(consumer)
-        known = None if member is None or consumer in self._keeping else member.registration
+        known = None if member is None or consumer in self.keeping else member.registration
         if not self._drain.note(consumer, known, after):
             self._replace(consumer, after)
 
@@ -302,9 +294,7 @@ class Planning:
         if registration is None:  # until the registration may be read, the member wants what it has
             held = self._view.held_by(member.consumer)
             return ProblemMember({topic: 1 for topic, _number in held}, held)
-        threads = self._threads(member, registration)
-        if not self._resetting.isdisjoint(threads):
-            threads = {topic: count for topic, count in threads.items() if topic not in self._resetting}
+        threads = self._startable(self._threads(member, registration))
         claims, held = self._claims_of(member), self._view.held_by(member.consumer)
         return ProblemMember(
             threads=threads,
@@ -314,6 +304,16 @@ class Planning:
             rack=registration.rack,
             capacity=registration.capacity,
         )
+
+    def _startable(self, threads: Mapping[str, int]) -> Mapping[str, int]:
+        """Return only topics that wait for no reset, and whose marks may be read: the others stand still."""
+        hidden = self._hidden
+        if self._view.are_marks_hidden:
+            hidden.update({topic: self._view.is_hidden_topic(topic) for topic in threads.keys() - hidden.keys()})
+        elif self._resetting.isdisjoint(threads):
+            return threads
+        still = {topic for topic in threads if topic in self._resetting or hidden.get(topic)}
+        return {topic: count for topic, count in threads.items() if topic not in still} if still else threads
 
     def _claims_of(self, member: Member) -> Mapping[TopicPartition, int]:
         if member.instance is None or keeps_its_share(self._view, member):
@@ -348,6 +348,7 @@ class Planning:
         self.unapproved_moves = None if is_allowed else transition.displaced_count
         shares = self._shares(transition, outstanding)
         mode = EAGER if self._is_eager and not self._is_gentle(shares) else INCREMENTAL
+        self._view.is_unbarred = False  # this plan starts them
         return Deviations(mode, shares, frozenset(self._fenced), self._former_names, keeps_held=self._keeps_held)
 
     def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
@@ -355,7 +356,7 @@ class Planning:
 
         A transition is the difference to the problem. It differs from the difference to what a consumer holds if the
         consumer has changed since the problem was made, has pending commands, is a returning static member, or takes no
-        part. If held partitions stay, or a plan starts everything anew, it applies to no consumer that changes.
+        part. If held partitions stay, nobody may get some, or all start anew, it applies to no consumer that changes.
         """
         view = self._view
         is_other_mode = transition.everything is not self._is_eager  # the settings have changed since
@@ -364,10 +365,11 @@ class Planning:
         else:
             names = view.touched.keys() | outstanding | self._outside | self._odd_holders
             names = names.union(self._fenced, self._former_names.values())
-            if self._keeps_held or transition.everything or self._reserved:
+            if self._keeps_held or transition.everything or self._reserved or view.barred or view.awaited is not None:
                 names |= transition.changing | self._reserved.keys()
         names |= view.full.keys()
-        present = [name for name in sorted(names & view.members.keys()) if not self._stays(name)]
+        here = sorted(names & view.members.keys())  # of these, who has to leave is told so as soon as that is possible
+        present = [name for name in here if name in self._fenced or not keeps_its_share(view, view.members[name])]
         return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
     def _standing(self, held: Share) -> Share:
@@ -378,16 +380,14 @@ class Planning:
 
     def leaves_all(self, consumer: str) -> bool:
         """Whether the last plan left a member all that it held, so that nobody waits for what it lets go."""
-        return consumer in self._keeping and consumer not in self._fenced
-
-    def _stays(self, consumer: str) -> bool:
-        """Whether a member has nothing to stop or start; one that has to leave is told so as soon as it can be."""
-        return consumer not in self._fenced and keeps_its_share(self._view, self._view.members[consumer])
+        return consumer in self.keeping and consumer not in self._fenced
 
     @property
     def _is_eager(self) -> bool:
         """Whether all stop before anything starts; not if held partitions stay, or some could not be started again."""
-        return self._view.settings.mode == EAGER and not self._keeps_held and not self._view.has_hidden_topics
+        view = self._view
+        is_any_held_up = view.has_hidden_topics or view.barred or view.is_unbarred
+        return view.settings.mode == EAGER and not (self._keeps_held or is_any_held_up)
 
     @property
     def _keeps_held(self) -> bool:
@@ -417,7 +417,8 @@ class Planning:
         nothing of a topic that stands still (`_standing`), so the consumer keeps what it holds of it.
         """
         view, held = self._view, self._view.held_by(consumer)
-        wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
+        share = transition.share(consumer)
+        wanted = {tp: share[tp] for tp in share if view.exists(tp) and (tp in held or not view.is_withheld(tp))}
         if consumer in self._odd_holders and consumer not in self._fenced:
             wanted.update(self._standing(held))
         if self._reserved:

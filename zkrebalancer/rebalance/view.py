@@ -265,6 +265,7 @@ class GroupView(OffsetMarks):
     hidden_topics: set[str] = field(default_factory=set)
     are_marks_hidden: bool = False  # see `OffsetMarks`
     barred: dict[str, None] = field(default_factory=dict)  # topics that get no start: ZooKeeper refuses their marks
+    is_unbarred: bool = False  # some are not barred any more: the next plan starts them, without a stop of everything
     full: dict[str, int] = field(default_factory=dict)  # consumer -> bytes of its record, into which no more fits
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
@@ -283,7 +284,7 @@ class GroupView(OffsetMarks):
     def become(self, other: GroupView) -> None:
         """Replace everything by what was read again, except what ZooKeeper does not have, or does not show now."""
         other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
-        other.awaited = self.awaited
+        other.awaited, other.barred, other.is_unbarred = self.awaited, self.barred, self.is_unbarred
         other.full = {consumer: size for consumer, size in self.full.items() if consumer in other.members}
         for consumer in other.members.keys() & self.members.keys():
             member, before = other.members[consumer], self.members[consumer]
@@ -407,9 +408,9 @@ class GroupView(OffsetMarks):
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
         if self.settings.starts_paused or self.is_stale(partition[0]):
             return False
-        if partition[0] in self.barred or self.is_hidden_topic(partition[0]):
+        if self.is_withheld(partition) or self.is_hidden_topic(partition[0]):
             return False
-        if (self.awaited is not None or self.unreadable_statics or self.hidden) and self._may_wait(consumer, partition):
+        if (self.unreadable_statics or self.hidden) and self.cannot_be_recorded(self.members[consumer]):
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out
@@ -418,11 +419,9 @@ class GroupView(OffsetMarks):
             return False
         return self.is_free_for(consumer, partition)
 
-    def _may_wait(self, consumer: str, partition: TopicPartition) -> bool:
-        """Whether a start could not be recorded, or the partition may wait for a static member that is not known."""
-        if self.cannot_be_recorded(self.members[consumer]):
-            return True
-        return self.awaited is not None and partition in self.awaited
+    def is_withheld(self, partition: TopicPartition) -> bool:
+        """Whether nobody may get the partition now: its mark is refused, or an unknown static member may return."""
+        return partition[0] in self.barred or (self.awaited is not None and partition in self.awaited)
 
     def cannot_be_recorded(self, member: Member) -> bool:
         """Whether no start of a static member can be recorded: its registration, or what waits for it, is unknown."""

@@ -167,10 +167,10 @@ def test_offsets_of_an_absent_topic_are_not_deleted_while_their_record_is_hidden
 
 
 def world_with_a_static_member(
-    leader: str, grace_ms: int, path: str = STATIC
+    leader: str, grace_ms: int, path: str = STATIC, mode: str = INCREMENTAL
 ) -> tuple[World, dict[tuple[str, int], int]]:
     """`i` is away, and its record is hidden when the group is read again; returns what it has had."""
-    world = world_with(GroupSettings(static_grace_ms=grace_ms), "a")
+    world = world_with(GroupSettings(static_grace_ms=grace_ms, mode=mode), "a")
     agent = world.add_agent("s", instance_id="i")
     world.pass_time(2_000)
     had = world.owned()["s-1"]
@@ -199,6 +199,21 @@ def test_only_what_had_no_holder_may_wait_for_a_static_member_that_a_leader_does
     show_again(world)
 
 
+@MODES
+@RECORDS
+def test_no_plan_waits_for_what_may_wait_for_a_static_member(path: str, mode: str) -> None:
+    """In `Planning.admissible`, give it away: each trigger makes a plan, for which an eager group stops everything."""
+    world, had = world_with_a_static_member("next", 20_000, path, mode)
+    told = len(events(world, "command_sent")), len(events(world, "rebalance_planned"))
+    read_again(world, "same")
+    world.pass_time(60_000)
+    assert state_of(world) in REST
+    assert (len(events(world, "command_sent")), len(events(world, "rebalance_planned"))) == told
+    assert len(world.owned()["a-1"]) == 2
+    world.pass_time(MAX_STATIC_GRACE_MS)
+    assert had.keys() <= world.owned()["a-1"].keys()
+
+
 @RECORDS
 def test_the_longest_grace_ends_though_the_record_is_hidden(path: str) -> None:
     """In `StaticMembers._note_hidden`, set no timer."""
@@ -224,7 +239,7 @@ def test_a_static_member_with_a_hidden_record_is_served_without_one(path: str) -
 @MODES
 @RECORDS
 def test_rule_17_holds_for_a_member_whose_record_is_hidden(path: str, mode: str) -> None:
-    """In `StaticMembers._remember`, note nothing; in `GroupView._may_wait`, look at `awaited` only.
+    """In `StaticMembers._remember`, note nothing; in `GroupView.may_start`, look at `awaited` only.
 
     In `is_out_of_reach`, do not ask what can be recorded: new partitions have no owner, and an eager group stops it.
     """

@@ -167,6 +167,16 @@ def test_offsets_of_an_absent_topic_are_not_deleted_while_a_list_is_hidden() -> 
     assert STORED not in world.zk.nodes
 
 
+def test_topics_that_a_group_does_not_read_cost_it_nothing_while_its_marks_are_hidden() -> None:
+    """In `Planning.begin`, look at all topics of the cluster: each of a thousand groups kept ten thousand names."""
+    world = world_with_offsets()
+    for number in range(20):
+        world.set_topic(f"v{number}", 1)
+    hide(world, OFFSETS)
+    planning = world.leader().machine.groups[GROUP].planning
+    assert planning._resetting | planning._hidden.keys() == {"t", "u"}
+
+
 def test_an_eviction_holds_deleted_topics_that_only_their_records_name() -> None:
     """In `Departures._eviction_record`, look at marks only: who may hold anything may still read such a topic."""
     world = world_with(GroupSettings(rebalance_timeout_ms=4_000), "a")

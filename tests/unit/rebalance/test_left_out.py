@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import events, read_paths, world_with
+from tests.support.groups import events, owner_of, read_paths, world_of_two_topics, world_with
 from tests.support.world import GROUP, Agent, World
 from tests.support.zk_model import Right, Session
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Multi
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Delete, Multi
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance.left_out import MAX_TRIED
 from zkrebalancer.rebalance.states import REST
@@ -79,6 +79,56 @@ def test_a_topic_whose_mark_is_refused_is_not_started_until_it_can_be_stored(mod
     assert sum(owned_counts(world).values()) == 9
     assert sent(world) - before <= 2  # the starts of the topic, and no stop before them
     assert world.leader().machine.groups[GROUP].state in REST
+
+
+@MODES
+def test_no_plan_waits_for_a_mark_that_is_refused_and_no_trigger_stops_the_group(mode: str) -> None:
+    """In `Plan.look_at`, wait for its topic; in `GroupView.become`, forget it; in `LeftOut.adopt`, set no timer.
+
+    In `Planning._shares`, or in `admissible`, do not look at what is withheld: each trigger makes a plan. In
+    `LeftOut._try_topics`, start more after each try.
+    """
+    world, _agent = a_group(mode)
+    world.zk.denied.add(("", paths.incarnations(GROUP), Right.CREATE))
+    world.set_topic("u", 3)
+    world.add_agent("d", {"t": 1, "u": 1})
+    world.pass_time(SETTLED_MS)
+    assert world.leader().machine.groups[GROUP].state in REST
+    before = sent(world), len(events(world, "rebalance_planned"))
+    leader = world.leader().session
+    world.zk.disconnect(leader)
+    world.zk.reconnect(leader)
+    world.pass_time(SETTLED_MS)
+    world.configure(settings.encode(GroupSettings(mode=mode)))  # an operator asks for a rebalance
+    world.pass_time(LATER_MS)
+    assert (sent(world), len(events(world, "rebalance_planned"))) == before
+    assert "retry" not in [event["trigger"] for event in events(world, "rebalance_requested")]
+    assert world.leader().machine.groups[GROUP].state in REST
+
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    assert sum(owned_counts(world).values()) == 9
+    assert sent(world) - before[0] == 1
+
+
+def test_an_eager_group_does_not_stop_what_it_could_not_start_again() -> None:
+    """In `Planning._is_eager`, do not look at barred topics."""
+    world = world_of_two_topics(GroupSettings(), "a", "b")
+    for path in (paths.offsets(GROUP, "u"), paths.incarnations(GROUP, "u")):
+        world.zk.perform(Multi((Delete(path),)))
+    world.zk.denied.add(("", paths.offsets(GROUP), Right.CREATE))
+    leader = world.leader().session
+    world.zk.disconnect(leader)
+    world.zk.reconnect(leader)
+    world.add_agent("c", {"u": 1})
+    world.pass_time(SETTLED_MS)
+    assert world.leader().machine.groups[GROUP].view.barred.keys() == {"u"}
+    held = {tp: owner for tp in (("u", 0), ("u", 1)) if (owner := owner_of(world, tp))}
+    assert held
+    world.configure(settings.encode(GroupSettings(mode=EAGER)))
+    world.add_agent("d", {"t": 1})
+    world.pass_time(SETTLED_MS)
+    assert held.items() <= {tp: owner_of(world, tp) for tp in held}.items()
 
 
 @MODES

@@ -174,6 +174,25 @@ def test_a_region_that_waits_for_a_right_says_for_which(place: Callable[[str, st
     region.complete_checkpoint()
 
 
+@pytest.mark.parametrize("place", [paths.offsets, paths.incarnations])
+def test_a_region_goes_on_while_the_mark_of_a_new_topic_is_refused(place: Callable[[str], str]) -> None:
+    """Nobody reads that topic yet. In `Plan.look_at`, wait for it: neither a checkpoint nor a reset completes."""
+    region = RegionWorld("a", "b")
+    region.world.zk.denied.add(("", place(GROUP), Right.CREATE))
+    region.world.set_topic("u", 2)
+    region.world.add_agent("c", {"t": 1, "u": 1})
+    region.register("c")
+    region.pass_time(3_000)
+    region.complete_checkpoint()
+    region.ask("reset", "a", "of the test")
+    region.run()
+    region.answer_all(5)
+    assert not region.order().is_resetting
+    allow(region)
+    region.pass_time(LONGEST_PAUSE_MS)
+    assert region.held("c", 0).keys() >= {("u", 0), ("u", 1)}
+
+
 # ---- lists
 
 

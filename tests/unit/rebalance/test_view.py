@@ -16,6 +16,7 @@ def test_what_zookeeper_does_not_have_or_does_not_show_stays() -> None:
     view, other = GroupView("g", {}), GroupView("g", {}, generation=5)
     view.members = {name: Member(name, registered(name), failed_tries=2) for name in "abc"}
     view.away, view.lease_until_us, view.waiting_for = {"i": Member("gone")}, 7, {("t", 0): "i"}
+    view.barred, view.is_unbarred = {"u": None}, True
     other.members = {"a": Member("a", registered("new")), "b": Member("b"), "d": Member("d")}
     view.become(other)
     assert {name: (member.failed_tries, member.instance) for name, member in view.members.items()} == {
@@ -24,6 +25,7 @@ def test_what_zookeeper_does_not_have_or_does_not_show_stays() -> None:
         "d": (0, None),
     }
     assert (set(view.away), view.lease_until_us, view.waiting_for) == ({"i"}, 7, {("t", 0): "i"})
+    assert (view.barred, view.is_unbarred) == ({"u": None}, True)
     assert view.generation == 5
 
 
