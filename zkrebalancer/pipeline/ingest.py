@@ -112,14 +112,9 @@ def read_events(spark: SparkSession, *folders: str, base: str | None = None) -> 
     return stored.select(*columns, "rest.*", *[F.lit(0).cast("bigint").alias(name) for name in BOUNDS])
 
 
-def read_table(
-    spark: SparkSession, *folders: str, schema: StructType | None = None, base: str | None = None
-) -> DataFrame:
-    """Read the Parquet files of folders, paths or URLs; without `schema`, the files' own applies.
-
-    `base`: the folder of several folders.
-    """
-    reader = spark.read if schema is None else spark.read.schema(schema)
+def read_table(spark: SparkSession, *folders: str, schema: StructType, base: str | None = None) -> DataFrame:
+    """Read the Parquet files of folders, paths or URLs; `base`: the folder of several folders."""
+    reader = spark.read.schema(schema)
     if base is not None:
         reader = reader.option("basePath", base)
     return reader.parquet(*map(literal, folders))

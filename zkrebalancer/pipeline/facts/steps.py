@@ -37,10 +37,11 @@ def windows(events: DataFrame) -> DataFrame:
     )
 
 
-def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `step`, the number of the window that contains `at`; null outside all windows."""
+def with_step(rows: DataFrame, windows: DataFrame) -> DataFrame:
+    """Add `step`, the number of the window that contains `mono_us`; null outside all windows."""
     spans = windows.select("run", "step", "from_us", "to_us")
-    is_within = (F.col("from_us") <= F.col(at)) & (F.col("to_us").isNull() | (F.col(at) < F.col("to_us")))
+    at = F.col("mono_us")
+    is_within = (F.col("from_us") <= at) & (F.col("to_us").isNull() | (at < F.col("to_us")))
     of_run = rows.withColumnRenamed("run", "run_of_row")
     joined = of_run.join(spans, (F.col("run_of_row") == F.col("run")) & is_within, "left")
     return joined.select(F.col("run_of_row").alias("run"), *[name for name in rows.columns if name != "run"], "step")
