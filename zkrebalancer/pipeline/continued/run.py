@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from zkrebalancer.observe.holdings import Held, Judged
 from zkrebalancer.observe.hosts import ClockNames
+from zkrebalancer.observe.measures import END
 from zkrebalancer.observe.ranges import RangeSet
 from zkrebalancer.pipeline.continued.places import BLOCKS, REJECTS, LineOrderError, Places
 from zkrebalancer.pipeline.continued.records import BookKey, Committed, Delivered, Records, Rows
@@ -37,11 +38,10 @@ from zkrebalancer.pipeline.continued.stored import (
 )
 from zkrebalancer.pipeline.facts.by_run import KINDS
 from zkrebalancer.pipeline.facts.deliveries import BUCKET_US
-from zkrebalancer.pipeline.facts.fates import DELIVERY
+from zkrebalancer.pipeline.facts.fates import COUNTS, DELIVERY
 from zkrebalancer.pipeline.facts.of_run import Key, RunFacts
 from zkrebalancer.pipeline.facts.reduced import reduce
 from zkrebalancer.pipeline.facts.runs import RUNS, RunRow
-from zkrebalancer.pipeline.facts.steps import END
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 WINDOWS = "windows"
@@ -333,7 +333,7 @@ class ContinuedRun:
         for count in self._dropped:
             row.apply({"what": "event", "kind": "events_dropped", "count": count})
         for _run, _group, _topic, _partition, *counts in found[DELIVERY]:
-            row.apply({"what": "delivery", **dict(zip(_SUMS, counts, strict=True))})
+            row.apply({"what": "delivery", **dict(zip(COUNTS, counts, strict=True))})
         for key, is_certain in overlaps.items():
             place = dict(zip(PARTITION, (self._run, *key), strict=True))
             row.apply({"what": "overlap", **place, "is_certain": is_certain})
@@ -342,6 +342,3 @@ class ContinuedRun:
             row.apply({"what": "rejects", "is_torn": is_torn, "count": 1})
         row.finish()
         return row.rows[RUNS][0]
-
-
-_SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "unheld")

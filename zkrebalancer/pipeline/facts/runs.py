@@ -9,19 +9,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.observe.overview import NEEDS
+from zkrebalancer.pipeline.facts.fates import COUNTS
 from zkrebalancer.pipeline.facts.one_pass import Pass, Row, union
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 RUNS = "runs"
 _SCENARIO = ("protocol", "members", "seed", "settings", "versions", "machine", "mode")
-_SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "unheld")
 _BROKEN = ("rejected", "torn", "events_dropped")
-_COUNTS = (*_SUMS, "overlaps", "unclear")
+_JUDGED = (*COUNTS, "overlaps", "unclear")
 _LIKE = {"unheld": "duplicated_outside_crash", "unclear": "overlaps"}  # unknown without the same kinds of events
 SCHEMAS = {  # of the table, as Spark's DDL
     RUNS: "run string, events bigint, began_us bigint, ended_us bigint, scenario string, protocol string, "
     "members bigint, seed bigint, settings string, versions string, machine string, mode string, "
-    + ", ".join(f"{name} bigint" for name in (*_BROKEN, *_COUNTS))
+    + ", ".join(f"{name} bigint" for name in (*_BROKEN, *_JUDGED))
 }
 BLOCK, EVENT, DELIVERY, OVERLAP, REJECTS = "block", "event", "delivery", "overlap", "rejects"
 
@@ -34,7 +34,7 @@ def runs(
     rows = [
         (blocks.select("run", F.col("events").alias("count"), "kinds", "began_us", "ended_us"), BLOCK),
         (told.select("run", *ORDER, "kind", "name", *_SCENARIO, F.col("dropped_count").alias("count")), EVENT),
-        (delivery.select("run", *_SUMS), DELIVERY),
+        (delivery.select("run", *COUNTS), DELIVERY),
         (overlaps.select(*PARTITION, "is_certain"), OVERLAP),
     ]
     if rejects is not None:
@@ -76,7 +76,7 @@ class RunRow:
             case "event":
                 self._counts["events_dropped"] += row["count"]
             case "delivery":
-                self._counts.update({name: row[name] for name in _SUMS})
+                self._counts.update({name: row[name] for name in COUNTS})
             case "overlap":
                 partition = tuple(row[name] for name in PARTITION)
                 self._overlaps[partition] = self._overlaps.get(partition, False) or row["is_certain"]
@@ -91,7 +91,7 @@ class RunRow:
         told = [scenario.get(name) for name in ("name", *_SCENARIO)]
         times = (min(self._times, default=None), max(self._times, default=None))
         broken = [self._counts[name] for name in _BROKEN]
-        counts = [self._counts[name] if self._is_known(name) else None for name in _COUNTS]
+        counts = [self._counts[name] if self._is_known(name) else None for name in _JUDGED]
         self.rows[RUNS].append((self._run, self._counts["events"], *times, *told, *broken, *counts))
 
     def _is_known(self, name: str) -> bool:

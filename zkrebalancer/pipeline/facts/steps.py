@@ -8,9 +8,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
+from zkrebalancer.observe.measures import END
 from zkrebalancer.pipeline.schema import FOREVER_US, ORDER, PARTITION
 
-END = "end"
 STEP = ("run", "step")
 
 

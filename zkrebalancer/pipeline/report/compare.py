@@ -13,6 +13,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from zkrebalancer.observe.measures import BEFORE
 from zkrebalancer.pipeline import batch
 from zkrebalancer.pipeline.local_files import EventFile, Source, event_files
 from zkrebalancer.pipeline.report import measures, results
@@ -262,7 +263,7 @@ def _timelines(tables: Mapping[str, DataFrame], shown: Sequence[Run]) -> dict[Se
 
 
 def _changes(steps: DataFrame, names: Sequence[str]) -> dict[str, list[tuple[float, str]]]:
-    rows = steps.where(F.col("run").isin(list(names)) & (F.col("name") != measures.BEFORE)).orderBy("run", "from_us")
+    rows = steps.where(F.col("run").isin(list(names)) & (F.col("name") != BEFORE)).orderBy("run", "from_us")
     found: dict[str, list[tuple[float, str]]] = {}
     first: dict[str, int] = {}
     for row in rows.select("run", "name", "from_us").collect():  # a few rows per setting and protocol

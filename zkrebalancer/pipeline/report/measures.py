@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from zkrebalancer.observe.measures import BEFORE, REST
 from zkrebalancer.pipeline.facts.delays import bin_of_delay, delay_figures
 from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
 from zkrebalancer.pipeline.schema import FOREVER_US, PARTITION
 
-BEFORE, REST = "before", "rest"  # the steps without a change
 SLOT_MS = 500
 BEFORE_MS, AFTER_MS = 2_000, 60_000  # how far the curves reach before and after a change
 
