@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from zkrebalancer.pipeline.continued import places
 from zkrebalancer.pipeline.facts.by_run import KINDS
+from zkrebalancer.pipeline.ingest import stored_kinds
 from zkrebalancer.pipeline.schema import BULK, COMMON, ORDER, REJECTED, REST, STORED
 
 TOLD = ("scenario", "events_dropped")  # kinds that count whenever they were
@@ -71,8 +72,7 @@ class StoredEvents:
     @property
     def kinds(self) -> list[str]:
         """The kinds of these events."""
-        found = {path.name.partition("=")[2] for folder in self.folders for path in folder.glob("kind=*")}
-        return sorted(found)
+        return sorted(stored_kinds(*self.folders))
 
     def by_run(self) -> dict[str, Events]:
         """Return all events by run, those of every kind."""
