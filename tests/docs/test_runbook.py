@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,22 @@ SECTIONS = [text for text in (ROOT / "docs/runbook.md").read_text().split("\n## 
 TABLES = "\n".join(SECTIONS)
 ROWS = "\n".join(line.split(" | ")[0] for line in TABLES.splitlines() if line.startswith("| `"))  # without what to do
 MIN_PIECE = 6  # shorter constants are punctuation between values
+MAX_DEPTH = 3  # of variables that stand for others
+SOURCES = [path for top in ("zkrebalancer", "consumer_agent") for path in sorted((ROOT / top).rglob("*.py"))]
+ENDS = {"ChildError", "ConsumerError", "DeadLetterError", "FrameError"}  # that end the sidecar, with exit code 1
 
 
-def pieces(call: ast.Call) -> list[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def pieces(line: ast.AST) -> list[str]:
     """Return the constant texts of a line, without what its values replace."""
-    constants = [part.value for part in ast.walk(call) if isinstance(part, ast.Constant)]
+    constants = [part.value for part in ast.walk(line) if isinstance(part, ast.Constant)]
     texts = [text for text in constants if isinstance(text, str)]
-    return [piece.strip(" ;:,()") for text in texts for piece in re.split(r"%[-.\d]*[a-z]", text)]
+    found = [piece.strip(" ;:,()") for text in texts for piece in re.split(r"%[-.\d]*[a-z]", text)]
+    return [piece for piece in found if len(piece) > MIN_PIECE]
 
 
 def is_line(node: ast.AST) -> bool:
@@ -42,18 +52,67 @@ def is_line(node: ast.AST) -> bool:
     if not isinstance(node.func, ast.Attribute):
         return False
     by = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+    if node.func.attr == "add":
+        return ast.unparse(node.func) == "self.problems.add"  # they are logged when a group has been read
     return node.func.attr in LEVELS if by == "_log" else node.func.attr in {"warn", "complain"} and by != "warnings"
 
 
+def last_name(node: ast.AST) -> str:
+    """Return the name of a function or a method."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@cache
+def made() -> dict[str, list[ast.AST]]:
+    """Return name -> the texts that a function outside of classes returns, or that an error tells."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in (node for path in SOURCES for node in tree_of(path).body):
+        for part in ast.walk(node):
+            if isinstance(node, ast.FunctionDef) and isinstance(part, ast.Return) and part.value is not None:
+                found.setdefault(node.name, []).append(part.value)
+            elif isinstance(node, ast.ClassDef) and isinstance(part, ast.Call) and last_name(part.func) == "__init__":
+                found.setdefault(node.name, []).append(part)
+    return found
+
+
+def origins(part: ast.AST, function: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what a part of a line stands for: what its variable was set to, or what its function returns."""
+    if isinstance(part, ast.Call):
+        yield from made().get(last_name(part.func), ())
+    elif isinstance(part, ast.Name | ast.Attribute):
+        name = ast.unparse(part)
+        for node in ast.walk(tree if name.startswith("self.") or name.isupper() else function):
+            if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                yield node.value
+            elif isinstance(node, ast.NamedExpr) and node.target.id == name:
+                yield node.value
+
+
+def reached(line: ast.AST, function: ast.AST, tree: ast.Module, depth: int = MAX_DEPTH) -> Iterator[ast.AST]:
+    """Yield a line, and if it has no text of its own, what it passes on."""
+    yield line
+    if depth and not pieces(line):
+        for origin in (origin for part in ast.walk(line) for origin in origins(part, function, tree)):
+            yield from reached(origin, function, tree, depth - 1)
+
+
 def lines(paths: Iterator[Path] | tuple[Path, ...]) -> Iterator[tuple[str, list[str]]]:
-    """Yield file and constant texts of each line; a call that passes on the text of another one has none."""
+    """Yield file and constant texts of each line, also of those whose text comes from a variable or from a caller."""
     for path in sorted(paths):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if is_line(node):
-                assert isinstance(node, ast.Call)
-                found = [piece for piece in pieces(node) if len(piece) > MIN_PIECE]
-                if found:
+        tree = tree_of(path)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        loggers = set[str]()  # functions that log a text of their callers, known after the first round
+        for function in functions * 2:
+            given = {argument.arg for argument in function.args.args} - {"self"}
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                if not is_line(call) and last_name(call.func) not in loggers:
+                    continue
+                parts = list(reached(call, function, tree))
+                own = pieces(call) if is_line(call) else []
+                if found := own or [text for part in parts for text in pieces(part) if " " in text]:
                     yield path.name, found
+                elif given & {part.id for one in parts for part in ast.walk(one) if isinstance(part, ast.Name)}:
+                    loggers.add(function.name)
 
 
 @pytest.mark.parametrize("paths", [tuple(CORE.glob("*.py")), OTHERS], ids=["core", "others"])
@@ -65,8 +124,7 @@ def test_every_line_has_a_row(paths: tuple[Path, ...]) -> None:
 
 
 def test_every_row_is_a_line_of_the_code() -> None:
-    sources = [path for top in ("zkrebalancer", "consumer_agent") for path in sorted((ROOT / top).rglob("*.py"))]
-    code = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in sources))
+    code = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in SOURCES))
     rows = [line.split(" | ")[0] for line in TABLES.splitlines() if line.startswith("| `")]
     quoted = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     assert len(quoted) > 60
@@ -77,6 +135,14 @@ def test_every_row_is_a_line_of_the_code() -> None:
         if len(piece.strip(" ;:,()/")) > 3 and piece.strip(" ;:,()/") not in code
     ]
     assert unknown == []
+
+
+def test_every_end_of_the_sidecar_has_a_row() -> None:
+    rows = "\n".join(row[0] for row in cells_of("runbook.md", "Ends of an agent"))
+    nodes = [node for path in (ROOT / "consumer_agent/sidecar").glob("*.py") for node in ast.walk(tree_of(path))]
+    found = [pieces(node) for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in ENDS]
+    assert len(found) >= 8
+    assert [texts for texts in found if not any(text[:25] in rows for text in texts)] == []
 
 
 PROGRAMS = ("coordinator", "agent", "gateway", "mirror")

@@ -183,7 +183,7 @@ def _start_others(hosts: list[Host]) -> None:
     )
     child = (ROOT / "docs/examples/shell_child.sh").read_text()
     for host in hosts:
-        host.write("/etc/zkrebalancer/agents/payments.toml", AGENT + AUTHORITY)
+        host.write("/etc/zkrebalancer/agents/payments.toml", AGENT.replace('"a1:', f'"{host.name}:') + AUTHORITY)
         host.write("/opt/payments/bin/billing", child)
         host.run("chmod +x /opt/payments/bin/billing\n" + START_AGENT.replace("…", WORD))
     for host in hosts[:2]:

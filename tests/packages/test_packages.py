@@ -60,7 +60,7 @@ def test_every_listed_file_is_there() -> None:
 
 @pytest.mark.parametrize("example", sorted((DEBIAN / "examples").glob("*.toml")), ids=lambda path: path.stem)
 def test_an_example_of_settings_is_valid(example: Path) -> None:
-    tomllib.loads(example.read_text())
+    assert not tomllib.loads(example.read_text())["http"].startswith("127.")  # Prometheus runs elsewhere
     command = COMMANDS.get(example.stem)
     program, words = (zkrebalancer, command.split()) if command else (consumer_agent, ["run"])
     done = CliRunner().invoke(program, [*words, "--config", str(example), "--print-config"])

@@ -219,7 +219,7 @@ def _of_all(totals: Totals) -> Iterator[Metric]:
     yield oldest
     yield _gauge("members", "Members of all groups.", totals.members)
     yield _gauge("partitions", "Partitions of the topics that members read, once for each group.", totals.partitions)
-    yield _gauge("partitions_unowned", "Those of them that no member owns.", totals.unowned)
+    yield _gauge("partitions_unowned", "Those of them that no member holds.", totals.unowned)
     text = "Longest time for which each reading has found such partitions in one group; others just move."
     yield _gauge("partitions_unowned_seconds_max", text, totals.unowned_s)
     yield _gauge("commands_pending", "Commands that members have not acknowledged.", totals.pending_commands)
@@ -230,7 +230,7 @@ def _of_each(groups: Iterable[Figures]) -> Iterator[Metric]:
     numbers = [
         _labelled("group_members", "Members of the group.", ["group"]),
         _labelled("group_partitions", "Partitions of the topics that its members read.", ["group"]),
-        _labelled("group_partitions_unowned", "Those of them that no member owns.", ["group"]),
+        _labelled("group_partitions_unowned", "Those of them that no member holds.", ["group"]),
         _labelled("group_commands_pending", "Commands that its members have not acknowledged.", ["group"]),
         _labelled("group_generation", "The group's generation.", ["group"]),
     ]

@@ -99,7 +99,7 @@ def _chosen(
     missing = sorted({*topics} - {copy.topic for copy in chosen.values()} or {*copies} - chosen.keys())
     if missing or not chosen:
         what = f" of {', '.join(missing)}" if missing else ""
-        raise NothingToRestoreError(f"group {group} has no copy{what}; --dry-run lists the existing ones")
+        raise NothingToRestoreError(f"group {group} has no copy{what}; all are below {paths.deleted_offsets(group)}")
     return chosen
 
 

@@ -250,7 +250,7 @@ class GroupReader:
             try:
                 self.view.incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
-                self.problems.add("offsets", f"topic {topic}: {error}; the record in `incarnations` counts")
+                self.problems.add("offsets", f"topic {topic}: {error}; the record in incarnations counts")
         elif self._is_hidden(reply, paths.offsets(self._group, topic)):
             self.view.hidden_topics.add(topic)
 

@@ -26,8 +26,8 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
     """End the membership of a consumer, for example of one that hangs.
 
     Its partitions go to others once its lease is over; records that it has not committed are read again. If its agent
-    still runs, it joins again as a new consumer: to keep it away, stop it. In a secured tree, only coordinators may
-    evict.
+    still runs, it joins again as a new consumer: to keep it away, stop it. In a secured tree, log in as an operator or
+    a coordinator.
 
     \b
     Example:
