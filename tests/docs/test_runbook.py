@@ -77,14 +77,14 @@ def made() -> dict[str, list[ast.AST]]:
 
 def origins(part: ast.AST, function: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
     """Yield what a part of a line stands for: what its variable was set to, or what its function returns."""
-    if isinstance(part, ast.Call):
+    if isinstance(part, ast.Call) and not ast.unparse(part.func).startswith("self."):
         yield from made().get(last_name(part.func), ())
     elif isinstance(part, ast.Name | ast.Attribute):
         name = ast.unparse(part)
         for node in ast.walk(tree if name.startswith("self.") or name.isupper() else function):
-            if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
-                yield node.value
-            elif isinstance(node, ast.NamedExpr) and node.target.id == name:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+            flat = [one for target in targets for one in getattr(target, "elts", [target])]
+            if isinstance(node, ast.Assign | ast.NamedExpr) and name in map(ast.unparse, flat):
                 yield node.value
 
 
