@@ -177,6 +177,7 @@ HOSTILE_MUTATIONS = (
         (
             Edit("GroupReader._generation_read", "reply.stat.modified_zxid", "0"),
             Edit("GroupReader._note_generation", "", "return"),
+            Edit("GroupReader._mark_read", "decimal(reply.content, cluster_nodes.MAX_COUNTER) or 0", "0"),
         ),
         seeds=40,
         hostile="garble_generation",

@@ -90,7 +90,7 @@ OPERATOR_MUTATIONS = (
     Mutation(
         "a restored generation is that of the backup",
         None,
-        (Edit("backup.portable", "generation + GENERATION_STEP", "generation"),),
+        (Edit("CountingOn.after", "counter + self._step", "counter"),),
         hostile="restore",
         seeds=60,
     ),

@@ -26,8 +26,9 @@ from tests.support.shard_world import Client
 from tests.support.zk_model import Change
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import backup, restore_offsets
-from zkrebalancer.operations.backup import GENERATION_STEP, RestoreLostError, RestoreRefusedError
+from zkrebalancer.operations.backup import RestoreLostError, RestoreRefusedError
 from zkrebalancer.operations.backup_file import Node
+from zkrebalancer.operations.counting_on import GENERATION_STEP
 from zkrebalancer.operations.restore_offsets import NothingToRestoreError
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.operations.topic_offsets import UnknownTopicError
@@ -215,7 +216,7 @@ class _Restore:
             if is_lost and attempt == 0:
                 _lose_groups(cluster)
             with _restoring(cluster), suppress(RestoreRefusedError, RestoreLostError), Witness(cluster) as witness:
-                backup.restore(zk, file, overwrite=True, adopt_topics=False, progress=_nothing)
+                backup.restore(zk, file, overwrite=True, adopt_topics=False, now_ms=0, progress=_nothing)
                 _check_restored(cluster, host, kept, witness)
                 self.is_over = True
                 return

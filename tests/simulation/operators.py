@@ -238,6 +238,9 @@ class Disk:
     def check(self, file: Path, _is_left_out: Callable[[str], bool]) -> int:
         return len(self.files[file])
 
+    def taken_at_ms(self, _file: Path) -> int:
+        return 0
+
     def read(self, file: Path) -> Iterator[Node]:
         return iter(self.files[file])
 

@@ -65,7 +65,9 @@ class SteppedRestore:
 
     def _run(self) -> None:
         try:
-            backup.restore(cast("BlockingZk", self), FILE, overwrite=True, adopt_topics=False, progress=_nothing)
+            backup.restore(
+                cast("BlockingZk", self), FILE, overwrite=True, adopt_topics=False, now_ms=0, progress=_nothing
+            )
             self.is_complete = True
         except (RestoreRefusedError, RestoreLostError):
             pass

@@ -51,13 +51,14 @@ def restored(
     progress: Callable[[int, int | None], None] = nothing,
     *,
     is_last_lost: bool = True,
+    now_ms: int = 1,
     **options: bool,
 ) -> Restored:
     wanted = {"overwrite": False, "adopt_topics": False, **options}
     restoring, session = Client(world, calls, is_last_lost=is_last_lost), world.zk.open()
     restoring.principal, restoring.session_id = COORDINATOR, session.session_id
     try:
-        return operation.restore(cast("BlockingZk", restoring), file, progress=progress, **wanted)
+        return operation.restore(cast("BlockingZk", restoring), file, now_ms=now_ms, progress=progress, **wanted)
     finally:
         world.zk.end(session)
 

@@ -57,8 +57,9 @@ def restore(
 ) -> None:
     """Put a backup back, also into another ensemble. Stop coordinators, agents and gateways first.
 
-    Generations continue a million higher, so that none is used twice. Offsets stay with their topics: if a topic here
-    has another id than the one in the backup, the command refuses, because the leader would delete its offsets.
+    Generations continue above all before, so that none is used twice; for that, the clock here has to be right.
+    Offsets stay with their topics: if a topic here has another id than the one in the backup, the command refuses,
+    because the leader would delete its offsets.
     No coordinator leads before it is complete: if it is interrupted, run it again with --overwrite.
 
     \b
@@ -74,7 +75,9 @@ def restore(
         raise click.UsageError("Missing argument 'FILE'.")
     began_s = time.monotonic()
     with interrupts_end_here(), BlockingZk(zookeeper) as zk, node_bar() as progress:
-        done = operation.restore(zk, file, overwrite=overwrite, adopt_topics=adopt_topics, progress=progress)
+        done = operation.restore(
+            zk, file, overwrite=overwrite, adopt_topics=adopt_topics, now_ms=clock.epoch_ms(), progress=progress
+        )
     facts = {"file": str(file), "created": done.created, "replaced": done.replaced, "unchanged": done.unchanged}
     if as_json:
         click.echo(json.dumps({**facts, "elapsed_s": round(time.monotonic() - began_s, 3)}))

@@ -6,9 +6,9 @@ a running tree, nodes are read one after the other: each offset was current at s
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
-Generations grow, so that those that were reached after the backup are not used again. From its first write until it is
-complete, a persistent node stands in place of the leader's, also after the restore was killed: no coordinator, of no
-release, can lead a tree that is not complete.
+Generations grow, so that those that were reached after the backup are not used again (`counting_on`). From its first
+write until it is complete, a persistent node stands in place of the leader's, also after the restore was killed: no
+coordinator, of no release, can lead a tree that is not complete.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import gevent
 
 from zkrebalancer.operations import backup_file
 from zkrebalancer.operations.backup_file import Node
+from zkrebalancer.operations.counting_on import COUNTER, CountingOn
 from zkrebalancer.operations.nodes import count_shards, create_missing, exists, names_below
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
@@ -57,7 +58,6 @@ MAX_READS = 200  # nodes that are read at once, with the lists of their children
 MAX_WRITES = 200
 RECONNECT_S = 5.0  # longest time to wait for a connection that broke
 RECONNECT_INTERVAL_S = 0.1
-GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a backup and its loss
 _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
 _OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-9]+)")
@@ -68,7 +68,6 @@ _OFFSETS = re.compile(rf"{_GROUP}/offsets(/.*)?")
 # Shards belong to a fleet: a restored tree has one until an operator changes that.
 _LEFT_OUT = re.compile(rf"({re.escape(paths.COORDINATOR)}|{re.escape(paths.SECURITY)}|{re.escape(paths.SHARDS)})(/.*)?")
 _MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
-_COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
 _REMEDY = "if so, `zkrebalancer restore --accept-partial` lets one lead"
 _log = logging.getLogger(__name__)
 Progress = Callable[[int, int | None], None]  # gets the number of nodes so far, and of all if it is known
@@ -275,11 +274,13 @@ def accept_partial(zk: BlockingZk) -> bool:
     return True
 
 
-def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, progress: Progress) -> Restored:
+def restore(
+    zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, now_ms: int, progress: Progress
+) -> Restored:
     """Put the nodes of a file back.
 
     `overwrite`: also into a tree that has groups; nodes that the file does not have stay. `adopt_topics`: offsets
-    belong to the topics that exist now, although these have other ids.
+    belong to the topics that exist now, although these have other ids. `now_ms`: see `CountingOn`.
 
     Raises:
         BackupFileError, OSError: the file is not a whole backup; nothing was written.
@@ -289,15 +290,16 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
 
     """
     total = backup_file.check(file, _is_left_out)
+    counters = CountingOn(backup_file.read(file), backup_file.taken_at_ms(file), now_ms)
     with _Barrier(zk) as barrier:
         _refuse_live_tree(zk, overwrite=overwrite)
         if not adopt_topics:
             _refuse_other_topics(zk, file)
         done = Restored()
-        chunk: list[Node] = []
-        for count, node in enumerate(_in_order(file), start=1):
-            chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
-            if len(chunk) == MAX_READS:
+        chunk = [counters.served]  # first: no group has its generation before
+        for count, node in enumerate(_in_order(file), start=2):
+            chunk.append(Node(node.path, portable(node.path, counters.content(node), adopt_topics=adopt_topics)))
+            if len(chunk) >= MAX_READS:
                 _write(zk, barrier, chunk, done)
                 chunk = []
                 progress(count, total)
@@ -306,10 +308,11 @@ def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, 
 
 
 def _in_order(file: Path) -> Iterator[Node]:
-    """Yield what is written, offsets last: no part of it has offsets without what says which topic they are of."""
+    """Yield what is written besides `served`, offsets last: no part has offsets without what says of which topic."""
     for is_offset in (False, True):
         for node in backup_file.read(file):
-            if (_OFFSETS.fullmatch(node.path) is not None) is is_offset and not _is_left_out(node.path):
+            is_now = (_OFFSETS.fullmatch(node.path) is not None) is is_offset
+            if is_now and node.path != paths.SERVED and not _is_left_out(node.path):
                 yield node
 
 
@@ -365,14 +368,11 @@ def _incarnation(zk: BlockingZk, topic: str) -> str:
 
 
 def portable(path: str, content: bytes, *, adopt_topics: bool) -> bytes:
-    """Return the content of a node for another tree."""
+    """Return the content of a node, which is no counter, for another tree."""
     with suppress(NodeContentError):
         if _MARK.fullmatch(path):
             mark = cluster_nodes.decode_mark(content)
             return b"" if adopt_topics else cluster_nodes.without_creation(mark).encode()
-        if _COUNTER.fullmatch(path):
-            generation = cluster_nodes.decode_counter("generation", content)
-            return cluster_nodes.encode_counter(generation + GENERATION_STEP)
         if match := _OF_REGION.fullmatch(path):
             return _portable_region(match[1], content, adopt_topics=adopt_topics)
     return content
@@ -416,7 +416,7 @@ def _write(zk: BlockingZk, barrier: _Barrier, chunk: list[Node], done: Restored)
 
 def _higher(node: Node, present: bytes) -> bytes:
     """Return the higher one of two counters; for any other node, its content in the file."""
-    if node.path != paths.COORDINATOR_EPOCH and not _COUNTER.fullmatch(node.path):
+    if node.path != paths.COORDINATOR_EPOCH and not COUNTER.fullmatch(node.path):
         return node.content
     with suppress(NodeContentError):
         before, after = (cluster_nodes.decode_counter("counter", one) for one in (present, node.content))

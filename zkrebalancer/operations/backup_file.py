@@ -113,6 +113,13 @@ def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) 
     return len(known)
 
 
+def taken_at_ms(file: Path) -> int:
+    """Return when a backup was made, 0 if it does not say so; raises BackupFileError, OSError."""
+    with file.open("rb") as lines:
+        found = _document(file, 1, lines.readline(MAX_LINE_BYTES)).get("taken_at_ms")
+    return found if isinstance(found, int) else 0
+
+
 def read(file: Path) -> Iterator[Node]:
     """Yield the nodes; raises BackupFileError, OSError."""
     digest, count, end = hashlib.sha256(), 0, None

@@ -32,14 +32,15 @@ def _writes(zk: BlockingZk, group: str, partitions: Iterable[TopicPartition]) ->
         numbers.setdefault(topic, []).append(number)
     if not numbers:
         return []
-    parent, generation, node = zk.perform_all(
-        [Get(paths.lives(group)), Get(paths.generation(group)), Get(paths.group(group))], ABSENT
-    )
+    read_first = paths.lives(group), paths.generation(group), paths.group(group), paths.SERVED
+    parent, generation, node, served = zk.perform_all([Get(path) for path in read_first], ABSENT)
     reached = None
     if isinstance(generation, Content):
         with suppress(NodeContentError):  # the leader replaces it by a higher one
             reached = cluster_nodes.decode_counter("generation", generation.content)
-    created_zxid = node.stat.created_zxid if isinstance(node, Content) else 0
+    first = node.stat.created_zxid if isinstance(node, Content) else 0  # as the leader would begin
+    if isinstance(served, Content):
+        first = cluster_nodes.first_generation(served.content, served.stat.created_zxid, first)
     operations: list[Operation] = [] if isinstance(parent, Content) else [Create(paths.lives(group))]
     read = zk.perform_all([Get(paths.lives(group, topic)) for topic in numbers], ABSENT)
     for (topic, set_now), reply in zip(numbers.items(), read, strict=True):
@@ -47,7 +48,7 @@ def _writes(zk: BlockingZk, group: str, partitions: Iterable[TopicPartition]) ->
         if isinstance(reply, Content):
             with suppress(NodeContentError):
                 lives = offset_lives.decode(reply.content)
-        life = offset_lives.following(lives, reached, created_zxid)
+        life = offset_lives.following(lives, reached, first)
         content, path = offset_lives.encode({**lives, **dict.fromkeys(set_now, life)}), paths.lives(group, topic)
         operations.append(
             SetContent(path, content, reply.stat.version) if isinstance(reply, Content) else Create(path, content)

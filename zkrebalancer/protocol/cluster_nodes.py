@@ -202,3 +202,13 @@ def decode_counter(what: str, content: bytes) -> int:
     if number is None:
         raise NodeContentError(f"{what}: must be a decimal integer, not {content[:80]!r}")
     return number
+
+
+def first_generation(served: bytes, served_zxid: int, created_zxid: int) -> int:
+    """Return from where a group counts that may have had a former life: above all generations and lives of that.
+
+    `created_zxid`: of the transaction that created its node. In a restored tree, `served`, the content of
+    `/consumers/served`, is a number above all generations before; `served_zxid`: of what created that node.
+    """
+    number = decimal(served.strip(), MAX_COUNTER)
+    return created_zxid if number is None else max(created_zxid, number + max(0, created_zxid - served_zxid))

@@ -38,10 +38,11 @@ def decode(content: bytes) -> dict[int, int]:
     return found
 
 
-def following(stored: Mapping[int, int], generation: int | None, created_zxid: int) -> int:
+def following(stored: Mapping[int, int], generation: int | None, first: int) -> int:
     """Return a life above all that this group, or a deleted one of its name, can have had.
 
-    `stored`: the lives of the topic; `generation`: the group's, None if it has none; `created_zxid`: of its node. A
-    group that is created again continues with higher generations, and so does a restored one (decision 0026).
+    `stored`: the lives of the topic; `generation`: the group's, None if it has none; `first`: the one with which the
+    leader would begin. A group that is created again continues with higher generations, and so does a restored one
+    (decision 0026).
     """
-    return max(max(stored.values(), default=0), created_zxid if generation is None else generation) + 1
+    return max(max(stored.values(), default=0), first if generation is None else generation) + 1

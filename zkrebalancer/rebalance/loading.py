@@ -13,7 +13,7 @@ from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.problems import expected_refusals
 from zkrebalancer.rebalance.reader import GroupReader, Stage
 from zkrebalancer.rebalance.reads import Reads
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import ANY, PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_READS_PER_STEP = 500  # so that no other group waits long for its turn
@@ -67,19 +67,25 @@ class Loading:
             self._scheduler.warn(f"{text} ({wait_us / 1e6:.1f} s)")
             self._leadership.loading.discard(group)  # so that another one can be read meanwhile
             self._scheduler.wake("former-life", self._scheduler.now.mono_us + wait_us, self._list)
-        elif self._former_lives.was_served(group):
-            self._scheduler.ask(Get(paths.group(group)), self._created_again, reply)
         else:
-            self._complete(reply, 0)
+            self._scheduler.ask(Get(paths.SERVED), self._served_read, reply, expected=ANY)
 
     def _note_gone(self) -> None:
         self._leadership.gone.add(self._view.group)  # the list of groups shows whether it is created again
         self._leadership.loading.discard(self._view.group)
 
-    def _created_again(self, reply: Reply, children: Children) -> None:
-        """Continue its generation from the id of the transaction that created it, which is above all former ones."""
+    def _served_read(self, reply: Reply, children: Children) -> None:
+        """Begin with 0 only if there can have been no group of this name, also not in the tree before a restore."""
+        served = (reply.content, reply.stat.created_zxid) if isinstance(reply, Content) else (b"", 0)
+        if served[0] or self._former_lives.was_served(self._view.group):
+            self._scheduler.ask(Get(paths.group(self._view.group)), self._created_again, children, served)
+        else:
+            self._complete(children, 0)
+
+    def _created_again(self, reply: Reply, children: Children, served: tuple[bytes, int]) -> None:
+        """Continue its generation from the transaction that created it, which is above all former ones."""
         if isinstance(reply, Content):
-            self._complete(children, reply.stat.created_zxid)
+            self._complete(children, cluster_nodes.first_generation(*served, reply.stat.created_zxid))
         else:
             self._note_gone()
 

@@ -16,6 +16,7 @@ from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Re
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.grounds import Grounds, is_doubtful
@@ -60,7 +61,8 @@ class GroupReader:
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
-        self._is_generation_known = True
+        self._marked = 0  # the number in it, if it can be read: no former generation is above it
+        self._damage = ""  # why the generation cannot be read
         self._seen_generation = 0  # the highest in members' nodes
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
         self._ends_if_as_given: dict[str, bytes | None] = {}  # of the records of what they own
@@ -99,9 +101,10 @@ class GroupReader:
         """Note a generation in a member's node: the group's own cannot be lower, whatever its node says.
 
         Members may forge generations. But every plan had a separate transaction, so no true generation is above the id
-        of the transaction that wrote the node; higher ones are not believed, so that numbers remain to count on.
+        of the transaction that wrote the node, or, in a restored tree, above the mark that a leader writes with each
+        plan. Higher ones are not believed, so that numbers remain to count on.
         """
-        if generation <= stat.modified_zxid:
+        if generation <= max(stat.modified_zxid, self._marked):
             self._seen_generation = max(self._seen_generation, generation)
 
     def dead_channels(self) -> set[str]:
@@ -125,6 +128,9 @@ class GroupReader:
 
     def _commands_incarnations_and_statics(self) -> list[Reads]:
         group, view = self._group, self.view
+        if self._damage:  # the id of a write is above all former ones, but not in a restored tree
+            view.generation = max(view.generation, self._marked)
+            self.problems.add("generation", f"{self._damage}; continuing from {view.generation}")
         return [
             Reads(ListChildren, paths.channel(group), self._commands_listed, sorted(self.channels)),
             Reads(Get, paths.offsets(group), self._incarnation_read, [*view.incarnations]),
@@ -195,9 +201,8 @@ class GroupReader:
             try:
                 self.view.generation = cluster_nodes.decode_counter("generation", reply.content)
             except NodeContentError as error:
-                self._is_generation_known = False
-                self.view.generation = reply.stat.modified_zxid  # above all former ones, each of which had a write
-                self.problems.add("generation", f"{error}; continuing from {self.view.generation}")
+                self._damage = str(error)
+                self.view.generation = reply.stat.modified_zxid  # each former one had a write, but see `_marked`
 
     def _channels_listed(self, reply: Reply) -> None:
         self.channels = {consumer: [] for consumer in _names(reply)}
@@ -218,6 +223,7 @@ class GroupReader:
         self.grounds.note(paths.given(self._group), reply)
         if isinstance(reply, Content):
             self._mark, self.view.given_version = reply.content, reply.stat.version
+            self._marked = decimal(reply.content, cluster_nodes.MAX_COUNTER) or 0
         else:
             self._is_hidden(reply, paths.given(self._group))
 
@@ -362,7 +368,7 @@ class GroupReader:
         return self._given.get(consumer, {}) if self._is_recorded() else None
 
     def _is_recorded(self) -> bool:
-        if not self._is_generation_known:
+        if self._damage:
             return bool(self._mark)  # the only one of the two marks that is left
         return self._mark == cluster_nodes.encode_counter(self.view.generation)
 

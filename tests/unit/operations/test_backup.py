@@ -17,8 +17,9 @@ from tests.support.client import KilledError
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.operations import backup as operation
-from zkrebalancer.operations.backup import GENERATION_STEP, NothingToKeepError, RestoreLostError, RestoreRefusedError
+from zkrebalancer.operations.backup import NothingToKeepError, RestoreLostError, RestoreRefusedError
 from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
+from zkrebalancer.operations.counting_on import GENERATION_STEP
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent, Sync
 from zkrebalancer.region import documents

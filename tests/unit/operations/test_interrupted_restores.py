@@ -236,7 +236,9 @@ def test_a_restore_that_ends_as_it_begins_keeps_no_coordinator_from_leading(
     torn.principal, torn.session_id, torn.error = COORDINATOR, world.zk.open().session_id, error
     torn.is_sent = is_sent
     with pytest.raises(type(error)):
-        operation.restore(cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, progress=nothing)
+        operation.restore(
+            cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, now_ms=1, progress=nothing
+        )
     assert paths.RESTORE not in world.zk.nodes
     assert leads(world)
 
@@ -250,7 +252,9 @@ def test_what_a_restore_cannot_take_back_is_told(
     torn.principal, torn.session_id, torn.error = COORDINATOR, world.zk.open().session_id, KeyboardInterrupt()
     torn.is_gone = True
     with pytest.raises(KeyboardInterrupt):
-        operation.restore(cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, progress=nothing)
+        operation.restore(
+            cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, now_ms=1, progress=nothing
+        )
     assert [line for line in caplog.messages if "restore" in line] == [
         f"nothing was restored, but no coordinator may be able to lead: gone; {operation._REMEDY}"
     ]

@@ -64,3 +64,12 @@ def test_the_lives_of_a_group_that_is_created_again_continue_above_its_generatio
     client.set(paths.generation(GROUP), b"4100")
     reset_offsets(cast("BlockingZk", client), GROUP, lambda asked: dict.fromkeys(asked, 9), dry_run=False)
     assert client.lives() == {0: 4101, 1: 4101}
+
+
+def test_lives_of_a_group_that_was_never_served_are_above_those_before_a_restore() -> None:
+    """In `lives._writes`, do not read `served`: sinks may have seen higher ones of the tree before."""
+    client = Recording()
+    client.set(paths.SERVED, b"7000000")
+    client.set(paths.generation(GROUP), b"junk")
+    reset_offsets(cast("BlockingZk", client), GROUP, lambda asked: dict.fromkeys(asked, 9), dry_run=False)
+    assert min(client.lives().values()) > 7_000_000

@@ -7,7 +7,8 @@ failure, what the sink has of it is left out; if other members of the group have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import reduce
 from typing import Any
@@ -23,6 +24,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_STOP_TIMEOUT_MS
 
 NEEDED = ("topic", "partition", "offset")  # columns by which rows are left out
+_log = logging.getLogger(__name__)
 
 Write = Callable[[Any, DataFrame], object]
 Advances = Mapping[TopicPartition, Advance]
@@ -78,14 +80,32 @@ class SparkRegion:
     def _begin(self, sink: Sink, ranges: Sequence[Range]) -> Advances:
         """Claim the ranges and begin a transaction; return what it may store, nothing if none was begun."""
         claims = [Claim((r.topic, r.partition), r.generation or 0, r.identity, r.life, r.begin) for r in ranges]
-        advances = dict(unstored(ranges, sink.claim(self._group, claims)))
+        claimed = sink.claim(self._group, claims)
+        left_out = {claim.partition for claim in claims} - claimed.keys()
+        advances = dict(unstored(ranges, claimed))
         while advances:
             refused = sink.begin(self._group, advances)
             if not refused:
                 break
             sink.rollback()  # others have claimed these since
+            left_out |= refused
             advances = {partition: advance for partition, advance in advances.items() if partition not in refused}
+        _tell(left_out)
         return advances
+
+
+def _tell(left_out: Iterable[TopicPartition]) -> None:
+    """Log that records of the batch are not stored here: if no younger consumer stores them, they are lost."""
+    partitions = sorted(left_out)
+    if partitions:
+        topic, number = partitions[0]
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        _log.warning(
+            "%s/%s%s: a younger consumer has claimed it in the sink; its records of this batch are left to it",
+            topic,
+            number,
+            more,
+        )
 
 
 def unstored(ranges: Sequence[Range], claimed: Mapping[TopicPartition, int]) -> Advances:
