@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gevent.lock import Semaphore
@@ -50,7 +50,7 @@ class Room:
         """Use room for `what`, as `hold` does, unless it is small."""
         return self.hold(size, what) if size > MAX_SMALL_BYTES else contextlib.nullcontext()
 
-    def decode_answer(self, name: str, version: int, content: bytes, pause: codec.Pause) -> Fields:
+    def decode_answer(self, name: str, version: int, content: bytes, pause: Callable[[], None]) -> Fields:
         """Return the fields of a broker's answer to the gateway's own question; raises FrameError.
 
         Only one that is not tiny is decoded at a time: after a start, all members ask for their rights at once, and the
