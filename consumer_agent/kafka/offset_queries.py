@@ -6,8 +6,8 @@ partition"), so the topics of partitions without an answer are described again b
 not answer in time, librdkafka reports success with an invalid offset (-1001); that counts as no answer.
 
 The topics are also described until a new client has answered. With the first answer of a bootstrap server, librdkafka
-closes that connection, and may lose what it has just asked there about leaders. It would ask again after three seconds.
-Descriptions come from the controller, so they are not lost, and librdkafka learns the leaders from them.
+leaves it. What is asked just then about leaders is lost for three seconds, or waits for one until it connects again.
+A description is not lost: librdkafka connects to the controller for it, and learns the leaders from it.
 """
 
 from __future__ import annotations
