@@ -1,7 +1,8 @@
-"""How long a query with `Trigger.AvailableNow` waits for partitions."""
+"""How long a query with `Trigger.AvailableNow` waits for partitions, and others for a query."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from unittest import mock
 
@@ -12,6 +13,7 @@ from consumer_agent.spark import Advance, PlanningConsumer
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.pipeline.source import membership, stream
 from zkrebalancer.pipeline.source.kafka import KafkaReadError, Logs
+from zkrebalancer.pipeline.source.offsets import Document
 from zkrebalancer.pipeline.source.options import parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
@@ -168,3 +170,19 @@ def test_a_query_of_whose_group_kafka_does_not_say_who_uses_it_fails(setting: Se
     setting.consumer.advance.side_effect = lambda _offsets: {}
     with pytest.raises(RebalancerError, match="Kafka at b:1 does not say who else uses group g"):
         setting.plan()
+
+
+def test_a_query_whose_batches_are_long_whatever_their_size_says_so_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s, end = 0.0, Document()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    setting.own(4)
+    setting.consumer.ends.return_value = {PARTITION: 10**9}
+    for _ in range(5):
+        end = setting.reader.latestOffset(end, setting.reader.getDefaultReadLimit())
+        now_s += 300.0
+    lines = [line for record in caplog.records if "whatever its size" in (line := record.getMessage())]
+    assert [line.partition(": ")[0] for line in lines] == [
+        "a batch takes 300 s whatever its size, and other members wait 300 s for it"
+    ]

@@ -10,6 +10,7 @@ Executors and planners get pickled copies of the reader, which never join the gr
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -35,6 +36,8 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 IDLE_WAIT_S = 0.025  # Spark calls again at once if there was nothing to read
 
+_log = logging.getLogger(__name__)
+
 
 class RangesPartition(InputPartition):
     """The ranges that one task reads."""
@@ -56,6 +59,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._targets: dict[TopicPartition, int] | None = None  # the ends of an availableNow query
         limit = options.max_offsets_per_trigger
         self._pace = Pace(stop_timeout_ms(options) / 1_000, FIRST_OFFSETS if limit == MAX_OFFSETS else limit)
+        self._is_told = False  # that no size of a batch ends it well within the limit
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # here and below Spark's names
         """Return `maxOffsetsPerTrigger`."""
@@ -137,6 +141,18 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._member is not None:
             self._member.finish(planned)
             self._pace.end(time.monotonic())
+            self._note_length()
+
+    def _note_length(self) -> None:
+        """Tell once that batches are long whatever their size."""
+        if self._pace.is_too_long and not self._is_told:
+            self._is_told = True
+            _log.warning(
+                "a batch takes %.0f s whatever its size, and other members wait %g s for it: a rebalance may evict "
+                "this query; shorten the interval of its trigger, or raise stopTimeoutMs",
+                self._pace.constant_s,
+                stop_timeout_ms(self._options) / 1_000,
+            )
 
     def _joined(self) -> Membership:
         if self._member is None:
