@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gevent import monkey
@@ -148,15 +149,18 @@ os.register_at_fork(after_in_child=_give_up_all)
 
 
 class _Files:
-    """The files of one process, one after the other."""
+    """The files of one process, one after the other.
+
+    A process of the same name and id, such as a container's former one, may have left some, and another log of this
+    process may be writing to the last one: so the folder tells which there are, and no number is used again.
+    """
 
     def __init__(self, directory: Path, stem: str) -> None:
         number = os.environ.get
         self._max_bytes = number_setting(FILE_BYTES_VARIABLE, number(FILE_BYTES_VARIABLE), MAX_FILE_BYTES, 1)
         self._max_files = number_setting(FILES_VARIABLE, number(FILES_VARIABLE), MAX_FILES, 1)
         self._directory, self._stem = directory, stem
-        self._opened = 0
-        self._paths: deque[Path] = deque()
+        self._number = 0
         self._descriptor: int | None = None
         self._size = 0
         self._open()
@@ -164,17 +168,17 @@ class _Files:
     @property
     def current(self) -> Path:
         """The file that was opened last."""
-        return self._paths[-1]
+        return self._path(self._number)
 
     def append(self, content: bytes) -> None:
         """Append whole lines; raises OSError, after which the next file begins: this one may end in a torn line."""
         try:
-            if self._descriptor is None or (self._size and self._size + len(content) > self._max_bytes):
+            while self._descriptor is None or not self._has_room(self._descriptor, len(content)):
                 self.close()
                 self._open()
             rest = memoryview(content)
             while rest:
-                written = os.write(self._descriptor or 0, rest)
+                written = os.write(self._descriptor, rest)
                 self._size += written
                 rest = rest[written:]
         except OSError:
@@ -187,19 +191,29 @@ class _Files:
         if descriptor is not None:
             os.close(descriptor)
 
+    def _has_room(self, descriptor: int, size: int) -> bool:
+        """Whether the open file may get so many bytes; no, if another log has deleted it as the oldest one."""
+        found = os.fstat(descriptor)
+        self._size = found.st_size  # another log may append, too
+        return found.st_nlink > 0 and (not self._size or self._size + size <= self._max_bytes)
+
     def _open(self) -> None:
-        is_next = not self._paths or self._size > 0  # an empty file left by an error is used again
-        number = self._opened
-        while is_next and _is_torn(self._path(number)):
+        """Open the last file that is there, or the next one; delete the oldest ones."""
+        there = self._numbers()
+        is_next = self._size > 0  # an empty file left by an error is used again
+        number = max([self._number + is_next, *there])
+        if _is_torn(self._path(number)):
             number += 1
-        path = self._path(number) if is_next else self.current
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = os.fstat(self._descriptor).st_size
-        if is_next:
-            self._opened = number + 1
-            self._paths.append(path)
-        while len(self._paths) > self._max_files:
-            self._paths.popleft().unlink(missing_ok=True)
+        self._descriptor = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._number, self._size = number, os.fstat(self._descriptor).st_size
+        for old in sorted({*there, number})[: -self._max_files]:
+            with suppress(OSError):  # one that stays keeps no event back
+                self._path(old).unlink()
+
+    def _numbers(self) -> list[int]:
+        name = re.compile(re.escape(self._stem) + r"(?:\.(\d{4,}))?\.jsonl")
+        found = [name.fullmatch(path.name) for path in self._directory.iterdir()]
+        return [int(match[1] or 0) for match in found if match]
 
     def _path(self, number: int) -> Path:
         return self._directory / (f"{self._stem}.{number:04d}.jsonl" if number else f"{self._stem}.jsonl")

@@ -267,3 +267,45 @@ def test_what_is_waiting_is_written_when_the_process_ends(tmp_path: Path) -> Non
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
     assert kinds(tmp_path) == ["last"]
+
+
+def test_a_process_of_the_same_id_uses_no_file_name_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Files._open`, count from 0: a watcher ends at a file that became shorter, and the newest events are deleted.
+
+    In containers, most processes have the id 1, and are started again with the same name.
+    """
+    monkeypatch.setenv(events.FILE_BYTES_VARIABLE, "1000")
+    monkeypatch.setenv(events.FILES_VARIABLE, "3")
+    written = list[int]()
+    for life in range(3):
+        before = {path: path.stat().st_size for path in tmp_path.iterdir()}
+        log = EventLog(tmp_path, "p")
+        for number in range(100 * life, 100 * life + 30):
+            log.write("tick", number=number)
+            assert log.flush(10)
+            written.append(number)
+        log.close()
+        assert len(list(tmp_path.iterdir())) == 3
+        assert all(path.stat().st_size >= size for path, size in before.items() if path.exists())
+        kept = [event["number"] for event in read(tmp_path)]
+        assert kept == written[-len(kept) :]
+
+
+def test_a_log_whose_file_another_one_has_deleted_writes_to_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_Files._has_room`, look only at the size: what a quiet consumer writes beside a busy one is lost."""
+    monkeypatch.setenv(events.FILE_BYTES_VARIABLE, "1000")
+    monkeypatch.setenv(events.FILES_VARIABLE, "3")
+    busy, quiet = EventLog(tmp_path, "p"), EventLog(tmp_path, "p")
+    quiet.write("early")
+    assert quiet.flush(10)
+    for _ in range(30):
+        busy.write("tick", padding="x" * 400)  # which leaves room in each file for what the quiet one writes
+        assert busy.flush(10)
+    assert "early" not in kinds(tmp_path)
+    quiet.write("late")
+    quiet.close()
+    busy.close()
+    assert kinds(tmp_path).count("late") == 1
+    assert len(list(tmp_path.iterdir())) == 3
