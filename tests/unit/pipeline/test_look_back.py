@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from zkrebalancer.observe.ranges import RangeSet
-from zkrebalancer.pipeline.continued import tables
-from zkrebalancer.pipeline.continued.look_back import look_back
+from zkrebalancer.pipeline.continued import stored, tables
+from zkrebalancer.pipeline.continued.look_back import _near, look_back
 from zkrebalancer.pipeline.continued.records import STRETCHES, BookKey
 from zkrebalancer.pipeline.continued.stored import StoredEvents, StoredTable
 from zkrebalancer.pipeline.facts.fates import DOUBTFUL
@@ -76,3 +80,29 @@ def test_events_of_an_earlier_version_lack_the_keys_that_came_later(tmp_path: Pa
     (lines,) = StoredEvents([tmp_path]).lines("r").values()
     ((trigger, strategy),) = zip(lines["trigger"].to_pylist(), lines["strategy"].to_pylist(), strict=True)
     assert (trigger, strategy) == ("retry", None)
+
+
+def test_few_rows_of_a_table_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `StoredTable.rows`, make a list of them: a redelivery in a run of days needs gigabytes."""
+    stretches = [{"partition": 0, "begin": n, "began": {"mono_us": n, "block": 0, "row": n}} for n in range(5_000)]
+    write(tmp_path / STRETCHES, pa.Table.from_pylist(stretches))
+    monkeypatch.setattr(stored, "ROWS_AT_ONCE", 100)
+    table = StoredTable(lambda: [tmp_path / STRETCHES])
+
+    def peak_bytes(rows: Callable[[], Iterable[object]]) -> int:
+        tracemalloc.start()
+        try:
+            assert sum(1 for _row in rows()) == len(stretches)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    of_all = pc.field("partition") == 0
+    assert 10 * peak_bytes(lambda: table.rows(of_all)) < peak_bytes(lambda: list(table.rows(of_all)))
+
+
+def test_only_rows_near_what_came_again_are_looked_at() -> None:
+    """In `_near`, take all partitions together: one far behind the others lets all rows in between be looked at."""
+    columns = {"partition": [0, 0, 3, 3, 3], "begin": [0, 90, 0, 90, 94], "end": [10, 100, 10, 94, 96]}
+    near = _near(dict([book(0, (5, 6)), book(3, (94, 95), (200, 210))]))
+    assert near(pa.RecordBatch.from_pydict(columns)).tolist() == [True, False, False, False, True]

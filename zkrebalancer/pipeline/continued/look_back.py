@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,7 +44,9 @@ def look_back(
     ends = [end for ranges in back.values() for pair in ranges for end in pair]
     is_back = of_books & (pc.field("begin") < max(ends)) & (pc.field("end") > min(ends))
     known = {(_book(row), _name(row)) for row in tables(SUSPECTS).rows(of_books)}
-    for row in tables(STRETCHES).rows(is_back):
+    may_be = _near(back)
+    pieces = tables(STRETCHES).pieces(is_back)
+    for row in (row for lines in pieces for row in lines.filter(pa.array(may_be(lines))).to_pylist()):
         book = _book(row)
         ranges = back.get(book)
         if ranges is not None and ranges.common(row["begin"], row["end"]) and (book, _name(row)) not in known:
@@ -61,6 +65,28 @@ def _is_of(books: Collection[BookKey]) -> pc.Expression:
         for place, (name, kind) in enumerate(_BOOK.items())
     )
     return group & topic & partition & era
+
+
+def _near(back: dict[BookKey, RangeSet]) -> Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]:
+    """Return what tells which rows may be about offsets delivered again, by their partitions' numbers.
+
+    To make Python's objects of a row takes far longer, and partitions may be far from each other in offsets.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for (_group, _topic, partition, _era), ranges in back.items():
+        for begin, end in ranges:
+            first, last = spans.get(partition, (begin, end))
+            spans[partition] = min(first, begin), max(last, end)
+    numbers = np.array(sorted(spans))
+    begins, ends = np.array([spans[number] for number in numbers]).T
+
+    def near(lines: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        begin, end, partition = (lines[name].to_numpy() for name in ("begin", "end", "partition"))
+        at = np.searchsorted(numbers, partition)
+        found: npt.NDArray[np.bool_] = (begin < ends[at]) & (end > begins[at])
+        return found
+
+    return near
 
 
 def _book(row: dict[str, Any]) -> BookKey:

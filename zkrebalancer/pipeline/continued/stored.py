@@ -21,6 +21,7 @@ from zkrebalancer.pipeline.schema import BULK, COMMON, ORDER, REJECTED, REST, ST
 
 TOLD = ("scenario", "events_dropped")  # kinds that count whenever they were
 TIMED = (*BULK, *KINDS)
+ROWS_AT_ONCE = 10_000  # of a table
 _OF_RECORDS = ("group", "topic", "partition", "member", "first_offset", "last_offset", "offset", "delays_us")
 _OF_BULK = tuple(dict.fromkeys((*places.COLUMNS, *_OF_RECORDS)))
 _OF_OTHERS = (
@@ -142,10 +143,17 @@ class StoredTable:
         """Nothing is read yet."""
         self._folders = folders
 
-    def rows(self, where: Expression) -> list[dict[str, Any]]:
-        """Return some rows."""
+    def pieces(self, where: Expression) -> Iterator[pa.RecordBatch]:
+        """Iterate over some rows, few at once: a run of days has millions."""
         paths = [str(path) for folder in self._folders() for path in sorted(folder.glob("*.parquet"))]
-        return dataset.dataset(paths, format="parquet").to_table(filter=where).to_pylist() if paths else []
+        if paths:
+            found = dataset.dataset(paths, format="parquet")
+            yield from found.to_batches(filter=where, batch_size=ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
+
+    def rows(self, where: Expression) -> Iterator[dict[str, Any]]:
+        """Iterate over some rows."""
+        for lines in self.pieces(where):
+            yield from lines.to_pylist()
 
 
 def joined(one: Events, other: Events) -> Events:
