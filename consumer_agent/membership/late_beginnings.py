@@ -108,6 +108,7 @@ class LateBeginnings:
         self.in_zookeeper.update(unread)
         self.starts += 1
         self.hidden.update(dict.fromkeys(hidden, self.starts))
+        self.refused.told = self.refused.told.union(hidden)  # by their start
         if hidden and self.refused.retry_at_ms is None:
             self.refused.retry_at_ms = self.effects.now_ms + RETRY_MS
 
@@ -118,11 +119,13 @@ class LateBeginnings:
         self._forget_others()
         if self.hidden:
             self.hidden = {tp: start for tp, start in self.hidden.items() if tp in owned}
+            self.refused.told = self.refused.told.intersection(self.hidden)
             self._end_hidden()
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask again when that is due."""
         if self.refused.take_due(now_ms):
+            self.refused.tell_rest(self.hidden)
             for partition, start in sorted(self.hidden.items()):
                 self.effects.request(Get(self._path(partition)), self._hidden_read, partition, start)
         if self.beginnings.retry_at_ms is not None and self.beginnings.is_due(now_ms):
@@ -180,7 +183,7 @@ class LateBeginnings:
 
     def _end_hidden(self) -> None:
         if not self.hidden:
-            self.refused.retry_at_ms, self.refused.tries = None, TRIES
+            self.refused.retry_at_ms, self.refused.tries, self.refused.told = None, TRIES, frozenset()
 
     def _path(self, partition: TopicPartition) -> str:
         return paths.offsets(self.lane.book.group, *partition)

@@ -6,13 +6,16 @@ missed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from consumer_agent.membership.effects import EffectQueue, Warn
 from zkrebalancer.protocol.calls import Get, ListChildren, Refused
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.refusals import refused_text
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 30_000  # before the next try; doubled each time
+HIDDEN = "ZooKeeper does not let it be read what is stored; asking again"
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class RefusedReads:
     consumer: str
     retry_at_ms: int | None = None
     tries: int = 0
+    told: frozenset[TopicPartition] = frozenset()  # whose stored offsets are refused
 
     def note(self, read: Get | ListChildren, reply: Refused) -> None:
         """Note a refusal; `take_due` shows when to retry."""
@@ -34,6 +38,13 @@ class RefusedReads:
         self.retry_at_ms = self.effects.now_ms + min(MAX_PAUSE_MS, MIN_PAUSE_MS << min(self.tries, 10))
         self.tries += 1
 
+    def tell_rest(self, partitions: Collection[TopicPartition]) -> None:
+        """Tell whose stored offsets are refused, unless just these were told: rights are missing node by node."""
+        refused = frozenset(partitions)
+        if refused and refused != self.told:
+            self.effects.add(Warn(partitions_text(refused, HIDDEN)))
+        self.told = refused
+
     def take_due(self, now_ms: int) -> bool:
         """Return whether a retry is due; True only once for each refusal."""
         if self.retry_at_ms is None or now_ms < self.retry_at_ms:
@@ -44,3 +55,10 @@ class RefusedReads:
     def succeeded(self) -> None:
         """Reset, so that the next refusal counts as the first."""
         self.retry_at_ms, self.tries = None, 0
+
+
+def partitions_text(partitions: frozenset[TopicPartition], why: str) -> str:
+    """Return a line about some partitions, of which it names one."""
+    topic, number = min(partitions)
+    more = f" and {len(partitions) - 1} other partitions" if len(partitions) > 1 else ""
+    return f"{topic}/{number}{more}: {why}"

@@ -24,7 +24,7 @@ from consumer_agent.membership.effects import (
 from consumer_agent.membership.events import Origin
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from consumer_agent.membership.offset_books import NO_OFFSET
-from consumer_agent.membership.refused_reads import RefusedReads
+from consumer_agent.membership.refused_reads import RefusedReads, partitions_text
 from consumer_agent.membership.stages import Stage
 from zkrebalancer.protocol import cluster_nodes, offset_lives, paths
 from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
@@ -169,7 +169,7 @@ class Start:
             self.unread_since_ms = now_ms
         waited_ms = now_ms - (now_ms if self.unread_since_ms is None else self.unread_since_ms)
         if self.unread_in_kafka:
-            text = _text(self.unread_in_kafka, UNREAD)
+            text = partitions_text(self.unread_in_kafka, UNREAD)
             if self.duties.in_region or waited_ms < UNREAD_LIMIT_MS:
                 self._wait(now_ms, text)
                 return
@@ -193,6 +193,8 @@ class Start:
         elif isinstance(reply, Content):
             self._note_offset(partition, reply.content)
         elif _is_unexpected(reply):
+            if not self.refused.tries:  # `note` names it
+                self.refused.told = frozenset({partition})
             self.hidden.add(partition)
             self.hidden_since_ms = self.effects.now_ms if self.hidden_since_ms is None else self.hidden_since_ms
             self.refused.note(Get(paths.offsets(self.group, *partition)), reply)
@@ -209,16 +211,18 @@ class Start:
         waited_ms = now_ms - (now_ms if self.asked_since_ms is None else self.asked_since_ms)
         if missing and (self.duties.in_region or waited_ms < RESOLVE_LIMIT_MS):
             self.stage = Stage.PAUSING
-            self._wait(now_ms, _text(missing, UNPLACED))
+            self._wait(now_ms, partitions_text(missing, UNPLACED))
             return
         if missing:
-            self.effects.add(*(() if self.told_stage is Stage.PAUSING else (Warn(_text(missing, UNPLACED)),)))
+            self.effects.add(*(() if self.told_stage is Stage.PAUSING else (Warn(partitions_text(missing, UNPLACED)),)))
             self.offsets.update(dict.fromkeys(missing, NO_OFFSET))
         self.unanswered, self.stage = missing, Stage.READY
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask ZooKeeper or Kafka again when that is due."""
         if self.refused.take_due(now_ms) and self.stage is Stage.READING:
+            if not (self.reading or self.unread):
+                self.refused.tell_rest(self.hidden)
             self.unread = [*sorted(self.hidden, reverse=True), *self.unread]  # after the others
             self.hidden.clear()
             self._read_marks()
@@ -282,6 +286,7 @@ class Start:
                 self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
             self.late = {tp: self.offsets.get(tp, NO_OFFSET) for tp in self.unread_in_kafka}
             self.offsets.update(dict.fromkeys((*self.late, *self.hidden), NO_OFFSET))
+            self.refused.tell_rest(self.hidden)
             for partition in self.hidden:
                 self.lane.book.note_unreadable(partition)
             self._resolve()
@@ -357,12 +362,6 @@ def stored_offset(effects: EffectQueue, partition: TopicPartition, content: byte
     except NodeContentError as error:
         effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it is ignored"))
         return None
-
-
-def _text(missing: frozenset[TopicPartition], why: str) -> str:
-    topic, number = min(missing)
-    more = f" and {len(missing) - 1} other partitions" if len(missing) > 1 else ""
-    return f"{topic}/{number}{more}: {why}"
 
 
 def _is_unexpected(reply: Reply) -> TypeGuard[Refused]:

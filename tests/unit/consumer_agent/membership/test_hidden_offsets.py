@@ -29,7 +29,7 @@ from tests.unit.consumer_agent.membership.driver import (
     requests,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Done, Get, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 
 NO_AUTH, NO_NODE = Refused(Refusal.NO_AUTH), Refused(Refusal.NO_NODE)
@@ -185,3 +185,33 @@ def test_in_dual_it_waits_for_both_stores_and_the_higher_offset_wins(in_kafka: i
         assert placed == []
         placed = of_type(show(driver, content(b"10")), PlacePartitions)
     assert placed == [PlacePartitions({T0: begins_at})]
+
+
+def lines_of(driver: Driver, replies: dict[Call, Reply], limit_ms: int, step_ms: int = 100) -> list[str]:
+    """Return what is logged while reads are answered like this."""
+    found, end_ms = list[str](), driver.now_ms + limit_ms
+    while driver.now_ms < end_ms:
+        effects = driver.tick(step_ms)
+        for call, reply in replies.items():
+            if call in driver.waiting.values():
+                effects += driver.answer(call, reply)
+        found += [warning.text for warning in of_type(effects, Warn)]
+    return found
+
+
+@pytest.mark.parametrize("in_region", [True, False])
+def test_each_partition_that_waits_for_a_right_is_told(*, in_region: bool) -> None:
+    """In `RefusedReads.tell_rest`, tell nothing: rights are granted node by node, and only the first one is known."""
+    text, first, second = "ZooKeeper does not let it be read what is stored; asking again", HIDDEN, Get(offset_path(T1))
+    driver = Driver(in_region=in_region, auto_commit_interval_ms=None)
+    driver.register()
+    driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 0})))
+    if in_region:
+        driver.answer(Get(paths.offsets(GROUP, "t")), content(b"id-1 czxid-5"))
+        driver.answer(Get(paths.lives(GROUP, "t")), NO_NODE)
+    refusal, *others = lines_of(driver, {first: NO_AUTH, second: NO_AUTH}, 2 * UNREAD_LIMIT_MS)
+    assert offset_path(T0) in refusal
+    assert others == [f"t/0 and 1 other partitions: {text}"]
+    if not in_region:
+        driver.answer_write(Done((1, None)))
+    assert lines_of(driver, {first: content(b"10"), second: NO_AUTH}, 200_000, step_ms=1_000) == [f"t/1: {text}"]
