@@ -130,6 +130,8 @@ class Child:
             return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
+            self._reap()
+            os.killpg(self._process.pid, 0)  # the kill succeeded if it reached any of them, such as a shell
         except ProcessLookupError:  # all have ended
             pass
         except PermissionError:

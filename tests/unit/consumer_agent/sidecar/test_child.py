@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -155,3 +156,20 @@ def test_a_child_that_may_not_be_killed_is_told_as_such_once(monkeypatch: pytest
             child.kill()
         child.kill()  # its caller cleans up after an error, too
         assert child._process.wait(WAIT_S) == 0  # its input has ended
+
+
+def test_a_part_of_a_child_that_may_not_be_killed_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a shell before `sudo`: to kill a group succeeds as soon as one process of it may be killed."""
+    killpg = os.killpg
+
+    def kill_some(group: int, number: int) -> None:
+        if not number:
+            raise PermissionError
+        killpg(group, number)
+
+    with running("import sys; sys.stdin.read()") as child:
+        monkeypatch.setattr(os, "killpg", kill_some)
+        with pytest.raises(ConsumerError, match="the child is another user's and may not be killed"):
+            child.kill()
+        child.kill()
+        assert child._process.returncode == -signal.SIGKILL
