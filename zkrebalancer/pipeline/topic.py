@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -106,6 +106,8 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """Return how far to read; `start` if nothing is new, or if no broker answers after the first batch.
 
+        After that, partitions about which Kafka says nothing keep their places.
+
         Raises:
             KafkaReadError: no broker answers the first batch, or there is no such topic.
             EventTopicError: the topic no longer has the records to read next.
@@ -116,15 +118,16 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_ms = self._reading_ms(before)
         try:
             with Logs(self._options) as logs:
-                firsts = logs.offsets(logs.partitions(self._options.topics), FIRST)
+                partitions = logs.partitions(self._options.topics)
+                firsts = logs.ends(partitions, FIRST) if start else logs.offsets(partitions, FIRST)
                 ends = logs.ends(firsts)
         except KafkaReadError as error:
             if not start:
                 raise
             _log.warning("%s", error)
             return start
-        require_unbroken(read_to, firsts, ends)
-        begins = {partition: read_to.get(partition, first) for partition, first in firsts.items()}
+        require_unbroken(read_to, set(partitions), firsts, ends)
+        begins = {**firsts, **read_to}
         if self._targets is not None:
             ends = {partition: min(end, self._targets.get(partition, 0)) for partition, end in ends.items()}
         unread = {partition: (begins[partition], end) for partition, end in ends.items() if begins[partition] < end}
@@ -155,13 +158,16 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def require_unbroken(
-    read_to: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    read_to: Mapping[TopicPartition, int],
+    partitions: Collection[TopicPartition],
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> None:
     """Raise EventTopicError if a partition no longer has the offset at which reading continues."""
     for (topic, number), offset in sorted(read_to.items()):
-        first, end = firsts.get((topic, number)), ends.get((topic, number), offset)
-        if first is None:
+        if (topic, number) not in partitions:
             raise EventTopicError(f"{topic}/{number} was read before and is gone; start again with another --out")
+        first, end = firsts.get((topic, number), offset), ends.get((topic, number), offset)
         if not first <= offset <= end:
             text = f"{topic}/{number} was read up to offset {offset}, and Kafka now has {first} to {end}"
             raise EventTopicError(f"{text}: lines are lost; start again with another --out")

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from zkrebalancer.pipeline import topic
-from zkrebalancer.pipeline.source.kafka import FIRST, KafkaReadError, client_settings
+from zkrebalancer.pipeline.source.kafka import END, FIRST, KafkaReadError, client_settings
 from zkrebalancer.pipeline.source.offsets import Document, Range
 from zkrebalancer.pipeline.source.stream import RangesPartition
 from zkrebalancer.pipeline.topic import EventTopic, EventTopicError, EventTopicReader, Place
@@ -27,6 +27,7 @@ class FakeKafka:
     def __init__(self) -> None:
         self.logs: dict[int, tuple[int, int]] | None = {0: (5, 10), 1: (0, 0)}
         self.is_mute = False  # `ends` has no answer, `offsets` still has
+        self.silent = set[int]()  # partitions of which nothing is said
 
     def __call__(self, _options: object) -> FakeKafka:
         return self
@@ -43,14 +44,18 @@ class FakeKafka:
         return [("t", number) for number in self.logs]
 
     def offsets(self, partitions: Iterable[TopicPartition], moment: int) -> dict[TopicPartition, int]:
+        found = self._said(partitions, moment)
+        if self.silent:
+            raise KafkaReadError("no answer about some partitions")
+        return found
+
+    def ends(self, partitions: Iterable[TopicPartition], moment: int = END) -> dict[TopicPartition, int]:
+        said = self._said(partitions, moment)
+        return {} if self.is_mute else {tp: at for tp, at in said.items() if tp[1] not in self.silent}
+
+    def _said(self, partitions: Iterable[TopicPartition], moment: int) -> dict[TopicPartition, int]:
         assert self.logs is not None
         return {(name, number): self.logs[number][0 if moment == FIRST else 1] for name, number in partitions}
-
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        assert self.logs is not None
-        if self.is_mute:
-            return {}
-        return {(name, number): self.logs[number][1] for name, number in partitions}
 
 
 @pytest.fixture
@@ -166,6 +171,18 @@ def test_only_the_first_batch_fails_without_a_broker(kafka: FakeKafka) -> None:
     assert new_reader().latestOffset(end, NO_LIMIT) == end
     with pytest.raises(KafkaReadError, match="no broker answers"):
         new_reader().latestOffset({}, NO_LIMIT)
+
+
+def test_partitions_of_which_nothing_is_said_keep_their_places_and_no_other_one_waits(kafka: FakeKafka) -> None:
+    """In `latestOffset`, ask for all beginnings at once, or leave such partitions out: they would be read again."""
+    first = new_reader().latestOffset({}, NO_LIMIT)
+    kafka.logs, kafka.silent = {0: (5, 20), 1: (0, 3), 2: (0, 4)}, {0, 2}
+    second = new_reader().latestOffset(first, NO_LIMIT)
+    assert lengths(tasks(first, second)) == {1: 3}
+    kafka.silent = set()
+    third = new_reader().latestOffset(second, NO_LIMIT)
+    assert lengths(tasks(second, third)) == {0: 10, 2: 4}
+    assert min(each.begin for each in tasks(second, third) if each.partition == 0) == 10
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.runtime.kafka import ConnectionErrors
 
 ASK_TIMEOUT_S = 10.0
+LEADER_TIMEOUT_S = 5.0  # of a broker that others need not wait for
 FIRST, END = -2, -1  # the timestamps that mean the two ends in ListOffsets
 
 _log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class Logs:
         """Create the client; nothing is queried yet."""
         self._bootstrap = options.bootstrap
         self._errors = ConnectionErrors()
+        self._leaders: dict[fields.TopicPartition, int] = {}  # of the partitions that were listed
         self._client = new_client({**client_settings(options), "error_cb": self._errors.record})
 
     def __enter__(self) -> Self:
@@ -94,19 +97,39 @@ class Logs:
                 raise KafkaReadError(f"there is no topic {topic} at {self._bootstrap}")
             if metadata.error is not None:
                 raise KafkaReadError(f"topic {topic}: {metadata.error.str()}")
-            found += [(topic, number) for number in sorted(metadata.partitions)]
+            leaders = {(topic, number): one.leader for number, one in sorted(metadata.partitions.items())}
+            self._leaders |= leaders
+            found += leaders
         return found
 
-    def ends(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
-        """Return the end of each log that Kafka reports now; missing ones are queried again by the next call."""
-        try:
-            answers = self._ask(partitions, END) if partitions else []
-        except KafkaException as error:
-            _log.warning("Kafka at %s does not report the ends of logs: %s", self._bootstrap, self._text(error))
-            return {}
-        for topic in {answer.topic for answer in answers if answer.error is not None}:
-            self._refresh(topic)
-        return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
+    def ends(
+        self, partitions: Collection[fields.TopicPartition], moment: int = END
+    ) -> dict[fields.TopicPartition, int]:
+        """Return where each log ends, or with FIRST begins, as far as Kafka reports it now.
+
+        Each broker is asked for itself: if one does not answer, librdkafka drops what the others have said.
+        """
+        of_leaders: dict[int | None, list[fields.TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            of_leaders[self._leaders.get(partition)].append(partition)
+        found: dict[fields.TopicPartition, int] = {}
+        for asked in of_leaders.values():
+            try:
+                answers, why = self._ask(asked, moment, LEADER_TIMEOUT_S), "no answer"
+            except KafkaException as error:
+                answers, why = [], self._text(error)
+            found |= {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
+            silent = [partition for partition in asked if partition not in found]
+            if silent:
+                why = next((tp.error.str() for tp in answers if tp.error is not None), why)
+                _log.warning(
+                    "Kafka at %s does not report the ends of logs, such as %s/%s (%d in all): %s",
+                    self._bootstrap,
+                    *silent[0],
+                    len(silent),
+                    why,
+                )
+        return found
 
     def offsets(self, partitions: Collection[fields.TopicPartition], moment: int) -> dict[fields.TopicPartition, int]:
         """Return each partition's offset at FIRST, at END, or of the first record since `moment` (epoch milliseconds).
@@ -139,17 +162,12 @@ class Logs:
         _require_known(answers)
         return {(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
 
-    def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
+    def _ask(
+        self, partitions: Collection[fields.TopicPartition], moment: int, timeout_s: float = ASK_TIMEOUT_S
+    ) -> list[TopicPartition]:
         self._errors.drain(self._client)  # discard earlier errors
         asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
-        return self._client.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
-
-    def _refresh(self, topic: str) -> None:
-        """Make librdkafka query the topic's partitions: otherwise it answers from metadata that is minutes old."""
-        try:
-            self._client.list_topics(topic, timeout=ASK_TIMEOUT_S)
-        except KafkaException as error:
-            _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, self._text(error))
+        return self._client.offsets_for_times(asked, timeout=timeout_s)
 
     def _text(self, error: KafkaException) -> str:
         return f"{error.args[0].str()}{self._errors.drain(self._client)}"
