@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,8 @@ CHUNK_BYTES = 1 << 16
 MAX_CHUNKS = 16  # read or written in one exchange
 LOOK_INTERVAL_S = 0.1  # between two checks whether to wait any longer
 END_GRACE_S = 1.0  # in which a child should end after closing its input or output
+REAP_LIMIT_S = 0.5  # in which what was killed should be reaped
+REAP_PAUSE_S = 0.01
 
 
 class ChildEndedError(ConsumerError):
@@ -131,7 +134,7 @@ class Child:
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._reap()
-            os.killpg(self._process.pid, 0)  # the kill succeeded if it reached any of them, such as a shell
+            self._wait_for_rest()
         except ProcessLookupError:  # all have ended
             pass
         except PermissionError:
@@ -157,6 +160,23 @@ class Child:
             except ChildProcessError:  # that exception came before its status was noted
                 status = 0
             process.returncode = os.waitstatus_to_exitcode(status)
+
+    def _wait_for_rest(self) -> None:
+        """Wait until the rest of the group has ended, for at most REAP_LIMIT_S.
+
+        What was killed hides another user's processes until it is reaped: by init, or by us as a container's first one.
+
+        Raises:
+            ProcessLookupError: all have ended.
+            PermissionError: only another user's are left.
+
+        """
+        give_up_s = time.monotonic() + REAP_LIMIT_S
+        while time.monotonic() < give_up_s:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-self._process.pid, os.WNOHANG)
+            os.killpg(self._process.pid, 0)
+            time.sleep(REAP_PAUSE_S)
 
     def _write(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -173,3 +174,33 @@ def test_a_part_of_a_child_that_may_not_be_killed_is_told_too(monkeypatch: pytes
             child.kill()
         child.kill()
         assert child._process.returncode == -signal.SIGKILL
+
+
+def test_what_was_killed_hides_no_process_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Child.kill`, ask once: until init has reaped a second shell, the group may be signalled."""
+    killpg, answers = os.killpg, iter([None, None, PermissionError()])
+
+    def kill_some(group: int, number: int) -> None:
+        if number:
+            killpg(group, number)
+        elif error := next(answers):
+            raise error
+
+    with running("import sys; sys.stdin.read()") as child:
+        monkeypatch.setattr(os, "killpg", kill_some)
+        with pytest.raises(ConsumerError, match="the child is another user's and may not be killed"):
+            child.kill()
+
+
+def test_the_first_process_of_a_container_reaps_what_it_killed() -> None:
+    """In `Child._wait_for_rest`, leave orphans to init, which this process is there."""
+    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
+    assert prctl(set_child_subreaper, 1, 0, 0, 0) == 0
+    try:
+        with running("import os, time; os.fork(); print(flush=True); time.sleep(60)") as child:
+            assert child._poll.poll(WAIT_S * 1_000)
+            child.kill()
+            with pytest.raises(ProcessLookupError):
+                os.killpg(child._process.pid, 0)
+    finally:
+        prctl(set_child_subreaper, 0, 0, 0, 0)
