@@ -52,7 +52,7 @@ class Pace:
         self._learn()
         if took_s < max(self._limit_s, self.constant_s + self._room_s()):
             self._good = max(self._good, offsets)
-        else:
+        elif offsets >= FEWEST_OFFSETS:  # few say nothing about many
             self._good = min(self._good, offsets // MAX_GROWTH)
 
     def _learn(self) -> None:
