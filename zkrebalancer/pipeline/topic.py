@@ -109,7 +109,8 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         After that, partitions about which Kafka says nothing keep their places.
 
         Raises:
-            KafkaReadError: no broker answers the first batch, or there is no such topic.
+            KafkaReadError: a broker does not answer the first batch, or the last of an availableNow query whose end
+                it has not reached; or there is no such topic.
             EventTopicError: the topic no longer has the records to read next.
 
         """
@@ -122,7 +123,7 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 firsts = logs.ends(partitions, FIRST) if start else logs.offsets(partitions, FIRST)
                 ends = logs.ends(firsts)
         except KafkaReadError as error:
-            if not start:
+            if not start or self._unreached(read_to):
                 raise
             _log.warning("%s", error)
             return start
@@ -132,9 +133,16 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {partition: min(end, self._targets.get(partition, 0)) for partition, end in ends.items()}
         unread = {partition: (begins[partition], end) for partition, end in ends.items() if begins[partition] < end}
         if not unread:
+            if left := self._unreached(begins):
+                text = "the tables lack it until the next run"
+                raise KafkaReadError("Kafka does not say what is left of {}/{}: {}".format(*left[0], text))
             return start
         upto = offsets.limited(unread, limit.max_rows if isinstance(limit, ReadMaxRows) else MAX_BATCH_ROWS)
         return offsets.encode(Range(*p, begin, upto.get(p, begin), now_ms) for p, begin in begins.items())
+
+    def _unreached(self, read_to: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Return the partitions whose targets an availableNow query has not reached."""
+        return sorted(partition for partition, end in (self._targets or {}).items() if read_to.get(partition, 0) < end)
 
     def _reading_ms(self, before: Sequence[Range]) -> int:
         """Return the time of reading, about milliseconds since the epoch: it never goes back, whatever clocks do.

@@ -157,6 +157,30 @@ def test_available_now_ends_at_the_present_ends(kafka: FakeKafka) -> None:
     assert reader.latestOffset(end, NO_LIMIT) == end
 
 
+def test_available_now_does_not_end_as_if_all_was_read(kafka: FakeKafka) -> None:
+    """In `latestOffset`, return `start` while a broker is away: the query ends as a success, and its tables lack lines.
+
+    Without targets it goes on; and once they are reached, no broker needs to answer.
+    """
+    kafka.logs = {0: (5, 10), 1: (0, 3)}
+    reader = new_reader()
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset({}, ReadMaxRows(2))
+    kafka.silent = {0}
+    second = reader.latestOffset(first, NO_LIMIT)
+    assert set(lengths(tasks(first, second))) == {1}
+    with pytest.raises(KafkaReadError, match="Kafka does not say what is left of t/0"):
+        reader.latestOffset(second, NO_LIMIT)
+    kafka.logs = None
+    with pytest.raises(KafkaReadError, match="no broker answers"):
+        reader.latestOffset(second, NO_LIMIT)
+    assert new_reader().latestOffset(second, NO_LIMIT) == second
+    kafka.logs, kafka.silent = {0: (5, 10), 1: (0, 3)}, set()
+    third = reader.latestOffset(second, NO_LIMIT)
+    kafka.logs = None
+    assert reader.latestOffset(third, NO_LIMIT) == third
+
+
 def test_available_now_needs_no_answer_from_ends(kafka: FakeKafka) -> None:
     reader = new_reader()
     kafka.is_mute = True
