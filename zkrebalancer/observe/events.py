@@ -193,9 +193,8 @@ class _Files:
 
     def _has_room(self, descriptor: int, size: int) -> bool:
         """Whether the open file may get so many bytes; no, if another log has deleted it as the oldest one."""
-        found = os.fstat(descriptor)
-        self._size = found.st_size  # another log may append, too
-        return found.st_nlink > 0 and (not self._size or self._size + size <= self._max_bytes)
+        self._size = os.fstat(descriptor).st_size  # another log may append, too
+        return self.current.exists() and (not self._size or self._size + size <= self._max_bytes)
 
     def _open(self) -> None:
         """Open the last file that is there, or the next one; delete the oldest ones."""

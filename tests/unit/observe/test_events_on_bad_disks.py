@@ -309,3 +309,14 @@ def test_a_log_whose_file_another_one_has_deleted_writes_to_the_last_one(
     busy.close()
     assert kinds(tmp_path).count("late") == 1
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_disk_that_counts_no_links_of_open_files_gets_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Files._has_room`, ask for `st_nlink`: some file systems say 0, and the file would be opened for ever."""
+    fstat = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result([*fstat(file)[:3], 0, *fstat(file)[4:]]))
+    log = EventLog(tmp_path, "p")
+    log.write("here")
+    assert log.flush(10)
+    log.close()
+    assert kinds(tmp_path) == ["here"]
