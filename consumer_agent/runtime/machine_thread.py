@@ -201,7 +201,7 @@ class MachineThread:
             if self._look is not None:
                 self._look.look_after(self._shared.break_down)
         if self.dropped or self._shared.breakdown is not None:
-            self._leave_alone()
+            self._leave_by_itself()
 
     def _wait(self, timeout_s: float) -> None:
         """Wait for the flag; a timer that sets it is cheaper than a timeout, which is an exception."""
@@ -213,7 +213,7 @@ class MachineThread:
             timer.stop()
             timer.close()
 
-    def _leave_alone(self) -> None:
+    def _leave_by_itself(self) -> None:
         """Leave the group of a consumer that was dropped or cannot recover, for others to read its partitions."""
         now, breakdown = now_ms(), self._shared.breakdown
         if self._leave_until_ms is None:

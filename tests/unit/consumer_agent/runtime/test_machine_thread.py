@@ -179,13 +179,13 @@ def test_a_commit_to_kafka_has_until_the_lease_ends_and_none_is_sent_later(monke
 
 
 def test_a_dropped_consumer_leaves_and_is_abandoned_if_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `MachineThread._leave_alone`, never abandon it: its thread and its session would stay for good."""
+    """In `MachineThread._leave_by_itself`, never abandon it: its thread and its session would stay for good."""
     setting = Setting({})
     step = cast("mock.Mock", setting.machine_thread._machine.step)
     setting.machine_thread.dropped = "was dropped without close()"
     for at_ms in (0, DROPPED_TIMEOUT_MS - 1, DROPPED_TIMEOUT_MS):
         monkeypatch.setattr(machine_thread, "now_ms", lambda at_ms=at_ms: 1_000 + at_ms)
-        setting.machine_thread._leave_alone()
+        setting.machine_thread._leave_by_itself()
     gave_up = GaveUp("the consumer was dropped without close()")
     assert step.call_args_list == [mock.call(gave_up, 1_000), mock.call(Abandoned(), 1_000 + DROPPED_TIMEOUT_MS)]
 
