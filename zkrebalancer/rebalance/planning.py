@@ -423,8 +423,8 @@ class Planning:
             wanted.update(self._standing(held))
         if self._reserved:
             wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}
-            back = (tp for tp in self._reserved.get(consumer, {}) if view.exists(tp) and not view.is_stale(tp[0]))
-            wanted.update(dict.fromkeys(back, 0))
+            mine = self._reserved.get(consumer, {})
+            wanted |= {tp: 0 for tp in mine if view.exists(tp) and not (view.is_stale(tp[0]) or view.is_withheld(tp))}
         if not self._keeps_held or (self.unapproved_moves is not None and consumer in self._fenced):
             return wanted
         freed = () if view.settings.frozen else self._fenced.keys()  # these stop everything: others may have it

@@ -408,7 +408,7 @@ class GroupView(OffsetMarks):
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
         if self.settings.starts_paused or self.is_stale(partition[0]):
             return False
-        if self.is_withheld(partition) or self.is_hidden_topic(partition[0]):
+        if self.is_withheld(partition):
             return False
         if (self.unreadable_statics or self.hidden) and self.cannot_be_recorded(self.members[consumer]):
             return False
@@ -420,8 +420,9 @@ class GroupView(OffsetMarks):
         return self.is_free_for(consumer, partition)
 
     def is_withheld(self, partition: TopicPartition) -> bool:
-        """Whether nobody may get the partition now: its mark is refused, or an unknown static member may return."""
-        return partition[0] in self.barred or (self.awaited is not None and partition in self.awaited)
+        """Whether nobody may get it now: its mark may not be stored or read, or an unknown static member may return."""
+        is_awaited = self.awaited is not None and partition in self.awaited
+        return is_awaited or partition[0] in self.barred or self.is_hidden_topic(partition[0])
 
     def cannot_be_recorded(self, member: Member) -> bool:
         """Whether no start of a static member can be recorded: its registration, or what waits for it, is unknown."""

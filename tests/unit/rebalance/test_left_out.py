@@ -132,6 +132,37 @@ def test_an_eager_group_does_not_stop_what_it_could_not_start_again() -> None:
 
 
 @MODES
+@pytest.mark.parametrize("right", [Right.CREATE, Right.READ])
+def test_no_plan_follows_another_because_what_waits_for_a_member_may_not_be_started(mode: str, right: Right) -> None:
+    """In `Planning.admissible`, give back what is withheld; in `is_withheld`, do not look at hidden topics."""
+    world = world_of_two_topics(GroupSettings(mode=mode), "a")
+    member = world.add_agent("s", {"t": 1, "u": 1}, instance_id="pod-1", static_grace_ms=60_000)
+    world.pass_time(SETTLED_MS)
+    had = set(world.owned()["s-1"])
+    assert any(topic == "u" for topic, _number in had)
+    if right is Right.CREATE:
+        for path in (paths.offsets(GROUP, "u"), paths.incarnations(GROUP, "u")):
+            world.zk.perform(Multi((Delete(path),)))
+        world.zk.denied.add(("", paths.offsets(GROUP), right))
+    else:
+        world.zk.denied.add(("", paths.incarnations(GROUP, "u"), right))
+    leader = world.leader().session
+    world.zk.disconnect(leader)
+    world.zk.reconnect(leader)
+    world.kill_agent(member)
+    world.pass_time(5_000)
+    planned = len(events(world, "rebalance_planned"))
+    world.add_agent("s2", {"t": 1, "u": 1}, instance_id="pod-1", static_grace_ms=60_000)
+    world.pass_time(SETTLED_MS)
+    assert len(events(world, "rebalance_planned")) - planned <= 3
+    assert world.leader().machine.groups[GROUP].state in REST
+
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    assert len(world.owned()["a-1"]) == len(world.owned()["s2-1"]) == 2
+
+
+@MODES
 def test_a_static_member_whose_record_is_refused_is_left_out_and_the_others_are_served(mode: str) -> None:
     world, _agent = a_group(mode)
     denied = "", paths.static(GROUP), Right.CREATE
