@@ -373,9 +373,9 @@ class Planning:
         return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
     def _standing(self, held: Share) -> Share:
-        """Return what a consumer holds of topics that could never be read, or whose marks are hidden: it keeps that."""
+        """Return what a consumer holds of topics that could never be read, or that stand still: it keeps that."""
         view = self._view
-        names = {topic for topic, _number in held if view.topics.get(topic) is UNREAD or view.is_hidden_topic(topic)}
+        names = {topic for topic, _number in held if view.topics.get(topic) is UNREAD or view.stands_still(topic)}
         return {tp: thread for tp, thread in held.items() if tp[0] in names and view.exists(tp)}
 
     def leaves_all(self, consumer: str) -> bool:
@@ -419,7 +419,7 @@ class Planning:
         view, held = self._view, self._view.held_by(consumer)
         share = transition.share(consumer)
         wanted = {tp: share[tp] for tp in share if view.exists(tp) and (tp in held or not view.is_withheld(tp))}
-        if consumer in self._odd_holders and consumer not in self._fenced:
+        if (view.barred or consumer in self._odd_holders) and consumer not in self._fenced:
             wanted.update(self._standing(held))
         if self._reserved:
             wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}

@@ -424,6 +424,10 @@ class GroupView(OffsetMarks):
         is_awaited = self.awaited is not None and partition in self.awaited
         return is_awaited or partition[0] in self.barred or self.is_hidden_topic(partition[0])
 
+    def stands_still(self, topic: str) -> bool:
+        """Whether nothing of it is started: its mark may not be read or stored. A stale one is reset once free."""
+        return self.is_hidden_topic(topic) or (topic in self.barred and not self.is_stale(topic))
+
     def cannot_be_recorded(self, member: Member) -> bool:
         """Whether no start of a static member can be recorded: its registration, or what waits for it, is unknown."""
         known = member.registration

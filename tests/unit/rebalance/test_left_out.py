@@ -111,8 +111,10 @@ def test_no_plan_waits_for_a_mark_that_is_refused_and_no_trigger_stops_the_group
     assert sent(world) - before[0] == 1
 
 
-def test_an_eager_group_does_not_stop_what_it_could_not_start_again() -> None:
-    """In `Planning._is_eager`, do not look at barred topics."""
+@MODES
+@pytest.mark.parametrize("reads", ["t", "u"])
+def test_no_group_stops_what_it_could_not_start_again(mode: str, reads: str) -> None:
+    """In `Planning._is_eager`, do not look at barred topics; in `GroupView.stands_still`, neither."""
     world = world_of_two_topics(GroupSettings(), "a", "b")
     for path in (paths.offsets(GROUP, "u"), paths.incarnations(GROUP, "u")):
         world.zk.perform(Multi((Delete(path),)))
@@ -125,10 +127,15 @@ def test_an_eager_group_does_not_stop_what_it_could_not_start_again() -> None:
     assert world.leader().machine.groups[GROUP].view.barred.keys() == {"u"}
     held = {tp: owner for tp in (("u", 0), ("u", 1)) if (owner := owner_of(world, tp))}
     assert held
-    world.configure(settings.encode(GroupSettings(mode=EAGER)))
-    world.add_agent("d", {"t": 1})
+    world.configure(settings.encode(GroupSettings(mode=mode)))
+    world.add_agent("d", {reads: 1})
     world.pass_time(SETTLED_MS)
     assert held.items() <= {tp: owner_of(world, tp) for tp in held}.items()
+    assert world.leader().machine.groups[GROUP].state in REST
+
+    world.zk.denied.clear()
+    world.pass_time(LATER_MS)
+    assert all(owner_of(world, tp) for tp in (("t", 0), ("t", 1), ("u", 0), ("u", 1)))
 
 
 @MODES
