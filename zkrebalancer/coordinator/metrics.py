@@ -29,6 +29,7 @@ CAUSES = (
 )
 OUTCOMES = ("finished", "superseded", "failed")
 MAX_ADDED = 200  # groups whose metrics are made before other greenlets have their turn
+MAX_GAP_US = 150_000_000  # between two readings: after more, nobody knows what was true in between
 
 
 class Recorded(Observed):
@@ -129,14 +130,18 @@ class Totals:
 
 
 class Lasting:
-    """Groups that something was true of at each of the last readings, and since when."""
+    """Groups that something was true of at each of the last readings, none long after another, and since when."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._since_us: dict[str, int] = {}
+        self._read_us = 0
 
     def longest_us(self, groups: Iterable[str], now_us: int) -> int:
         """Note of which groups it is true at this reading; return for how long it has been true of one of them."""
+        if now_us > self._read_us + MAX_GAP_US:
+            self._since_us.clear()
+        self._read_us = now_us
         self._since_us = {name: self._since_us.get(name, now_us) for name in groups}
         return now_us - min(self._since_us.values(), default=now_us)
 

@@ -15,7 +15,7 @@ from tests.support.groups import world_with
 from tests.support.page_site import shards_of
 from tests.support.world import GROUP, World
 from zkrebalancer.coordinator import monitor as monitor_module
-from zkrebalancer.coordinator.metrics import CAUSES, Lasting, Present, Recorded
+from zkrebalancer.coordinator.metrics import CAUSES, MAX_GAP_US, Lasting, Present, Recorded
 from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
@@ -106,6 +106,13 @@ def test_groups_that_are_without_an_owner_in_turn_do_not_add_up() -> None:
     lasting = Lasting()
     found = [lasting.longest_us(names, at) for at, names in enumerate(["ab", "bc", "bd", "ac", "", "b", "b"])]
     assert found == [0, 1, 2, 0, 0, 0, 1]
+
+
+def test_a_pause_of_the_readings_is_not_taken_for_a_time_without_an_owner() -> None:
+    """In `Lasting.longest_us`, do not look at the time of the reading before."""
+    lasting = Lasting()
+    hour_us = 3_600_000_000
+    assert [lasting.longest_us("a", at_us) for at_us in (1, hour_us, hour_us + MAX_GAP_US)] == [0, 0, MAX_GAP_US]
 
 
 def test_groups_have_labels_only_if_that_is_switched_on() -> None:
