@@ -222,6 +222,7 @@ class Planning:
         self._columns = columns if columns is not None and len(columns.topic) >= MIN_KEPT_ROWS else None
         self._changed.clear()
         self._error = None
+        self._view.is_unbarred &= columns is not None  # otherwise there is nothing to start
 
     def note_refused(self, error: str | None) -> bool:
         """Note why there is no assignment; return whether that is new, because planning is retried."""
@@ -416,8 +417,7 @@ class Planning:
         These are partitions that do not exist, and if held partitions stay, what others hold. The strategy knows
         nothing of a topic that stands still (`_standing`), so the consumer keeps what it holds of it.
         """
-        view, held = self._view, self._view.held_by(consumer)
-        share = transition.share(consumer)
+        view, held, share = self._view, self._view.held_by(consumer), transition.share(consumer)
         wanted = {tp: share[tp] for tp in share if view.exists(tp) and (tp in held or not view.is_withheld(tp))}
         if (view.barred or consumer in self._odd_holders) and consumer not in self._fenced:
             wanted.update(self._standing(held))

@@ -169,6 +169,20 @@ def test_no_plan_follows_another_because_what_waits_for_a_member_may_not_be_star
     assert len(world.owned()["a-1"]) == len(world.owned()["s2-1"]) == 2
 
 
+def test_a_group_is_eager_again_once_its_barred_topic_is_deleted() -> None:
+    """In `Planning.keep`, leave `is_unbarred` as it is."""
+    world, _agent = a_group(EAGER)
+    world.zk.denied.add(("", paths.offsets(GROUP), Right.CREATE))
+    world.set_topic("u", 3)
+    world.add_agent("d", {"t": 1, "u": 1})
+    world.pass_time(SETTLED_MS)
+    world.delete_topic("u")
+    world.pass_time(LATER_MS)
+    view = world.leader().machine.groups[GROUP].view
+    assert not view.barred
+    assert not view.is_unbarred
+
+
 @MODES
 def test_a_static_member_whose_record_is_refused_is_left_out_and_the_others_are_served(mode: str) -> None:
     world, _agent = a_group(mode)
