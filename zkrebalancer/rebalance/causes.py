@@ -73,6 +73,14 @@ class Causes:
         request.planning_us = self._scheduler.now.mono_us
         return request
 
+    def put_back(self, dropped: Request) -> None:
+        """Let the next plan be made for the reasons of a plan that was dropped, too, and since its request."""
+        later, self.pending = self.pending, dropped
+        if later is not None:
+            for reason in later.reasons:
+                dropped.add(reason)
+            dropped.count += later.count - len(later.reasons)
+
 
 def _reason(kind: str, subject: str | None, author: LastChange | None) -> Reason:
     return Reason(kind, subject) if author is None else Reason(kind, subject or author.what, author.by)

@@ -325,6 +325,7 @@ class Group:
             self._back_off(event.error or "no assignment")
             self._moving.go_on()  # the former plan still applies
         elif self.planning.is_outdated:
+            self._causes.put_back(request)
             self._end_plan("superseded")
             self._send("decided under former settings")
         else:
@@ -434,8 +435,7 @@ class Group:
             before, self.view.settings = self.view.settings, new
             self._expiries.look()
             author = self._authors.note(reply)
-            changed = new != before
-            if changed and new.renews_pause_of(before):
+            if (changed := new != before) and new.renews_pause_of(before):
                 return
             plan = self._moving.plan if changed else None
             if plan is not None and (self._moving.is_sending or not plan.is_all_sent(self.view.members)):

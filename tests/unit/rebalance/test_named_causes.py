@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.groups import events, world_with
+from tests.support.groups import deliver_until_idle, events, run_until_computing, world_with
 from tests.support.world import GROUP, World
-from zkrebalancer.protocol import history, ownership, paths, registration
+from zkrebalancer.protocol import history, ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Multi, SetContent
 from zkrebalancer.protocol.history import Reason
 from zkrebalancer.protocol.settings import GroupSettings
@@ -32,6 +32,19 @@ def test_a_changed_subscription_is_named_with_its_member() -> None:
     put(world, paths.ids(GROUP, "b-1"), registration.encode(other))
     world.run()
     assert last_reasons(world) == (Reason("subscription-changed", "b-1"),)
+
+
+def test_what_settings_have_dropped_is_still_named_with_its_reason() -> None:
+    """Leave out `Causes.put_back`."""
+    world = world_with(GroupSettings(), "a")
+    process = world.leader()
+    world.act(world.add_agent("b"))
+    run_until_computing(world, process)
+    world.configure(settings.encode(GroupSettings(strategy="range")))
+    deliver_until_idle(world, process)
+    world.compute(process)
+    world.pass_time(3_000)
+    assert last_reasons(world) == (Reason("member-joined", "b-1"), Reason("settings-changed", "strategy"))
 
 
 @pytest.mark.parametrize("change", ["created", "grown", "deleted"])
