@@ -12,7 +12,7 @@ from dataclasses import replace
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.configure import Altered
-from zkrebalancer.operations.evict import NoSuchConsumerError, some
+from zkrebalancer.operations.evict import NoSuchConsumerError, first_names
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -31,7 +31,7 @@ def draining(members: Sequence[str]) -> Altered:
         known = _names(report)
         for name in members:
             if name not in known:
-                raise NoSuchConsumerError(f"group {report.name} has no member {name:.80}; it has {some(known)}")
+                raise NoSuchConsumerError(f"group {report.name} has no member {name:.80}; it has {first_names(known)}")
         kept = {name for name in report.settings.drained_members if name in known or not _is_of_a_process(name)}
         return replace(report.settings, drained_members=_sorted(kept.union(members)))
 
@@ -47,7 +47,9 @@ def undraining(members: Sequence[str]) -> Altered:
         drained = report.settings.drained_members
         for name in members:
             if name not in drained:
-                raise NotDrainedError(f"group {report.name} does not drain {name:.80}; it drains {some(drained)}")
+                raise NotDrainedError(
+                    f"group {report.name} does not drain {name:.80}; it drains {first_names(drained)}"
+                )
         return replace(report.settings, drained_members=_sorted({*drained} - {*members}))
 
     return altered
@@ -64,7 +66,9 @@ def undraining_host(host: str) -> Altered:
     def altered(report: GroupReport) -> GroupSettings:
         drained = report.settings.drained_hosts
         if host not in drained:
-            raise NotDrainedError(f"group {report.name} does not drain the host {host:.80}; it drains {some(drained)}")
+            raise NotDrainedError(
+                f"group {report.name} does not drain the host {host:.80}; it drains {first_names(drained)}"
+            )
         return replace(report.settings, drained_hosts=_sorted({*drained} - {host}))
 
     return altered
@@ -89,7 +93,7 @@ def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> list[str]:
     found = [report.name for report in reports if host in _hosts(report)]
     if not found:
         known = {name for report in reports for name in _hosts(report)}
-        raise NoSuchConsumerError(f"no group has members on {host:.80}; members are on {some(known)}")
+        raise NoSuchConsumerError(f"no group has members on {host:.80}; members are on {first_names(known)}")
     return found
 
 

@@ -39,11 +39,11 @@ def read_consumer(zk: BlockingZk, group: str, consumer: str) -> MemberReport:
     """
     members = {member.consumer: member for member in inspection.read_group(zk, group).members}
     if consumer not in members:
-        raise NoSuchConsumerError(f"group {group} has no consumer {consumer:.80}; it has {some(members)}")
+        raise NoSuchConsumerError(f"group {group} has no consumer {consumer:.80}; it has {first_names(members)}")
     return members[consumer]
 
 
-def some(names: Iterable[str]) -> str:
+def first_names(names: Iterable[str]) -> str:
     """Return the first of some names in a line, `none` without any."""
     known = sorted(names)
     return ", ".join([*known[:MAX_NAMES_SHOWN], *(["…"] if len(known) > MAX_NAMES_SHOWN else [])]) or "none"
