@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from consumer_agent.errors import OffsetsElsewhereError
 from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays, wait_until
-from zkrebalancer.pipeline.source import reading, stream
+from zkrebalancer.pipeline.source import pace, reading, stream
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
 from zkrebalancer.pipeline.source.kafka import DataLossError
 from zkrebalancer.pipeline.source.offsets import Document
@@ -113,6 +113,7 @@ def test_ranges_are_one_task_and_are_committed_like_records(stage: Stage) -> Non
 def test_without_a_limit_batches_begin_small_and_grow(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a first batch of months of records is planned, which takes longer than the group waits."""
     monkeypatch.setattr(stream, "FIRST_OFFSETS", 3)
+    monkeypatch.setattr(pace, "FEWEST_OFFSETS", 1)
     query = Query(stage)
     query.plan()
     stage.produce([0], 30)

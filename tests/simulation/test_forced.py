@@ -21,7 +21,7 @@ BUGS = {
     ),
     "an assignment is placed where the last merge that the member knows says": (
         Edit("Member._read_merge", "self.last_merge.id == order.complete", "True"),
-        0,
+        2,
     ),
     "a reset during a reset is swallowed": (
         Edit("Member.advance", "order.reset > self.done", "self.state is not RegionState.RESET_COMPLETE"),
