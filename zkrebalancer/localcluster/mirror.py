@@ -283,7 +283,7 @@ class Mirror:
         self._refused = metadata.refused
         self._seen.topics, self._seen.brokers = len(metadata.names), len(metadata.brokers)
         self._seen.undescribed, self._seen.refused = len(metadata.refused), len(refused)
-        self._seen.due_us = self._next_due_us()
+        self._seen.due_us = clock.steady_us() + int(self._interval_s * 1e6)
         self._vitals.answered()
         self._is_ready = True
         known = {"ZooKeeper": refused, "Kafka": metadata.refused}
@@ -305,9 +305,6 @@ class Mirror:
         self._settled = found if is_settled else None
         self._look_us = clock.steady_us() + int(LOOK_S * 1e6)
         return {**refused, **nodes.refused}
-
-    def _next_due_us(self) -> int:
-        return clock.steady_us() + int(self._interval_s * 1e6)
 
     def _complain(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Log what ZooKeeper and Kafka refuse, but not in each round."""

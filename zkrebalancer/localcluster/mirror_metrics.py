@@ -26,7 +26,7 @@ class Seen:
     refused: int = 0
     changes: int = 0
     round_s: float = 0.0
-    due_us: int = field(default_factory=clock.steady_us)  # when the next round should be complete
+    due_us: int = 0  # when the next round should be complete
     rounds: Counter[str] = field(default_factory=Counter)  # one of OUTCOMES -> number
 
 
