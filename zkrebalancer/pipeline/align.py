@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
@@ -19,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from zkrebalancer.observe import hosts
 from zkrebalancer.observe.clocks import Alignment, align
 from zkrebalancer.observe.hosts import REBOOTED_US, SAMPLED, ClockNames, Witness
-from zkrebalancer.pipeline.placing import placed
+from zkrebalancer.pipeline.placing import placed_by
 from zkrebalancer.pipeline.schema import BOUNDS
 
 ALIGNED = "aligned"
@@ -128,12 +127,8 @@ def _place(clocks: Mapping[str, Clocks], columns: Sequence[pa.Array[Any]]) -> pa
     rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
     keys = [row[:3] if row[2] else row for row in rows]  # only events without a boot have to be looked at one by one
     of_key = {key: _clock_of(clocks, row) for key, row in dict(zip(keys, rows, strict=True)).items()}
-    numbers = {clock: number for number, clock in enumerate(dict.fromkeys(of_key.values()))}
-    codes = np.fromiter((numbers[of_key[key]] for key in keys), np.int64, len(keys))
-    times, found = columns[-1].to_numpy(zero_copy_only=False), np.zeros((3, len(rows)), np.int64)
-    for (run, clock), number in numbers.items():
-        chosen = codes == number
-        found[:, chosen] = placed(clocks[run][1], clock, times[chosen])
+    times = columns[-1].to_numpy(zero_copy_only=False)
+    found = placed_by([of_key[key] for key in keys], times, lambda of: (clocks[of[0]][1], of[1]))
     return pa.StructArray.from_arrays([pa.array(each, pa.int64()) for each in found], names=_PLACED.names)
 
 

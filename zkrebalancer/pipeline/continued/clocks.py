@@ -14,7 +14,6 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +24,7 @@ from zkrebalancer.pipeline.align import RECORDS, TIE_KEYS, TIES
 from zkrebalancer.pipeline.continued.places import Clock, nearby_of
 from zkrebalancer.pipeline.continued.records import NotContinuableError
 from zkrebalancer.pipeline.continued.stored import Expression, Span
-from zkrebalancer.pipeline.placing import WAYS, placed
+from zkrebalancer.pipeline.placing import WAYS, placed_by
 from zkrebalancer.pipeline.schema import BOUNDS
 
 RAW = "raw_us"  # the column with the time of the event's own clock
@@ -159,12 +158,7 @@ class Clocks:
         """Return lines, which have a time, at those of the run's clock, with BOUNDS and RAW."""
         raw_us = lines[RAW if RAW in lines.column_names else "mono_us"].combine_chunks()
         boots = list(zip(lines["host"].to_pylist(), lines["boot"].to_pylist(), strict=True))
-        numbers = {boot: number for number, boot in enumerate(dict.fromkeys(boots))}
-        codes, times = np.fromiter((numbers[boot] for boot in boots), np.int64, len(boots)), raw_us.to_numpy()
-        found = np.zeros((3, len(boots)), np.int64)
-        for boot, number in numbers.items():
-            chosen = codes == number
-            found[:, chosen] = placed(self._alignment, self._of(*boot), times[chosen])
+        found = placed_by(boots, raw_us.to_numpy(), lambda boot: (self._alignment, self._of(*boot)))
         at = lines.column_names.index("mono_us")
         lines = lines.set_column(at, "mono_us", pa.array(found[0], pa.int64()))
         columns = {RAW: raw_us, **dict(zip(BOUNDS, (pa.array(each, pa.int64()) for each in found[1:]), strict=True))}
