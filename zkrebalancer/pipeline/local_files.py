@@ -38,7 +38,8 @@ AHEAD_BYTES = 256 * 1024 * 1024  # more than two cores read while a JVM starts
 MAX_THREADS = 4  # more would wait for each other's Python
 _LINES = "run string, file string, block bigint, row bigint, text binary"
 _TEXTS = pa.schema([*[field for field in to_arrow_schema(PLACE) if field.name != "row"], *arrow_lines.TEXTS])
-_EVENTS = pa.schema([field for field in to_arrow_schema(STORED) if field.name != "kind"])
+# of a file, whose folder names the kind
+EVENT_COLUMNS = pa.schema([field for field in to_arrow_schema(STORED) if field.name != "kind"])
 
 
 class Source(NamedTuple):
@@ -221,7 +222,7 @@ class _Writer:
 
     def __init__(self, path: str, *, is_text: bool) -> None:
         self.path = path
-        self._schema = _TEXTS if is_text else _EVENTS
+        self._schema = _TEXTS if is_text else EVENT_COLUMNS
         names: Any = _repeating(self._schema)  # the stubs know no list
         self._file = pq.ParquetWriter(path, self._schema, use_dictionary=names, store_schema=False)
         self._waiting: list[pa.Table] = []

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from zkrebalancer.pipeline.continued import places
 from zkrebalancer.pipeline.facts.by_run import KINDS
 from zkrebalancer.pipeline.ingest import stored_kinds
+from zkrebalancer.pipeline.local_files import EVENT_COLUMNS
 from zkrebalancer.pipeline.schema import BULK, COMMON, ORDER, REJECTED, REST, STORED
 
 TOLD = ("scenario", "events_dropped")  # kinds that count whenever they were
@@ -30,7 +30,6 @@ _OF_OTHERS = (
     *("unsettled_ms", "role", "cpu_us", "rss_bytes", "requests", "bytes_in", "bytes_out", "dropped_count"),
     *("protocol", "members", "seed", "settings", "versions", "machine"),
 )
-_SCHEMA = pa.schema([field for field in to_arrow_schema(STORED) if field.name != "kind"])
 Events = dict[str, pa.Table]  # by kind
 Expression = pc.Expression
 ALL: dict[str, Expression] = {  # columns, as `ingest.read_events` gives them
@@ -133,7 +132,7 @@ class StoredEvents:
     def _files(self, kind: str) -> dataset.Dataset:
         paths = [path for folder in self.folders for path in sorted((folder / f"kind={kind}").glob("*.parquet"))]
         # with a schema, because files of an earlier version have fewer keys
-        return dataset.dataset([str(path) for path in paths], format="parquet", schema=_SCHEMA)
+        return dataset.dataset([str(path) for path in paths], format="parquet", schema=EVENT_COLUMNS)
 
 
 class StoredTable:
