@@ -61,9 +61,8 @@ def _groups(spans: pd.DataFrame, causes: pd.DataFrame, of_groups: pd.DataFrame) 
     table = table.merge(of_groups, on="group", how="left")
     days = (table["ended_us"] - table["began_us"]) / DAY_US
     counts = ["members", "unheard", "crashed", "sessions_unknown"]
-    table[[*counts, "unowned_now", "members_now"]] = (
-        table[[*counts, "unowned_now", "members_now"]].fillna(0).astype("int64")
-    )
+    absent_is_none = [*counts, "unowned_now", "members_now"]
+    table[absent_is_none] = table[absent_is_none].fillna(0).astype("int64")
     unowned_now = table["unowned_now"].where(table["members_now"] > 0, 0)
     table = table.assign(days=days, per_day=table["rebalances"] / days.clip(lower=1.0), unowned_now=unowned_now)
     columns = ["group", "days", "rebalances", "per_day", "moved", "unowned_partition_s", "cause", *counts]
