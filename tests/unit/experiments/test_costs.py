@@ -78,16 +78,22 @@ def test_the_topic_mirror_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_no_round_runs_over_the_beginning_of_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `_measure_if_due`, leave nothing out: costs are measured while members join, at the cost of the joins."""
-    now_s = 10.0
-    monkeypatch.setattr(costs, "time", SimpleNamespace(monotonic=lambda: now_s))
+    now_s, looks = 10.0, list[float]()
+
+    def look_at_clock() -> float:
+        looks.append(now_s)
+        return now_s
+
+    monkeypatch.setattr(costs, "time", SimpleNamespace(monotonic=look_at_clock))
     monkeypatch.setattr(costs, "INTERVAL_S", 0.05)
     monkeypatch.setattr(costs, "broker_counts_command", lambda: ["true"])
     cluster: Any = SimpleNamespace(zookeeper_servers=[], brokers=[], mirror=None)
     log = EventLog(tmp_path, "run")
     with Costs(log, cluster, dict):
-        rounds_end_at = time.monotonic() + 0.3  # six of them, all within an interval of the first measurement
-        while time.monotonic() < rounds_end_at:
-            time.sleep(0.05)
+        give_up_at = time.monotonic() + WAIT_S
+        while len(looks) < 7:  # of the first measurement and of six rounds, all within an interval of it
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
         assert measurements(log, tmp_path) == 1
         now_s += 0.05
         give_up_at = time.monotonic() + WAIT_S
