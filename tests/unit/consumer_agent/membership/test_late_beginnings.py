@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_agent.membership.effects import Effect, PlacePartitions, ResolveOffsets, StartFetching, Warn
-from consumer_agent.membership.events import CloseRequested, OffsetsResolved, Position, Tick
+from consumer_agent.membership.events import CloseRequested, OffsetsResolved, Position
 from consumer_agent.membership.late_beginnings import RETRY_MS
 from consumer_agent.membership.start import RESOLVE_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
@@ -42,8 +42,7 @@ def late_question(driver: Driver) -> ResolveOffsets:
 
 
 def asks_again(driver: Driver) -> bool:
-    driver.now_ms += RETRY_MS
-    return bool(of_type(driver.step(Tick()), ResolveOffsets))
+    return bool(of_type(driver.tick(RETRY_MS), ResolveOffsets))
 
 
 @pytest.fixture
