@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -173,9 +173,12 @@ class Driver:
     def command_path(self) -> str:
         return f"{CHANNEL}/command-{self.sequence:010d}"
 
+    def send_start(self, partitions: Iterable[TopicPartition], command_id: str = "start-1") -> list[Effect]:
+        return self.send(command.encode(StartFetcher(command_id, 1, 4, CAUSE, dict.fromkeys(partitions, 0))))
+
     def start(self, stored: Mapping[TopicPartition, int], command_id: str = "start-1") -> list[Effect]:
         """Send a start of partitions with stored offsets, up to where its ack is written."""
-        self.send(command.encode(StartFetcher(command_id, 1, 4, CAUSE, dict.fromkeys(stored, 0))))
+        self.send_start(stored, command_id)
         effects: list[Effect] = []
         for partition, offset in sorted(stored.items()):
             reply = content(cluster_nodes.encode_counter(offset))

@@ -13,10 +13,9 @@ from consumer_agent.membership import offset_books
 from consumer_agent.membership.effects import CommitToKafka, Effect, ReadKafkaOffsets, StartFetching
 from consumer_agent.membership.events import CommitRequested, KafkaCommitted, KafkaOffsetsRead, Position
 from consumer_agent.membership.offset_books import Storage
-from tests.unit.consumer_agent.membership.driver import CAUSE, GROUP, T0, T1, Driver, content, of_type, offset_path
-from zkrebalancer.protocol import command, paths
+from tests.unit.consumer_agent.membership.driver import GROUP, T0, T1, Driver, content, of_type, offset_path
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Done, Get, Refusal, Refused, SetContent
-from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 
 MARK = Get(paths.offsets(GROUP, "t"))
@@ -38,7 +37,7 @@ def owner_of(stores: Stores) -> tuple[Driver, dict[TopicPartition, int]]:
     """Return a consumer that was given both partitions, and where it begins."""
     driver = Driver(storage=Storage.DUAL)
     driver.register()
-    effects = driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 0})))
+    effects = driver.send_start((T0, T1))
     driver.answer(MARK, content(b"id-1 czxid-5"))
     for partition in (T0, T1):
         stored = stores.zookeeper.get(partition)

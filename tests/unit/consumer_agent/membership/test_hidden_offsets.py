@@ -17,7 +17,6 @@ from consumer_agent.membership.events import CloseRequested, KafkaOffsetsRead, P
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.start import UNREAD_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
-    CAUSE,
     GROUP,
     OWNERS,
     T0,
@@ -28,9 +27,8 @@ from tests.unit.consumer_agent.membership.driver import (
     offset_path,
     requests,
 )
-from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Done, Get, Refusal, Refused, Reply, SetContent
-from zkrebalancer.protocol.command import StartFetcher
 
 NO_AUTH, NO_NODE = Refused(Refusal.NO_AUTH), Refused(Refusal.NO_NODE)
 HIDDEN = Get(offset_path(T0))
@@ -46,7 +44,7 @@ def begin(storage: Storage = Storage.ZOOKEEPER, *, begins_anywhere: bool = True,
 
 
 def send_start(driver: Driver, name: str) -> None:
-    driver.send(command.encode(StartFetcher(name, 1, 4, CAUSE, {T0: 0, T1: 0})))
+    driver.send_start((T0, T1), name)
     driver.answer(HIDDEN, NO_AUTH)
     driver.answer(Get(offset_path(T1)), content(b"20"))
 
@@ -167,8 +165,7 @@ def test_in_dual_it_waits_for_both_stores_and_the_higher_offset_wins(in_kafka: i
     said = (in_kafka, TEXT)
     driver = Driver(storage=Storage.DUAL, auto_commit_interval_ms=None)
     driver.register()
-    sent = command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 0}))
-    (asked,) = of_type(driver.send(sent), ReadKafkaOffsets)
+    (asked,) = of_type(driver.send_start((T0, T1)), ReadKafkaOffsets)
     driver.answer(Get(paths.offsets(GROUP, "t")), content(b"id-1 czxid-5"))
     driver.answer(HIDDEN, NO_AUTH)
     driver.answer(Get(offset_path(T1)), content(b"20"))
@@ -205,7 +202,7 @@ def test_each_partition_that_waits_for_a_right_is_told(*, in_region: bool) -> No
     text, first, second = "ZooKeeper does not let it be read what is stored; asking again", HIDDEN, Get(offset_path(T1))
     driver = Driver(in_region=in_region, auto_commit_interval_ms=None)
     driver.register()
-    driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 0})))
+    driver.send_start((T0, T1))
     if in_region:
         driver.answer(Get(paths.offsets(GROUP, "t")), content(b"id-1 czxid-5"))
         driver.answer(Get(paths.lives(GROUP, "t")), NO_NODE)

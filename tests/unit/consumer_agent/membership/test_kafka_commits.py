@@ -79,7 +79,7 @@ def driver_with(storage: Storage, *, begins_anywhere: bool = True) -> Driver:
 
 
 def start(driver: Driver, *partitions: tuple[str, int]) -> list[Effect]:
-    return driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, dict.fromkeys(partitions, 0))))
+    return driver.send_start(partitions)
 
 
 def kafka_has(driver: Driver, effects: list[Effect], found: dict[tuple[str, int], tuple[int, str]]) -> list[Effect]:

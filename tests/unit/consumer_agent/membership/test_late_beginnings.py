@@ -9,7 +9,6 @@ from consumer_agent.membership.events import CloseRequested, OffsetsResolved, Po
 from consumer_agent.membership.late_beginnings import RETRY_MS
 from consumer_agent.membership.start import RESOLVE_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
-    CAUSE,
     GROUP,
     T0,
     T1,
@@ -18,9 +17,8 @@ from tests.unit.consumer_agent.membership.driver import (
     of_type,
     offset_path,
 )
-from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused
-from zkrebalancer.protocol.command import StartFetcher
 
 
 def question(effects: list[Effect]) -> ResolveOffsets:
@@ -30,7 +28,7 @@ def question(effects: list[Effect]) -> ResolveOffsets:
 
 def unanswered_start(driver: Driver, command_id: str = "start-1") -> list[Effect]:
     """Start T0, whose offset is stored, and T1, which Kafka says nothing about, up to where the ack is written."""
-    driver.send(command.encode(StartFetcher(command_id, 1, 4, CAUSE, {T0: 0, T1: 0})))
+    driver.send_start((T0, T1), command_id)
     driver.answer(Get(offset_path(T0)), content(b"10"))
     asked = question(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)))
     driver.now_ms += RESOLVE_LIMIT_MS
@@ -114,7 +112,7 @@ def test_a_start_of_a_region_waits_for_all_positions(in_region: bool) -> None:
     """That of a Spark query, which may have a sink, does not: one broker that was away stopped all its partitions."""
     driver = Driver(auto_commit_interval_ms=None, tells_origins=True, in_region=in_region)
     driver.register()
-    driver.send(command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T1: 0})))
+    driver.send_start((T1,))
     driver.answer(Get(paths.offsets(GROUP, T1[0])), content(b"id-1 czxid-5"))
     driver.answer(Get(paths.lives(GROUP, T1[0])), Refused(Refusal.NO_NODE))
     asked = question(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)))

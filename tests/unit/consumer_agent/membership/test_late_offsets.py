@@ -27,7 +27,6 @@ from consumer_agent.membership.late_beginnings import RETRY_MS
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS, UNREAD_LIMIT_MS
 from tests.unit.consumer_agent.membership.driver import (
-    CAUSE,
     GROUP,
     OWNERS,
     T0,
@@ -37,9 +36,8 @@ from tests.unit.consumer_agent.membership.driver import (
     of_type,
     offset_path,
 )
-from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused, SetContent
-from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 
 MARK = Get(paths.offsets(GROUP, "t"))
@@ -75,7 +73,7 @@ def begin(
 
 
 def send_start(driver: Driver, name: str) -> list[Effect]:
-    effects = driver.send(command.encode(StartFetcher(name, 1, 4, CAUSE, dict.fromkeys((T0, T1, T2), 0))))
+    effects = driver.send_start((T0, T1, T2), name)
     return effects + driver.answer(MARK, content(b"id-1 czxid-5"))
 
 

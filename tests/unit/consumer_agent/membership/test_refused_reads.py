@@ -8,7 +8,6 @@ from consumer_agent.membership.effects import Effect, ResolveOffsets, StartFetch
 from consumer_agent.membership.events import Polled, Tick
 from consumer_agent.membership.offset_books import Storage
 from tests.unit.consumer_agent.membership.driver import (
-    CAUSE,
     CHANNEL,
     CONSUMER,
     GROUP,
@@ -21,7 +20,7 @@ from tests.unit.consumer_agent.membership.driver import (
     offset_path,
     requests,
 )
-from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Call,
     Children,
@@ -33,10 +32,8 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Watched,
 )
-from zkrebalancer.protocol.command import StartFetcher
 
 NO_AUTH = Refused(Refusal.NO_AUTH)
-START = command.encode(StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 0}))
 
 
 def registered(storage: Storage = Storage.ZOOKEEPER) -> Driver:
@@ -64,7 +61,7 @@ def refuse_with_pauses(driver: Driver, call: Call) -> list[Effect]:
 def test_a_stored_offset_that_may_not_be_read_is_not_taken_for_absent() -> None:
     """Take a refusal for a missing node, in `Start.handle_offset`: the partition begins where Kafka says."""
     driver = registered()
-    driver.send(START)
+    driver.send_start((T0, T1))
     driver.answer(Get(offset_path(T1)), content(b"20"))
     effects = refuse_with_pauses(driver, Get(offset_path(T0)))
     (warning,) = of_type(effects, Warn)
@@ -80,7 +77,7 @@ def test_a_stored_offset_that_may_not_be_read_is_not_taken_for_absent() -> None:
 
 def test_a_refused_read_that_the_connection_interrupts_is_repeated() -> None:
     driver = registered()
-    driver.send(START)
+    driver.send_start((T0, T1))
     driver.answer(Get(offset_path(T1)), content(b"20"))
     driver.answer(Get(offset_path(T0)), NO_AUTH)
     driver.break_connection()
@@ -91,7 +88,7 @@ def test_a_refused_read_that_the_connection_interrupts_is_repeated() -> None:
 
 def test_the_mark_of_a_topic_that_may_not_be_read_is_not_taken_for_absent() -> None:
     driver = registered(Storage.DUAL)
-    driver.send(START)
+    driver.send_start((T0, T1))
     for partition in (T0, T1):
         driver.answer(Get(offset_path(partition)), Refused(Refusal.NO_NODE))
     effects = refuse_with_pauses(driver, Get(paths.offsets(GROUP, "t")))
@@ -125,7 +122,7 @@ def test_a_node_above_the_group_that_may_not_be_listed_is_there(unlisted: str) -
 def test_reads_that_are_refused_together_count_once() -> None:
     """In `RefusedReads.note`, count each: a start of many partitions waited half a minute at once."""
     driver = registered()
-    driver.send(START)
+    driver.send_start((T0, T1))
     for partition in (T0, T1):
         driver.answer(Get(offset_path(partition)), NO_AUTH)
     assert {Get(offset_path(partition)) for partition in (T0, T1)} <= set(requests(after(driver, 100)))
