@@ -8,6 +8,7 @@ file; its comparison and the pictures are made of it, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -93,13 +94,9 @@ FAR, THREE_SERVERS = (
         joins("longest", SETTLED, summary=max),
         joins("time to the first record, ms", "first_record_ms"),
         UNOWNED("partitions without a consumer, s", file=MAIN, scenario=scenario),
-        joins("delay of 99 % of the records, ms", "delay_p99_ms"),
-        joins("longest delay, ms", "delay_max_ms"),
+        *(joins(title, measure, digits=digits) for title, measure, digits in DELAYS[1:]),
         joins("processor time, ms", CPU),
-        joins("at rest: requests per second", "rest_requests_per_s"),
-        joins("at rest: processor time of everything, ms per second", "rest_cpu_ms_per_s"),
-        joins("at rest: processor time of members, ms per second", "rest_cpu_member_ms_per_s"),
-        joins("at rest: memory of everything, MB", "rss_mb"),
+        *(replace(row, scenario=scenario) for row in AT_REST),
     ]
     for scenario, joins in (("far-10ms", far), ("scale-out-three", three))
 )
