@@ -101,6 +101,7 @@ def lines(paths: Iterator[Path] | tuple[Path, ...]) -> Iterator[tuple[str, list[
     for path in sorted(paths):
         tree = tree_of(path)
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        found = dict[ast.Call, list[str]]()
         loggers = set[str]()  # functions that log a text of their callers, known after the first round
         for function in functions * 2:
             given = {argument.arg for argument in function.args.args} - {"self"}
@@ -109,10 +110,11 @@ def lines(paths: Iterator[Path] | tuple[Path, ...]) -> Iterator[tuple[str, list[
                     continue
                 parts = list(reached(call, function, tree))
                 own = pieces(call) if is_line(call) else []
-                if found := own or [text for part in parts for text in pieces(part) if " " in text]:
-                    yield path.name, found
+                if texts := own or [text for part in parts for text in pieces(part) if " " in text]:
+                    found[call] = texts
                 elif given & {part.id for one in parts for part in ast.walk(one) if isinstance(part, ast.Name)}:
                     loggers.add(function.name)
+        yield from ((path.name, texts) for texts in found.values())
 
 
 @pytest.mark.parametrize("paths", [tuple(CORE.glob("*.py")), OTHERS], ids=["core", "others"])
