@@ -292,7 +292,7 @@ class LookAtKafka:
 def look_once(
     group: str, settings: Mapping[str, Any], starting: Mapping[TopicPartition, int | None], timeout_s: float
 ) -> None:
-    """Look for somebody who reads from these offsets without joining the group, and wait for the answer.
+    """Look for consumers that read from these offsets without joining the group, and wait for the answer.
 
     Raises:
         GroupInUseError, OffsetsElsewhereError: see `fault`.

@@ -103,7 +103,7 @@ class StartFetching(Effect):
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
     A partition at NO_OFFSET is not fetched until the application seeks. If `auto_offset_reset` is `none`, every poll
-    raises `NoOffsetError` until then, unless it is one of `unread`, whose stored offsets nobody has said. Otherwise
+    raises `NoOffsetError` until then, unless it is one of `unread`, whose stored offsets are not known. Otherwise
     `PlacePartitions` follows once Kafka answers.
     `threads` has the consumer threads of partitions that are not for thread 0. Of the `copyless`, not even where they
     begin counts as finished: an offset that is stored would name a copy of a state that was never stored.

@@ -1,7 +1,7 @@
-"""Partitions that Kafka or ZooKeeper did not say enough about in time: they are owned, and asked about aside. Pure.
+"""Partitions whose beginnings or stored offsets were not known in time: they are owned, and read later. Pure.
 
-Of some, it is not known what is stored: Kafka does not say it, or the node in ZooKeeper may not be read. Of the others,
-nothing is stored, and it is not known where they begin.
+The stored offsets of some are unknown: Kafka does not report them, or the node in ZooKeeper may not be read. The others
+have no stored offset, and their beginnings are unknown.
 Nothing is read or committed of such a partition before the answer, and no other partition and no command waits for it.
 A partition is dropped once it is no longer owned, so an answer never concerns a later start.
 """
@@ -156,7 +156,7 @@ class LateBeginnings:
         self._place({tp: at for tp, at in offsets.items() if tp not in self.hidden})
 
     def _hidden_read(self, reply: Reply, partition: TopicPartition, start: int) -> None:
-        """Let a partition begin whose stored offset may be read again; what was committed meanwhile is newer."""
+        """Let a partition begin whose stored offset may be read again; a commit made meanwhile is newer."""
         if self.hidden.get(partition) != start:
             return
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:

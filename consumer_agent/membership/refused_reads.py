@@ -39,7 +39,7 @@ class RefusedReads:
         self.tries += 1
 
     def tell_rest(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell whose stored offsets are refused, unless just these were told: rights are missing node by node."""
+        """Log whose stored offsets are refused, unless just these were logged: rights are missing node by node."""
         refused = frozenset(partitions)
         if refused and refused != self.told:
             self.effects.add(Warn(partitions_text(refused, HIDDEN)))

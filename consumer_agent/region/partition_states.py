@@ -240,7 +240,7 @@ class PartitionStates:
                 self._processed[tp] = at
 
     def _finish_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let what was finished further on not be committed."""
+        """Prevent commits of records that were finished further on."""
         shared = self._frontend.shared
         with shared.lock:
             for tp, at in offsets.items():

@@ -26,7 +26,7 @@ CHUNK_BYTES = 1 << 16
 MAX_CHUNKS = 16  # read or written in one exchange
 LOOK_INTERVAL_S = 0.1  # between two checks whether to wait any longer
 END_GRACE_S = 1.0  # in which a child should end after closing its input or output
-REAP_LIMIT_S = 0.5  # in which what was killed should be reaped
+REAP_LIMIT_S = 0.5  # in which killed processes should be reaped
 REAP_PAUSE_S = 0.01
 
 

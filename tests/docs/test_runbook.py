@@ -64,7 +64,7 @@ def last_name(node: ast.AST) -> str:
 
 @cache
 def made() -> dict[str, list[ast.AST]]:
-    """Return name -> the texts that a function outside of classes returns, or that an error tells."""
+    """Return name -> the texts that a function outside of classes returns, or that an error has."""
     found: dict[str, list[ast.AST]] = {}
     for node in (node for path in SOURCES for node in tree_of(path).body):
         for part in ast.walk(node):

@@ -263,7 +263,7 @@ def test_a_batch_query_knows_what_the_group_stores_in_kafka(stage: Stage, storag
 
 @pytest.mark.parametrize("given", [{}, {"ignoreKafkaOffsets": "true"}])
 def test_a_batch_query_fails_where_a_streaming_one_does(stage: Stage, given: dict[str, str]) -> None:
-    """As it was: it read what plain consumers of its group had read, without a word."""
+    """As it was: it silently read what plain consumers of its group had read."""
     stage.produce([0], 10)
     consumer = Consumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
     consumer.commit(offsets=[TopicPartition(stage.topic, 0, 7)], asynchronous=False)

@@ -369,7 +369,7 @@ class TreeInvariants:
             holders = {name for name in self.holders[held] if name in present or not self._is_lease_over(group, name)}
             # If records are damaged, two consumers are evicted as holders, one just before the other; both leases are
             # waited for.
-            # Without them nobody can tell what is forged: what an evicted rogue only claimed is in its record, too.
+            # Without them, forged claims cannot be recognized: the claims of an evicted rogue are in its record, too.
             is_forged = group in self.doubted and claimants[gainer].is_rogue
             if present and len(holders) > 1 and not is_forged:
                 raise BrokenPromiseError("two holders", f"{held} is held by {sorted(holders)}")

@@ -42,7 +42,7 @@ def world_of_two_topics(group: GroupSettings | None = None, *clients: str) -> Wo
 
 
 def a_group_with_a_large_share(mode: str) -> World:
-    """Return a world where `a` reads more topics than can be recorded, and nobody the topic `short`."""
+    """Return a world where `a` reads more topics than can be recorded, and no member the topic `short`."""
     world = World()
     for name in LONG_NAMES:
         world.set_topic(name, 1)

@@ -13,7 +13,7 @@ ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
 def can_ask(*, as_json: bool) -> bool:
-    """Whether somebody can answer: the input is a terminal, and not closed, and the output is for people."""
+    """Whether a question can be answered: the input is a terminal, and not closed, and the output is for people."""
     return not as_json and sys.stdin is not None and sys.stdin.isatty()
 
 

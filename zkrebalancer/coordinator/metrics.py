@@ -29,7 +29,7 @@ CAUSES = (
 )
 OUTCOMES = ("finished", "superseded", "failed")
 MAX_ADDED = 200  # groups whose metrics are made before other greenlets have their turn
-MAX_GAP_US = 150_000_000  # between two readings: after more, nobody knows what was true in between
+MAX_GAP_US = 150_000_000  # between two readings: after more, the state in between is unknown
 
 
 class Recorded(Observed):
@@ -130,7 +130,7 @@ class Totals:
 
 
 class Lasting:
-    """Groups that something was true of at each of the last readings, none long after another, and since when."""
+    """Groups for which a condition was true at each of the last readings, none long after another, and since when."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -138,7 +138,7 @@ class Lasting:
         self._read_us = 0
 
     def longest_us(self, groups: Iterable[str], now_us: int) -> int:
-        """Note of which groups it is true at this reading; return for how long it has been true of one of them."""
+        """Note the groups for which it is true now; return the longest time for which it has been true of one."""
         if now_us > self._read_us + MAX_GAP_US:
             self._since_us.clear()
         self._read_us = now_us

@@ -91,7 +91,7 @@ class Desk(Protocol):
         """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
 
     def broker_versions(self) -> Mapping[int, tuple[int, int]]:
-        """Return API key -> the versions that all brokers know: what is sent to the gateway itself goes to any."""
+        """Return API key -> the versions that all brokers support: requests to the gateway itself go to any."""
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""

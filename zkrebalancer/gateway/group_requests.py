@@ -48,7 +48,7 @@ BY_MACHINE: dict[str, type[requests.Request]] = {  # requests whose answer is th
     "ConsumerGroupHeartbeat": requests.ConsumerGroupHeartbeatRequest,
     "ConsumerGroupDescribe": requests.ConsumerGroupDescribeRequest,
 }
-# Requests that may wait for other members, for as long as these like; what has to be kept of them, the group counts.
+# Requests that may wait for other members without a limit; the group counts the memory that they need meanwhile.
 WAIT_FOR_OTHERS = frozenset({"JoinGroup", "SyncGroup"})
 # Requests whose answer the machine gives in one step, however many they name: where they are named, and in the answer,
 # and how many at once. A group may have a thousand members.

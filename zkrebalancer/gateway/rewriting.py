@@ -59,7 +59,7 @@ def lasting_api_versions(version: int, answer: bytes) -> bytes | None:
 def known_to_all(
     version: int, answer: bytes, served: Collection[int], versions: Mapping[int, tuple[int, int]]
 ) -> bytes:
-    """Return an answer of `api_versions` without what some brokers do not know; `versions`: see `Links.versions`."""
+    """Return an answer of `api_versions` without versions that a broker lacks; `versions`: see `Links.versions`."""
     known = tuple(sorted(versions.items()))
     return _known_to_all(version, answer, frozenset(served), known) if known else answer
 

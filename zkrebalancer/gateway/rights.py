@@ -44,7 +44,7 @@ class Rights:
         self._until_us: dict[tuple[Right, str], int] = {}
 
     def require_login(self) -> None:
-        """Ask something that a broker answers only after a login, whoever it is; raises what `ask` raises."""
+        """Send a request that a broker answers only after a login, any one; raises what `ask` raises."""
         self._ask("Metadata", 9, {"topics": [], "allow_auto_topic_creation": False})
 
     def groups(self, right: Right, names: Iterable[str]) -> set[str]:
@@ -123,7 +123,7 @@ class Client:
     host: str
     is_at_gateway: bool  # at the port of the gateway itself, not at that of a broker
     since_us: int  # the request has not arrived before
-    rights: Rights | None  # None: brokers ask for no login, so everybody may do everything
+    rights: Rights | None  # None: brokers require no login, so every client has all rights
 
 
 def _is_allowed(answer: dict[str, Any]) -> bool:

@@ -54,8 +54,8 @@ class Room:
         """Return the fields of a broker's answer to the gateway's own question; raises FrameError.
 
         Only one that is not tiny is decoded at a time: after a start, all members ask for their rights at once, and the
-        answers have all partitions of their topics. Decoding pauses only in one that has many. But whoever waits is
-        woken as soon as another one is done, and may wake the next one, before anything else runs.
+        answers have all partitions of their topics. Decoding pauses only in one that has many. But a waiting
+        request is woken as soon as another one is done, and may wake the next one, before anything else runs.
         """
         if len(content) <= TINY_BYTES:
             return codec.decode(f"{name}Response", version, content)

@@ -111,7 +111,7 @@ class Memory:
         return frozenset(self._topics.keys() - found.keys())
 
     def remember(self, topics: Mapping[str, Topic], now_s: float) -> None:
-        """Keep topics that nobody has described here; those that are unknown here are missing from now on."""
+        """Keep topics that were not described here; those that are unknown here are missing from now on."""
         for name in topics.keys() - self._topics.keys():
             self._topics[name], self._missing_since_s[name] = topics[name], now_s
 

@@ -34,7 +34,7 @@ from zkrebalancer.group_protocol.topics import Topic, Topics
 
 MAX_KEPT_BYTES = 256 << 20  # of all members
 LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep beyond the limit
-MEMBER_BYTES = 1 << 10  # that a member uses besides: its objects and timers
+MEMBER_BYTES = 1 << 10  # that each member uses for its objects and timers
 ENTRY_BYTES = 64  # that a text uses, or a protocol, besides its characters
 TWICE = 2  # a member of a KIP-848 group is also kept as it is stored
 MAX_PARTITIONS = 4_000_000  # of the topics of all KIP-848 and central groups, counted in each
@@ -109,7 +109,7 @@ class Kept:
         self._partitions += _partitions_of(group)
 
     def note_topics(self, before: Mapping[str, Topic], after: Mapping[str, Topic]) -> None:
-        """Count what the topics of a group have more now, however much it is: no request has caused that."""
+        """Count the partitions added to topics of a group, however many: no request has caused that."""
         self._partitions += max(0, _of_topics(after.values()) - _of_topics(before.values()))
 
     def _check_topics(self, names: Iterable[str], group: AnyGroup | None, now_ms: int) -> None:

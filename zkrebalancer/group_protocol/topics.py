@@ -50,7 +50,7 @@ class Topics:
         self._matching.clear()
 
     def remember(self, stored: Mapping[str, Topic]) -> None:
-        """Know topics of groups that were read, which brokers may not list: whoever reads topics looks for them."""
+        """Know topics of groups that were read, which brokers may not list: the topic reader looks for them."""
         if self.is_known and not stored.keys() <= self.by_name.keys():
             self.replace({**stored, **self.by_name})
 

@@ -71,7 +71,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What both sides show: Kafka's metadata, and the names of the nodes below each of PARENTS."""
+    """The state of both sides: Kafka's metadata, and the names of the nodes below each of PARENTS."""
 
     kafka: KafkaMetadata
     listed: tuple[tuple[str, ...], ...]
@@ -195,8 +195,8 @@ class Mirror:
         self._unlisted: frozenset[str] = frozenset()  # topics to ask Kafka for by name: it may not list them
         self._refused: Mapping[str, str] = {}  # topic -> why Kafka does not describe it
         self._ids = TopicIds()
-        self._settled: Found | None = None  # what the last round showed, if it had nothing to do
-        self._look_us = 0  # when that is believed no more
+        self._settled: Found | None = None  # the state in the last round, if that had nothing to do
+        self._look_us = 0  # when that state is no longer trusted
         self._complaints = Complaints()
         self._is_ready = False  # since the first round that has succeeded
 

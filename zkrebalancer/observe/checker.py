@@ -179,7 +179,7 @@ class Run:
         """Return the judgement; call it once, after the last event.
 
         `owners_are_recorded`: all agents wrote events, so a partition without an owner had none. `silent_groups`: those
-        of which some agent wrote none, so a record that nobody received may not be lost.
+        of which some agent wrote none, so a record without a recipient may not be lost.
         """
         for name, group in self._groups.items():
             for partition, history in sorted(group.partitions.items()):

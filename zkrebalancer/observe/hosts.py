@@ -216,7 +216,7 @@ class Witness:
             self.has_erred = True
 
     def _tell_end(self, member: _Member, found: Evidence) -> None:
-        """Tell that a member stopped before its end; unless that was clean, its session may have been over first."""
+        """Note that a member stopped before its end; unless that was clean, its session may have been over first."""
         known = self._clean_ends[member]
         seen = (*known.get("ownership_ended", ()), *known["member_left"]) if "member_left" in known else ()
         for stopped in known.get("fetcher_stopped", ()):

@@ -130,7 +130,7 @@ def _of_absent(view: GroupView) -> Iterator[Obstacle]:
     """
     present = {member.instance for member in view.members.values()}
     for instance, (record, _version) in sorted(view.statics.items()):
-        has_grace = record.grace_ms is not None  # then somebody may still read them, so that no drain ends the wait
+        has_grace = record.grace_ms is not None  # then the member may still read them, so no drain ends the wait
         away = view.away.get(instance)
         host = away.registration.host if away is not None and away.registration is not None else None
         is_drained = view.settings.drains(record.consumer, instance, host) and not has_grace

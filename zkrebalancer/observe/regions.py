@@ -64,7 +64,7 @@ class RegionReport:
         return f"region {self.settings.name}: {self.state}{why}, {members}, {about}, {times}{waits}"
 
     def with_obstacles(self, group: str, obstacles: Iterable[Obstacle]) -> RegionReport:
-        """Return the region with what it waits for; in a forced one, Kafka knows who holds what."""
+        """Return the region with the causes of its wait; in a forced one, holders are recorded in Kafka."""
         places = f"{paths.owners(group)}/", f"{paths.channel(group)}/"
         refused = (one.path for one in obstacles if one.path is not None and one.right == READ)
         hidden = next((path for path in refused if path.startswith(places)), None)

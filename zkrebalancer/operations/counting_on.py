@@ -4,7 +4,7 @@ A backup does not know what came after it: plans, each of which counts one, and 
 count on from the id of a transaction. Both stay below the microseconds since 1970: no group is planned a million times
 a second, and ids of transactions get there after 400,000 elections of ZooKeeper's leader. So counters continue from the
 time of the restore. A file may have higher ones, for example because of a clock that was wrong: they grow by its age.
-Thus whatever is restored later, also the same file once more, continues higher.
+Thus every later restore, also of the same file, continues higher.
 """
 
 from __future__ import annotations

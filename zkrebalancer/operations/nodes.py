@@ -1,4 +1,4 @@
-"""What several operations do with nodes: list children, create missing nodes, read several without the invalid ones."""
+"""Shared functions for nodes: list children, create missing nodes, read several without the invalid ones."""
 
 from __future__ import annotations
 

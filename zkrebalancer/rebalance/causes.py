@@ -74,7 +74,7 @@ class Causes:
         return request
 
     def put_back(self, dropped: Request) -> None:
-        """Let the next plan be made for the reasons of a plan that was dropped, too, and since its request."""
+        """Give the next plan also the reasons of a plan that was dropped, and the time of its request."""
         later, self.pending = self.pending, dropped
         if later is not None:
             for reason in later.reasons:

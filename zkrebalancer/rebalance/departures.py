@@ -51,7 +51,7 @@ class Departures:
         self._view = view
         self._report = report
         self._leases = Leases(scheduler, view, report)
-        self._told: set[str] = set()  # whose end was told, while their nodes are left: each name is used once
+        self._told: set[str] = set()  # whose end was announced, while their nodes are left: each name is used once
         self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
         self._failed: Counter[str] = Counter()  # evictions that other programs' nodes have prevented, in a row
 

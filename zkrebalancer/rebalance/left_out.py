@@ -22,7 +22,7 @@ class LeftOut:
     """The consumers and topics of one group that get no start now."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
-        """Leave out nobody."""
+        """Start without exclusions."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
@@ -175,6 +175,6 @@ class LeftOut:
             self._report(facts.Changed("topic-recreated", topic))  # while the transaction was in flight
 
     def _start_more(self) -> None:
-        """Let the next plan start what nobody could get so far."""
+        """Let the next plan start partitions that no member could get so far."""
         self._view.is_unbarred = True
         self._report(facts.Changed("retry"))

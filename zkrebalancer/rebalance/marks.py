@@ -19,7 +19,7 @@ class OffsetMarks:
     are_marks_hidden: bool  # whether the marks, or the records, may not be listed
 
     def is_hidden_topic(self, topic: str) -> bool:
-        """Whether it may not be read which topic the stored offsets belong to: nothing of it is started, or reset.
+        """Whether the mark of the stored offsets' topic may not be read: nothing of it is started, or reset.
 
         If only one of the two lists may not be read, the other one is enough for a topic that is named in it.
         """
@@ -31,7 +31,7 @@ class OffsetMarks:
 
     @property
     def has_hidden_topics(self) -> bool:
-        """Whether that may be so for any topic."""
+        """Whether this may be true for any topic."""
         return self.are_marks_hidden or bool(self.hidden_topics)
 
     def is_stale(self, topic: str) -> bool:

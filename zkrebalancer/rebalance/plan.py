@@ -127,7 +127,7 @@ class Plan:
         return was_up and not self.barrier_is_up
 
     def look_at(self, member: Member, is_withheld: Callable[[TopicPartition], bool]) -> None:
-        """Note that a consumer is served if it has no pending command, and its share, but what nobody may get now."""
+        """Note that a consumer is served if it has no pending command, and its share except what is withheld."""
         consumer = member.consumer
         if consumer not in self.unserved or consumer in self.stopping or member.pending or member.owners is None:
             return

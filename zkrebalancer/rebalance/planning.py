@@ -54,7 +54,7 @@ class Planning:
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()
         self._resetting: set[str] = set()  # topics that wait for a reset of their offsets, or whose marks are hidden
-        self._hidden: dict[str, bool] = {}  # topic that somebody reads -> the latter, if marks may not be listed
+        self._hidden: dict[str, bool] = {}  # topic that a member reads -> the latter, if marks may not be listed
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
         self._alike: set[str] = set()  # consumers that share an instance id
@@ -252,7 +252,7 @@ class Planning:
                     self.keeping.add(consumer)
             else:
                 self._outside.add(consumer)
-            # Nobody tells the group of a change of a topic that is held only, so that it counts as unknown at any time.
+            # The group is not notified of changes of a topic that is only held, so it always counts as unknown.
             reads = NOTHING if after is None or member.registration is None else after.threads
             if not (reads.keys() >= {topic for topic, _number in held} and all(map(self._view.is_known, held))):
                 self._odd_holders.add(consumer)
@@ -357,7 +357,7 @@ class Planning:
 
         A transition is the difference to the problem. It differs from the difference to what a consumer holds if the
         consumer has changed since the problem was made, has pending commands, is a returning static member, or takes no
-        part. If held partitions stay, nobody may get some, or all start anew, it applies to no consumer that changes.
+        part. If held partitions stay, some are withheld, or all start anew, it applies to no consumer that changes.
         """
         view = self._view
         is_other_mode = transition.everything is not self._is_eager  # the settings have changed since
@@ -369,12 +369,12 @@ class Planning:
             if self._keeps_held or transition.everything or self._reserved or view.barred or view.awaited is not None:
                 names |= transition.changing | self._reserved.keys()
         names |= view.full.keys()
-        here = sorted(names & view.members.keys())  # of these, who has to leave is told so as soon as that is possible
+        here = sorted(names & view.members.keys())  # of these, leaving ones get the command as soon as possible
         present = [name for name in here if name in self._fenced or not keeps_its_share(view, view.members[name])]
         return {name: fitting(view, name, self.admissible(name, transition)) for name in present}
 
     def _standing(self, held: Share) -> Share:
-        """Return what a consumer holds of topics that could never be read, or that stand still: it keeps that."""
+        """Return a consumer's partitions of topics that could never be read, or that stand still: it keeps them."""
         view = self._view
         names = {topic for topic, _number in held if view.topics.get(topic) is UNREAD or view.stands_still(topic)}
         return {tp: thread for tp, thread in held.items() if tp[0] in names and view.exists(tp)}

@@ -245,7 +245,7 @@ class StaticMembers:
             member.recorded_instance = named.get(member.consumer, member.recorded_instance)
 
     def _note_hidden(self) -> None:
-        """If a record may not be read, let what had no holder at first wait for its member, as long as it may wait.
+        """If a record may not be read, let partitions without a holder at first wait for its member, while they may.
 
         If all records may not be listed, there may be such a record.
         """

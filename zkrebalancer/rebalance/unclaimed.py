@@ -1,4 +1,4 @@
-"""What may wait for static members of whom a new leader may read nothing."""
+"""Partitions that may wait for static members whose nodes a new leader may not read."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ class GroupView(OffsetMarks):
     # Questions -------------------------------------------------------------------------------------------------------
 
     def hides(self, folder: str) -> bool:
-        """Whether it may not be read what is in a folder of the group."""
+        """Whether the children of a folder of the group may not be read."""
         return folder in self.hidden
 
     def held_by(self, consumer: str) -> Mapping[TopicPartition, int]:
@@ -376,7 +376,7 @@ class GroupView(OffsetMarks):
     def holders(self, partition: TopicPartition) -> tuple[str, ...]:
         """Return the holders of a partition: none if it is free; more than one would violate the protocol."""
         topic, number = partition
-        return self._holders.get(topic, {}).get(number, ())  # in one step: another thread asks, too
+        return self._holders.get(topic, {}).get(number, ())  # in one step: another thread reads it, too
 
     def held_count(self, topic: str) -> int:
         """Return how many partitions of a topic are held."""
@@ -420,7 +420,7 @@ class GroupView(OffsetMarks):
         return self.is_free_for(consumer, partition)
 
     def is_withheld(self, partition: TopicPartition) -> bool:
-        """Whether nobody may get it now: its mark may not be stored or read, or an unknown static member may return."""
+        """Whether no member may get it: its mark may not be stored or read, or an unknown static member may return."""
         is_awaited = self.awaited is not None and partition in self.awaited
         return is_awaited or partition[0] in self.barred or self.is_hidden_topic(partition[0])
 

@@ -1,4 +1,4 @@
-"""What the agent does for a Spark query only."""
+"""Functions of the agent that only Spark queries use."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_lists_of_groups_are_split(client: Client) -> None:
 
 
 def test_groups_are_looked_for_only_after_a_login(client: Client) -> None:
-    """In `authorization._listed`, ask the broker only for rights: anybody could have all groups listed, for ever."""
+    """In `authorization._listed`, ask the broker only for rights: any client could have all groups listed, for ever."""
 
     def hang_up(*_question: object) -> Fields:
         raise EOFError

@@ -86,7 +86,7 @@ def test_an_old_leave_is_one_member_that_leaves() -> None:
     ],
 )
 def test_clients_are_told_errors_at_which_they_do_not_end(name: str, code: ErrorCode, told: ErrorCode) -> None:
-    """In `GroupRequests._ask_machine`, answer what the machine does: who has to try again ends."""
+    """In `GroupRequests._ask_machine`, answer what the machine does: clients that have to try again end."""
     kinds: dict[str, Any] = {
         "JoinGroup": lambda error: answers.JoinGroupAnswer(error, "m"),
         "SyncGroup": answers.SyncGroupAnswer,

@@ -1,4 +1,4 @@
-"""A mirror with nothing to do asks for little, whatever it mirrors, and still puts right what others change."""
+"""A mirror with nothing to do sends few requests, however much it mirrors, and still corrects others' changes."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_members_that_come_and_go_without_a_leader_are_no_members_for_ever(told:
     """In `lives_of`, look only at what a coordinator saw of a member, or let the dead live until they are found."""
     causes = table(told, "causes", "e").set_index("cause")
     assert causes["unowned_partition_s"].astype(float).to_dict() == {
-        "member-joined": pytest.approx(4 * 1),  # nobody was there at night
+        "member-joined": pytest.approx(4 * 1),  # no member ran at night
         "member-left": pytest.approx(0.5),
         SESSION_OF_THE_DEAD: pytest.approx(3 * 10),  # a session, not the time until it was found
     }

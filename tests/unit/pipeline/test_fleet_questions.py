@@ -1,4 +1,4 @@
-"""What a fleet's page says, above all of what was not recorded."""
+"""The sentences on a fleet's page, above all about figures that were not recorded."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_the_recorded_strategy_applies_unless_the_setting_has_one() -> None:
 
 
 def test_who_is_unknown_does_not_return() -> None:
-    """In `_return`, compare with None: anybody who joins would count as the one who left."""
+    """In `_return`, compare with None: any member that joins would count as the one that left."""
     restart = [replace(step, client=None) for step in (*THREE, left(60, "c"), joined(67, "c1"))]
     assert cost(*restart, setting=Setting("static", grace_us=30 * S)).rebalances == cost(*restart).rebalances == 4
 

@@ -1,4 +1,4 @@
-"""What is delivered once more is found among what was settled before."""
+"""Records that are delivered once more are found among those settled before."""
 
 from __future__ import annotations
 

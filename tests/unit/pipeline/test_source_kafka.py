@@ -1,4 +1,4 @@
-"""What Kafka says of the ends of logs while a broker is away."""
+"""The ends of logs that Kafka reports while a broker is away."""
 
 from __future__ import annotations
 

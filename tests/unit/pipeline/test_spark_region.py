@@ -73,7 +73,7 @@ class Refusing:
 
 @pytest.mark.parametrize("at_claim", [True, False])
 def test_what_is_left_to_younger_consumers_is_told(caplog: pytest.LogCaptureFixture, *, at_claim: bool) -> None:
-    """In `SparkRegion._begin`, do not tell: the batch is done, and nobody knows that its records are in no sink."""
+    """In `SparkRegion._begin`, log nothing: the batch is done, and its records silently are in no sink."""
     sink = Refusing(at_claim=at_claim)
     region = SparkRegion(group="g", checkpoint="c", open_database=lambda: sink, write=lambda *_: None)
     assert region._begin(cast("Sink", sink), BATCH).keys() == {("orders", 1)} == sink.open.keys()

@@ -1,4 +1,4 @@
-"""Members that end while no coordinator leads: the next leader says so, or the events have them for ever."""
+"""Members that end while no coordinator leads: the next leader announces it, or the events have them for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkrebalancer.protocol.settings import GroupSettings
 
 @pytest.mark.parametrize(("leaves", "reason"), [(True, "closed"), (False, "expired")])
 def test_the_next_leader_announces_who_has_left_meanwhile(leaves: bool, reason: str) -> None:
-    """In `Departures.adopt`, do not announce the dead, or who has only a record of what it was given."""
+    """In `Departures.adopt`, do not announce the dead, or those with only a record of their partitions."""
     world = world_with(GroupSettings(), "a", "b")
     world.kill_coordinator(world.leader())
     (world.leave if leaves else world.kill_agent)(world.agents["b"])

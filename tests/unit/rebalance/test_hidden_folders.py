@@ -1,6 +1,6 @@
-"""A list of a group's marks, or of what was given, may not be read: what can safely go on goes on.
+"""A list of a group's marks, or of what was given, may not be read: all safe work continues.
 
-What a list of static members hides is in `test_hidden.py`.
+Lists of static members are in `test_hidden.py`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def test_topics_that_a_group_does_not_read_cost_it_nothing_while_its_marks_are_h
 
 
 def test_an_eviction_holds_deleted_topics_that_only_their_records_name() -> None:
-    """In `Departures._eviction_record`, look at marks only: who may hold anything may still read such a topic."""
+    """In `Departures._eviction_record`, look at marks only: one that may hold anything may still read such a topic."""
     world = world_with(GroupSettings(rebalance_timeout_ms=4_000), "a")
     world.agents["a"].silent = True
     world.kill_coordinator(world.leader())
@@ -243,7 +243,7 @@ def test_what_somebody_claims_while_what_was_given_is_hidden_is_judged_as_soon_a
     assert [owner_of(world, ("t", number)) for number in range(4)] == ["b-1"] * 4
 
 
-# ---- what a group cannot be served without
+# ---- nodes without which a group is not served
 
 
 @pytest.mark.parametrize("path_of", [paths.ids, paths.owners, paths.channel, paths.evicted, paths.generation])

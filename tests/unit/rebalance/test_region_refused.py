@@ -131,7 +131,7 @@ def test_offsets_that_are_refused_are_stored_once_the_right_is_there(has_mark: b
     assert not region.order().is_resetting
 
 
-# ---- what is hidden of a consumer of the group
+# ---- hidden nodes of a consumer of the group
 
 
 def hide(region: RegionWorld, path: str) -> None:
@@ -176,7 +176,7 @@ def test_a_region_that_waits_for_a_right_says_for_which(place: Callable[[str, st
 
 @pytest.mark.parametrize("place", [paths.offsets, paths.incarnations])
 def test_a_region_goes_on_while_the_mark_of_a_new_topic_is_refused(place: Callable[[str], str]) -> None:
-    """Nobody reads that topic yet. In `Plan.look_at`, wait for it: neither a checkpoint nor a reset completes."""
+    """No member reads that topic yet. In `Plan.look_at`, wait for it: neither a checkpoint nor a reset completes."""
     region = RegionWorld("a", "b")
     region.world.zk.denied.add(("", place(GROUP), Right.CREATE))
     region.world.set_topic("u", 2)

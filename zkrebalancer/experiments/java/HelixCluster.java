@@ -107,7 +107,7 @@ final class HelixCluster implements AutoCloseable {
         IdealState known = admin.getResourceIdealState(name, topic);
         if (known == null) {
             if (weights.containsKey(topic)) {
-                setWeights(topic, weights.get(topic)); // before anybody can assign it
+                setWeights(topic, weights.get(topic)); // before the topic can be assigned
             }
             admin.addResource(name, topic, idealState(topic, partitions));
         } else if (known.getNumPartitions() < partitions) {

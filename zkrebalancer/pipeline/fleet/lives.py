@@ -13,7 +13,7 @@ from zkrebalancer.observe.partition_history import CLOSED
 
 SIGNS = ("fetcher_started", "fetcher_stopped", "delivered", "committed")  # written by the member itself
 CRASHES = ("expired", "lost")
-LONGEST_SESSION_US = 600_000_000  # assumed of a member whose session nobody recorded
+LONGEST_SESSION_US = 600_000_000  # assumed of a member whose session was not recorded
 _ID = r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"  # what an agent adds to its client's name at each start
 
 
@@ -22,14 +22,14 @@ def lives_of(events: DataFrame) -> DataFrame:
 
     Columns: `group, member, host` (null without events of its own). `came_us` and `left_us`: when a coordinator saw it
     come and go, or else when it was there first and when it closed. `began_us` and `ended_us`: the first and the last
-    moment that anybody tells. Null ends: it may still be there. `crashed`; `session_us` (null: unknown); `most_us`: the
+    known moment. Null ends: it may still be there. `crashed`; `session_us` (null: unknown); `most_us`: the
     same, or LONGEST_SESSION_US. Of one that crashed, `seen_us` is the last sign of life, `silent_us` the time since
     then, at most `most_us`. `is_heard`: there are events of its own; `is_commanded`: it has acknowledged commands.
     """
     seen = _seen(events)
     whole = Window.partitionBy("group")
     gone_us = F.least("left_us", "freed_us", "closed_us")
-    # Of who was there before the first event, the first thing that is known may be its end.
+    # The first known moment of a member that was there before the first event may be its end.
     is_known_before = gone_us.isNull() | (F.col("first_us") < gone_us)
     began_us = F.when(is_known_before, F.col("first_us")).otherwise(F.min("first_us").over(whole))
     is_found_dead = F.col("left_us").isNull() & F.col("closed_us").isNull() & F.col("is_freed_of_dead")
@@ -101,8 +101,9 @@ def empty_spells(lives: DataFrame) -> DataFrame:
 def steps(events: DataFrame, lives: DataFrame) -> DataFrame:
     """Return (group, at_us, name, client, joins, silent_us, partitions, mode, strategy): each coming and going.
 
-    `client` is null for a member of which no host is known; `silent_us` is null if it crashed and nobody knows since
-    when, and 0 if it did not crash. `partitions`, `mode` and `strategy` (may be null) are those of the plans around it.
+    `client` is null for a member of which no host is known; `silent_us` is null if it crashed and the length of
+    its silence is unknown, and 0 if it did not crash. `partitions`, `mode` and `strategy` (may be null) are those of
+    the plans around it.
     """
     common = ("group", F.col("member").alias("name"), "host")
     joins = F.lit(col=True).alias("joins")

@@ -107,7 +107,7 @@ class Logs:
     ) -> dict[fields.TopicPartition, int]:
         """Return where each log ends, or with FIRST begins, as far as Kafka reports it now.
 
-        Each broker is asked for itself: if one does not answer, librdkafka drops what the others have said.
+        Each broker is asked for itself: if one does not answer, librdkafka drops the others' answers.
         """
         of_leaders: dict[int | None, list[fields.TopicPartition]] = defaultdict(list)
         for partition in partitions:

@@ -26,7 +26,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 COMMIT_TIMEOUT_S = 10.0
 ASSIGNMENT_TIMEOUT_S = 30.0  # how long an availableNow query waits for partitions
 POLL_INTERVAL_S = 0.05
-ENDS_TIMEOUT_S = 2.0  # above that of one request, so that what other brokers say is known
+ENDS_TIMEOUT_S = 2.0  # above that of one request, so that other brokers' answers are known
 MAX_AWAY_MS = 86_400_000  # a batch may take long; this does not detect a dead driver
 STOP_TIMEOUT_MS = 300_000  # the option's default: how long other members wait for the batch in flight
 
@@ -117,7 +117,7 @@ class Membership:
         return ranges
 
     def _note_silence(self, assigned: Sequence[TopicPartition]) -> None:
-        """Tell that Kafka does not report the ends of logs, of which only what `targets` demand is read; once."""
+        """Warn that Kafka does not report the ends of logs, of which only what `targets` demand is read; once."""
         silent = [partition for partition in assigned if partition not in self.ends]
         if silent and not self._is_silent:
             _log.warning(

@@ -144,7 +144,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._note_length()
 
     def _note_length(self) -> None:
-        """Tell once that batches are long whatever their size."""
+        """Warn once that batches are long whatever their size."""
         if self._pace.is_too_long and not self._is_told:
             self._is_told = True
             _log.warning(
