@@ -10,7 +10,7 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from tests.unit.gateway.wire import ANYBODY, LIST_OFFSETS, WAIT_S, Open, Wire, member
+from tests.unit.gateway.wire import ANYBODY, LIST_OFFSETS, WAIT_S, Open, Wire, describe_all, member
 from zkrebalancer.gateway import connection, room
 from zkrebalancer.gateway.frames import FIRST_PIECE_BYTES, PIECE_BYTES, FrameReader, framed, size_of
 from zkrebalancer.gateway.group_requests import GroupRequests
@@ -308,13 +308,7 @@ def test_one_answer_about_rights_is_decoded_at_a_time(connect: Open, monkeypatch
 
     All partitions of their topics were in memory together, and took so long that the gateway lost its lease.
     """
-
-    def broker(_header: Header, content: bytes) -> bytes:
-        asked = codec.decode("DescribeGroupsRequest", 5, content)["groups"]
-        described = [{"group_id": group, "error_code": 0} for group in asked]
-        return b"\0" + codec.encode("DescribeGroupsResponse", 5, {"groups": described})
-
-    wire = connect(broker, asks_for_rights=True)
+    wire = connect(describe_all, asks_for_rights=True)
     one, found = wire.desk.room, list[tuple[bool, bool]]()
     before = MANY * room.ELEMENT_BYTES  # of the client's request
     pause = "zkrebalancer.gateway.connection.let_others_run"

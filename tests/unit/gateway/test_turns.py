@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from tests.unit.gateway.test_group_requests import answered
-from tests.unit.gateway.wire import ANYBODY, Wire
+from tests.unit.gateway.wire import ANYBODY, Wire, describe_all
 from zkrebalancer.gateway import translation
 from zkrebalancer.gateway.group_requests import SLICES, GroupRequests
 from zkrebalancer.gateway.groups import Groups
@@ -76,16 +76,10 @@ def test_others_run_while_a_large_request_is_read_and_while_its_answer_is_writte
 
 def test_others_run_while_a_client_asks_for_many_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Connection._find_coordinator`, or for rights in `_ask`, read or write without pauses."""
-
-    def broker(_header: Header, content: bytes) -> bytes:
-        asked = codec.decode("DescribeGroupsRequest", 5, content)["groups"]
-        described = [{"group_id": group, "error_code": 0} for group in asked]
-        return b"\0" + codec.encode("DescribeGroupsResponse", 5, {"groups": described})
-
     pauses: list[int] = []
     monkeypatch.setattr("zkrebalancer.gateway.connection.let_others_run", lambda: pauses.append(1))
     many = [f"g{number}" for number in range(2 * ELEMENTS_PER_TURN)]
-    wire = Wire(broker, with_tls=False, asks_for_rights=True)
+    wire = Wire(describe_all, with_tls=False, asks_for_rights=True)
     try:
         wire.send(KEYS["FindCoordinator"], 4, codec.encode("FindCoordinatorRequest", 4, {"coordinator_keys": many}))
         assert len(codec.decode("FindCoordinatorResponse", 4, wire.received()[5:])["coordinators"]) == len(many)

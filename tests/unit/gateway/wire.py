@@ -160,3 +160,10 @@ def member(header: Header, content: bytes) -> bytes | None:
     assert header.api_key == KEYS["Heartbeat"]
     group = codec.decode("HeartbeatRequest", header.version, content)["group_id"]
     return b"\0" + codec.encode("HeartbeatResponse", 4, {"error_code": 25 if group == "mine" else 30})
+
+
+def describe_all(_header: Header, content: bytes) -> bytes:
+    """Play a broker that lets a client describe every group that the gateway asks it for."""
+    asked = codec.decode("DescribeGroupsRequest", 5, content)["groups"]
+    described = [{"group_id": group, "error_code": 0} for group in asked]
+    return b"\0" + codec.encode("DescribeGroupsResponse", 5, {"groups": described})
