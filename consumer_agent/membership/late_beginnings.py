@@ -21,7 +21,7 @@ from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.fields import TopicPartition
 
 RETRY_MS = 2_000  # between an answer and the next question
-TRIES = 5  # of a start, which has told that an offset may not be read: the next pause is longer
+TRIES = 5  # of a start, which has logged that an offset may not be read: the next pause is longer
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class LateBeginnings:
             self._end_hidden()
 
     def handle_tick(self, now_ms: int) -> None:
-        """Ask again when that is due."""
+        """Repeat the requests that are due."""
         if self.refused.take_due(now_ms):
             self.refused.tell_rest(self.hidden)
             for partition, start in sorted(self.hidden.items()):
@@ -174,7 +174,7 @@ class LateBeginnings:
             self._place({partition: max(at, self.lane.kafka_book.stored.get(partition, NO_OFFSET))})
 
     def _place(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let partitions begin here, and ask where those begin of which nothing is stored."""
+        """Let partitions begin here, and find the beginnings of those without a stored offset."""
         without = {tp for tp, at in offsets.items() if at == NO_OFFSET and self.begins_anywhere}
         placed = {tp: at for tp, at in offsets.items() if tp not in without}
         if placed:

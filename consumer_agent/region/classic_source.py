@@ -296,7 +296,7 @@ class ClassicSource:
     def _begins(self, unknown: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions begin of which no record was processed: at the group's offsets, else at the earliest.
 
-        The client's own `auto.offset.reset` cannot be read; with `latest`, each assignment would skip what has come.
+        The client's own `auto.offset.reset` cannot be read; with `latest`, each assignment would skip new records.
         """
         begins = dict.fromkeys(unknown, confluent_kafka.OFFSET_STORED)
         if not unknown:

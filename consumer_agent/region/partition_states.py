@@ -229,7 +229,7 @@ class PartitionStates:
     def _note_going_back(self, positions: Mapping[TopicPartition, int]) -> None:
         """Where reading goes on before what a state has, commit nothing until a copy of it is stored there.
 
-        Kafka has lost what was read from there on, or the application has sought.
+        Kafka has lost records that were read from there on, or the application has sought.
         """
         back = {tp: at for tp, at in positions.items() if at < self._processed.get(tp, at)}
         generations = self._consumer.generation() if back else {}
@@ -268,7 +268,7 @@ class PartitionStates:
             else:
                 self._consumer.commit(changed, timeout_s=timeout_s)
         except (CommitFailedError, CommitTimeoutError, ConsumerStateError):
-            # ZooKeeper is away; partitions are lost: `on_lost` follows; or what was read is lost at Kafka.
+            # ZooKeeper is away; partitions are lost: `on_lost` follows; or Kafka has lost records that were read.
             self._due_s = time.monotonic() + RETRY_S
             if timeout_s is not None:
                 raise

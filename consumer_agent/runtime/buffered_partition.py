@@ -44,7 +44,7 @@ class BufferedPartition:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
     def go_to(self, position: int, *, keeps_copies: bool) -> None:
-        """Continue here. What was finished further on counts up to here, or not at all: no copy is named by it."""
+        """Continue here. Records finished further on count up to here, or not at all: they name no copy."""
         self.returned = self.next_offset = position
         if position < self.finished:
             self.finished = NO_OFFSET if keeps_copies else position

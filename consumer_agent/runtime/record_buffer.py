@@ -77,7 +77,7 @@ class RecordBuffer:
     def __init__(self, settings: BufferSettings) -> None:
         """Begin empty."""
         self._settings = settings
-        self.keeps_copies = False  # of states: what is finished has one, also where reading goes back
+        self.keeps_copies = False  # of states: every finished offset has one, also where reading goes back
         self._partitions: dict[TopicPartition, BufferedPartition] = {}
         self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
         self._again: set[TopicPartition] = set()  # nothing of these is put until Kafka's client fetches them again

@@ -164,7 +164,7 @@ class Child:
     def _wait_for_rest(self) -> None:
         """Wait until the rest of the group has ended, for at most REAP_LIMIT_S.
 
-        What was killed hides another user's processes until it is reaped: by init, or by us as a container's first one.
+        A killed process hides another user's ones until it is reaped: by init, or by us as a container's first process.
 
         Raises:
             ProcessLookupError: all have ended.

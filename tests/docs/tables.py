@@ -283,7 +283,7 @@ def content(name: str) -> str:
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return path -> what makes the text, of every page that has such tables and of what is made of the same runs."""
+    """Return path -> the function that makes the text, of each page with such tables and files of the same runs."""
     return {
         **{path: partial(_with_tables, path) for path in PAGES},
         f"docs/data/{COMPARISON}": partial(comparison_csv, MAIN),

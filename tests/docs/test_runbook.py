@@ -76,7 +76,7 @@ def made() -> dict[str, list[ast.AST]]:
 
 
 def origins(part: ast.AST, function: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield what a part of a line stands for: what its variable was set to, or what its function returns."""
+    """Yield the values of a part of a line: those set to its variable, or returned by its function."""
     if isinstance(part, ast.Call) and not ast.unparse(part.func).startswith("self."):
         yield from made().get(last_name(part.func), ())
     elif isinstance(part, ast.Name | ast.Attribute):
@@ -89,7 +89,7 @@ def origins(part: ast.AST, function: ast.AST, tree: ast.Module) -> Iterator[ast.
 
 
 def reached(line: ast.AST, function: ast.AST, tree: ast.Module, depth: int = MAX_DEPTH) -> Iterator[ast.AST]:
-    """Yield a line, and if it has no text of its own, what it passes on."""
+    """Yield a line, and if it has no text of its own, the values that it passes on."""
     yield line
     if depth and not pieces(line):
         for origin in (origin for part in ast.walk(line) for origin in origins(part, function, tree)):

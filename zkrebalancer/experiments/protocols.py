@@ -303,7 +303,7 @@ _ZK_CLIENT_SIDE = Protocol(
 # ZooKeeper's default socket sleeps for 100 ms when a session is closed, and Helix opens and closes some in each join.
 _HELIX_SOCKET = {"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty"}
 _TUNED_HELIX = {HELIX_SESSION: "6000", **_HELIX_SOCKET}
-# Helix's rebalancer that uses weights, and in what they are (`helix.weights_option`).
+# Helix's rebalancer that uses weights, and the weights' unit (`helix.weights_option`).
 _WAGED = {
     "rebalancer": "org.apache.helix.controller.rebalancer.waged.WagedRebalancer",
     "instance.capacity.key": "records_per_1000_s",

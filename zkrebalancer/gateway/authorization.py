@@ -28,7 +28,7 @@ OFFSETS = {"OffsetCommit": Right.READ_GROUP, "TxnOffsetCommit": Right.READ_GROUP
 
 
 def answer(name: str, version: int, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
-    """Return the answer to a request; `go_on` answers what the client may ask for.
+    """Return the answer to a request; `go_on` answers the part that the client has rights for.
 
     Raises what `rights` and `go_on` raise.
     """

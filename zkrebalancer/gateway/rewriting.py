@@ -64,7 +64,7 @@ def known_to_all(
     return _known_to_all(version, answer, frozenset(served), known) if known else answer
 
 
-@lru_cache(maxsize=16)  # all clients ask
+@lru_cache(maxsize=16)  # all clients need it
 def _known_to_all(
     version: int, answer: bytes, served: frozenset[int], known: tuple[tuple[int, tuple[int, int]], ...]
 ) -> bytes:

@@ -22,7 +22,7 @@ _makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dat
 _names: dict[type[Any], tuple[str, ...]] = {}  # as above, and one for each kind of value in them, which has none
 NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
 # Errors at which clients end, and what makes all of them try again instead. aiokafka and older Java clients end if a
-# join is interrupted, or if offsets are not available; all Java clients if a SyncGroup hears that its group is read.
+# join is interrupted, or if offsets are not available; all Java clients if a SyncGroup fails while its group is read.
 UNDERSTOOD: dict[str, dict[ErrorCode, ErrorCode]] = {
     "JoinGroup": {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
     "SyncGroup": {

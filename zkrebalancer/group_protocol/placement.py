@@ -16,7 +16,7 @@ def bucket_of(group_id: str) -> int:
     return _bucket_of_usual(group_id) if len(group_id) <= MAX_USUAL_NAME else place_of(group_id, BUCKETS)
 
 
-@lru_cache(maxsize=10_000)  # every request asks
+@lru_cache(maxsize=10_000)  # every request needs it
 def _bucket_of_usual(group_id: str) -> int:
     return place_of(group_id, BUCKETS)
 

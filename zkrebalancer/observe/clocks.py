@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-MAX_DRIFT = 1_000  # two clocks drift apart by at most 1 us in so many: each is slewed by 500 ppm, if chrony is told
+MAX_DRIFT = 1_000  # two clocks drift apart by at most 1 us in so many: each is slewed by 500 ppm, if chrony is set so
 BEFORE_ALL_US = -(1 << 63)
 GUESS_US = 1_000  # wall clocks differ by more; so a guess seldom changes with new events
 Moment = tuple[int, int]  # a time of the second clock, and a bound of (its time - the first clock's) then

@@ -29,7 +29,7 @@ class Doubts:
 
     _changes: dict[tuple[str, TopicPartition], list[Change]] = field(default_factory=dict)
     _started: dict[tuple[str, str], set[TopicPartition]] = field(default_factory=dict)  # by group and member
-    _leaving: set[tuple[str, str]] = field(default_factory=set)  # who stopped to leave
+    _leaving: set[tuple[str, str]] = field(default_factory=set)  # members that stopped to leave
     _later: list[Event] = field(default_factory=list)  # which concern partitions that are not all known yet
     widest_us: int | None = 0  # the largest error of a change; None: unbounded
 

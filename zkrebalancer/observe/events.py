@@ -152,7 +152,7 @@ class _Files:
     """The files of one process, one after the other.
 
     A process of the same name and id, such as a container's former one, may have left some, and another log of this
-    process may be writing to the last one: so the folder tells which there are, and no number is used again.
+    process may be writing to the last one: so the folder shows the existing ones, and no number is used again.
     """
 
     def __init__(self, directory: Path, stem: str) -> None:

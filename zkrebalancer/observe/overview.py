@@ -49,7 +49,7 @@ class Overview:
     rebalances: tuple[tuple[int | None, Rebalance], ...]  # each with the wall clock of its plan
     clocks: int
     error_us: int | None  # the largest one of a change of owners; None: unbounded
-    silent_members: int  # which started or stopped partitions, and of which there is no event
+    silent_members: int  # that started or stopped partitions, and have no event of their own
 
     def figures(self) -> dict[str, int | bool | None]:
         """Return the verdict's figures, None for those that were not recorded."""

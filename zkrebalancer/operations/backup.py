@@ -308,7 +308,7 @@ def restore(
 
 
 def _in_order(file: Path) -> Iterator[Node]:
-    """Yield what is written besides `served`, offsets last: no part has offsets without what says of which topic."""
+    """Yield what is written besides `served`, offsets last: no part has offsets without the marks of their topics."""
     for is_offset in (False, True):
         for node in backup_file.read(file):
             is_now = (_OFFSETS.fullmatch(node.path) is not None) is is_offset

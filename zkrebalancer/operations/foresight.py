@@ -101,7 +101,7 @@ def foresee_one(
         raise UnknownPartitionError(f"{topic}-{number}: group {report.name} reads and holds no topic that has it")
     transition = answer(planning.task(0, problem), STRATEGIES)
     target, wanted = transition.receiver(partition), explanation.target
-    if planning.keeping and target != wanted:  # the explanation knows of no member that gets nothing more
+    if planning.keeping and target != wanted:  # the explanation ignores that some members get nothing more
         reason = f"{wanted if wanted in planning.keeping else 'another member'} gets nothing more"
         explanation = Explanation(explanation.holder, target, reason)
     if report.settings.frozen and explanation.holder is not None:

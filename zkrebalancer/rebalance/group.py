@@ -352,7 +352,7 @@ class Group:
         self._send(f"generation {generation}", plan)
 
     def _send(self, reason: str, plan: Plan | None = None) -> None:
-        """Carry out a plan, None if there is nothing to do; what was requested meanwhile is planned next."""
+        """Carry out a plan, None if there is nothing to do; later requests are planned next."""
         self._go(GroupState.MOVING, reason)
         if plan is not None:
             self._moving.begin(plan)
@@ -439,7 +439,7 @@ class Group:
                 return
             plan = self._moving.plan if changed else None
             if plan is not None and (self._moving.is_sending or not plan.is_all_sent(self.view.members)):
-                self._end_plan("superseded")  # what is or may be sent yet was decided under other settings
+                self._end_plan("superseded")  # commands in flight or unsent were decided under other settings
             subject = ", ".join(settings.differing(before, new)) if changed else None
             self.request("settings-changed" if changed else "operator-request", subject, author)
             if before.paused_by and not new.starts_paused:

@@ -51,7 +51,7 @@ class Moving:
         self._left_out = LeftOut(scheduler, view, report)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
-        self.is_sending = False  # a transaction that is in flight may be refused, and what it has sent again
+        self.is_sending = False  # a transaction in flight may be refused, and its commands sent again
         self.outstanding: set[str] = set()  # consumers that have commands to answer
         self._late: dict[str, tuple[str, int]] = {}  # consumer -> its oldest command, and when its answer is late
         self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now

@@ -49,7 +49,7 @@ class Planning:
         self._warn = warn
         self._members: dict[str, ProblemMember] = {}  # members that take part
         self._outside: set[str] = set()  # registered members that are given nothing
-        self._odd_holders: set[str] = set()  # members that hold what is not known, or what they do not read (any more)
+        self._odd_holders: set[str] = set()  # members that hold unknown topics, or ones that they do not read (now)
         self.keeping: set[str] = set()  # members that keep what they hold, and get nothing more, as of the last look
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._drain = Drain()

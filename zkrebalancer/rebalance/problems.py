@@ -45,8 +45,8 @@ class Problems:
 def expected_refusals(path: str, *, of_tool: bool = False) -> frozenset[Refusal]:
     """Return the refusals of a read that the reader handles: only NO_NODE for a node that the whole group depends on.
 
-    A leader does without a list of marks, static members or records of what was given: what may be in it stands still.
-    A tool that may not read what members were given believes them; what else it may not read, it does not guess.
+    A leader does without a list of marks, static members or given partitions: its possible contents stand still.
+    A tool that may not read the records of given partitions trusts members' claims; it guesses nothing else.
     """
     names = path.split("/")
     place = names[PLACE] if len(names) > PLACE else ""

@@ -162,7 +162,7 @@ class Member:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way to or from it, whatever the record says of what it was given."""
+        """Whether nothing is on its way to or from it, whatever the record of its partitions says."""
         is_record_hidden = self.state is MemberState.UNREADABLE and self.is_readable and not self.pending
         return self.state is MemberState.READY or is_record_hidden
 

@@ -71,7 +71,7 @@ def test_what_was_not_recorded_is_unknown(tmp_path: Path) -> None:
 
 
 def test_the_files_of_some_agents_say_nothing_about_all(tmp_path: Path) -> None:
-    """In `_Seen.silent_members`, return 0: what the others received would be lost, and what they own without owner."""
+    """In `_Seen.silent_members`, return 0: records of the others would be lost, and their partitions without owner."""
     history = planned().produced(10, 19)
     history.events += [
         {**history.events[-1], "kind": "command_acked", "group": "g", "member": member} for member in "abc"

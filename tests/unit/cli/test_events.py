@@ -75,7 +75,7 @@ def test_events_of_several_hosts_are_in_order_and_filtered(folder: Path) -> None
 
 
 def test_a_file_of_two_boots_is_in_order(tmp_path: Path) -> None:
-    """In `EventFiles._in_order`, order by `mono_us`: what was before the reboot comes last."""
+    """In `EventFiles._in_order`, order by `mono_us`: events before the reboot come last."""
     boots = [(second, 10**9 + second) for second in (1, 2, 3)] + [(second, second) for second in (60, 62, 61)]
     lines = [event(second, "stalled", mono_us=mono_us, role="machine", gap_ms=1) for second, mono_us in boots]
     write(tmp_path / "c-1.jsonl", *lines)

@@ -168,7 +168,7 @@ def test_what_cannot_be_kept_is_refused_and_the_rest_is_kept(store: Store) -> No
 def test_a_topic_that_the_brokers_do_not_describe_is_not_called_unknown(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In `partition_counts`, leave it out: its consumers hear that it does not exist, and the log does not say why."""
+    """In `partition_counts`, leave it out: its consumers get the error that it does not exist, without a log line."""
     store.counts = lambda _topics: {"orders": 1_000, "hidden": None}
     hidden, unknown = ("hidden", 0), ("made-up", 0)
     refused = store.commit({("orders", 1): 5, hidden: 7, unknown: 1})

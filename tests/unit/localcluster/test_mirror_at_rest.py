@@ -31,7 +31,7 @@ PassTime = Callable[[float], None]
 
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> PassTime:
-    """Return what lets seconds pass; otherwise the clock stands still."""
+    """Return a function that lets seconds pass; otherwise the clock stands still."""
     now_us = [clock.steady_us()]
     monkeypatch.setattr(clock, "steady_us", lambda: now_us[0])
 
@@ -86,7 +86,7 @@ def test_topics_at_rest_cost_four_requests_a_round_however_many_there_are(pass_t
     ],
 )
 def test_what_somebody_changes_in_zookeeper_is_put_right(harm: Operation, within: int, pass_time: PassTime) -> None:
-    """In `Mirror.write`, do not compare the names; in `_round`, go on believing for ever what was read once."""
+    """In `Mirror.write`, do not compare the names; in `_round`, keep for ever the state that was read once."""
     cluster = Guarded(t="id1", u="id2")
     one, client = at_rest(cluster)
     before = shown(client)

@@ -294,7 +294,7 @@ def test_a_process_of_the_same_id_uses_no_file_name_again(tmp_path: Path, monkey
 def test_a_log_whose_file_another_one_has_deleted_writes_to_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In `_Files._has_room`, look only at the size: what a quiet consumer writes beside a busy one is lost."""
+    """In `_Files._has_room`, look only at the size: events of a quiet consumer beside a busy one are lost."""
     monkeypatch.setenv(events.FILE_BYTES_VARIABLE, "1000")
     monkeypatch.setenv(events.FILES_VARIABLE, "3")
     busy, quiet = EventLog(tmp_path, "p"), EventLog(tmp_path, "p")

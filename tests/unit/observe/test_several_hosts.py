@@ -150,7 +150,7 @@ def test_an_overlap_that_is_longer_than_the_bounds_is_found(tmp_path: Path) -> N
 
 
 def handed_over(fleet: Fleet, reason: str, folder: Path) -> Verdict:
-    """Give what the second had to the first, and learn meanwhile how the second ended."""
+    """Give the second one's partitions to the first, and read meanwhile how the second ended."""
     asked_us = fleet.now_us
     fleet.command(FIRST, "start-fetcher", 0)
     fleet.now_us, now_us = (asked_us + fleet.now_us) // 2, fleet.now_us
@@ -169,7 +169,7 @@ def test_an_owner_that_leaves_after_a_quiet_hour_leaves_no_doubt(tmp_path: Path)
 
 
 def test_the_end_of_a_crashed_owner_is_when_its_partitions_became_free(tmp_path: Path) -> None:
-    """In `Doubts._takes_back`, return True: how a member ended is read while others start what it had."""
+    """In `Doubts._takes_back`, return True: a member's end is read while others start its partitions."""
     fleet = Fleet(drifting())
     for option in ("start-fetcher", "stop-fetcher", "start-fetcher"):
         fleet.command(SECOND, option, 0)

@@ -207,7 +207,7 @@ def test_a_member_whose_registration_cannot_be_read_is_no_reader() -> None:
 
 
 def test_what_was_decided_before_a_drain_is_not_carried_out() -> None:
-    """In `Group.computed`, look at no settings: what the drained member got was taken from it at once."""
+    """In `Group.computed`, look at no settings: partitions given to the drained member moved away again at once."""
     world = world_with(GroupSettings(), "a")
     told, process = len(events(world, "command_sent")), world.leader()
     world.act(world.add_agent("b"))

@@ -26,7 +26,7 @@ def test_the_next_leader_announces_who_has_left_meanwhile(leaves: bool, reason: 
 
 
 def test_an_end_is_told_once_though_nodes_are_left() -> None:
-    """In `Departures`, forget whose end was told: each reading tells it again."""
+    """In `Departures`, forget whose end was announced: each reading announces it again."""
     world = world_with(GroupSettings(), "a", "b")
     world.zk.perform(Multi((Create(f"{paths.channel(GROUP, 'b-1')}/x"), Create(f"{paths.channel(GROUP, 'b-1')}/x/y"))))
     world.kill_agent(world.agents["b"])

@@ -1,4 +1,4 @@
-"""A list of a group's marks, or of what was given, may not be read: all safe work continues.
+"""A list of a group's marks, or of records of given partitions, may not be read: all safe work continues.
 
 Lists of static members are in `test_hidden.py`.
 """

@@ -143,7 +143,7 @@ def hide(region: RegionWorld, path: str) -> None:
 
 
 def test_a_region_goes_on_while_the_record_of_what_a_member_was_given_is_hidden() -> None:
-    """What its consumer holds is known: only its claims cannot be judged. In `Member.is_settled`, ask for READY."""
+    """Its consumer's partitions are known: only its claims cannot be judged. In `Member.is_settled`, ask for READY."""
     region = RegionWorld("a", "b")
     hide(region, paths.given(GROUP, "a-1"))
     region.complete_checkpoint()
@@ -156,7 +156,7 @@ def test_a_region_goes_on_while_the_record_of_what_a_member_was_given_is_hidden(
 
 @pytest.mark.parametrize("place", [paths.owners, paths.channel])
 def test_a_region_that_waits_for_a_right_says_for_which(place: Callable[[str, str], str]) -> None:
-    """What its consumer holds is not known. In `leader._follow_reset`, name only what is late."""
+    """Its consumer's partitions are not known. In `leader._follow_reset`, name only what is late."""
     region, path = RegionWorld("a", "b"), place(GROUP, "a-1")
     hide(region, path)
     region.pass_time(2 * SETTINGS.every_ms)

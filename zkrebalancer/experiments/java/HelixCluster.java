@@ -20,7 +20,7 @@ final class HelixCluster implements AutoCloseable {
      */
     static final String MODEL = "OnlineOfflineOnce";
 
-    private static final String DEFAULT_CAPACITY_KEY = "partitions"; // what the rebalancer WAGED balances
+    private static final String DEFAULT_CAPACITY_KEY = "partitions"; // which the rebalancer WAGED balances
     // Of each member: more than all partitions weigh, as one may own them all. The sum of all members is an int too.
     private static final int CAPACITY = 2_000_000;
 
@@ -117,7 +117,7 @@ final class HelixCluster implements AutoCloseable {
 
     private void setWeights(String topic, List<Integer> ofPartitions) {
         Map<String, Map<String, Integer>> weighed = new HashMap<>();
-        weighed.put(ResourceConfig.DEFAULT_PARTITION_KEY, Map.of(capacityKey, 1)); // Helix wants one
+        weighed.put(ResourceConfig.DEFAULT_PARTITION_KEY, Map.of(capacityKey, 1)); // Helix requires one
         for (int partition = 0; partition < ofPartitions.size(); partition++) {
             weighed.put(HelixPartition.name(topic, partition), Map.of(capacityKey, ofPartitions.get(partition)));
         }

@@ -37,7 +37,7 @@ def look_back(
 ) -> Rows:
     """Return the rows of suspect stretches, and of their deliveries, that became so now.
 
-    `tables`: the settled rows, each of which is read once, for all books. `back`: what was delivered again.
+    `tables`: the settled rows, each of which is read once, for all books. `back`: the records delivered again.
     """
     found: Rows = defaultdict(list)
     of_books = _is_of(back)
@@ -68,7 +68,7 @@ def _is_of(books: Collection[BookKey]) -> pc.Expression:
 
 
 def _near(back: dict[BookKey, RangeSet]) -> Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]:
-    """Return what tells which rows may be about offsets delivered again, by their partitions' numbers.
+    """Return a filter for rows that may be about offsets delivered again, by their partitions' numbers.
 
     To make Python's objects of a row takes far longer, and partitions may be far from each other in offsets.
     """

@@ -70,12 +70,12 @@ def _groups(spans: pd.DataFrame, causes: pd.DataFrame, of_groups: pd.DataFrame) 
 
 
 def _sums(causes: pd.DataFrame) -> pd.DataFrame:
-    """Return the sums of each group; that of what was not recorded is unknown, too."""
+    """Return the sums of each group; sums of unrecorded values are unknown, too."""
     return causes.groupby("group")[_SUMS].sum(min_count=1).reset_index()
 
 
 def _beside(settings: pd.DataFrame, causes: pd.DataFrame) -> pd.DataFrame:
-    """Put what was recorded of each group beside its replays."""
+    """Put the recorded figures of each group beside its replays."""
     recorded = _sums(causes)[["group", "rebalances", "unowned_partition_s"]]
     names = {"rebalances": "recorded_rebalances", "unowned_partition_s": "recorded_partition_s"}
     table = settings.merge(recorded.rename(columns=names), on="group", how="left")

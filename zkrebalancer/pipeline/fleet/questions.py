@@ -25,7 +25,7 @@ class Tables:
     `groups`: group, days, rebalances, per_day, moved, unowned_partition_s, cause, members, unheard, crashed,
     sessions_unknown, unowned_now. `causes` and `lateness`: as in `history`. `settings`: group, setting, rebalances,
     moved, unowned_partition_s, steps, left_out, crashes_unknown, clients_unknown, recorded_rebalances,
-    recorded_partition_s. What was not recorded is null.
+    recorded_partition_s. Unrecorded values are null.
     """
 
     groups: pd.DataFrame
@@ -103,7 +103,7 @@ def _is_unknown(tables: Tables) -> bool:
 
 
 def _missing(tables: Tables) -> str:
-    """Return sentences about what was not recorded, each after a space."""
+    """Return sentences about unrecorded values, each after a space."""
     groups = tables.groups
     unknown = groups[UNOWNED].isna()
     told = f" Of {unknown.sum()} of {len(groups)} groups it is unknown: no agent wrote events." if unknown.any() else ""

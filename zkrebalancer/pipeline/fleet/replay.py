@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a replay assumes instead of what was recorded. `strategy`, `mode` None: the recorded ones."""
+    """Assumptions of a replay that replace recorded values. `strategy`, `mode` None: the recorded ones."""
 
     name: str
     strategy: str | None = None

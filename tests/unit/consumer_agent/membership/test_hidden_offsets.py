@@ -36,7 +36,7 @@ TEXT = "zkrebalancer:id-1 czxid-5"
 
 
 def begin(storage: Storage = Storage.ZOOKEEPER, *, begins_anywhere: bool = True, in_region: bool = False) -> Driver:
-    """Return a driver with a start of two partitions: it may not read what is stored of T0."""
+    """Return a driver with a start of two partitions: it may not read the stored offset of T0."""
     driver = Driver(storage=storage, begins_anywhere=begins_anywhere, in_region=in_region, auto_commit_interval_ms=None)
     driver.register()
     send_start(driver, "start-1")
@@ -185,7 +185,7 @@ def test_in_dual_it_waits_for_both_stores_and_the_higher_offset_wins(in_kafka: i
 
 
 def lines_of(driver: Driver, replies: dict[Call, Reply], limit_ms: int, step_ms: int = 100) -> list[str]:
-    """Return what is logged while reads are answered like this."""
+    """Return the lines logged while reads are answered like this."""
     found, end_ms = list[str](), driver.now_ms + limit_ms
     while driver.now_ms < end_ms:
         effects = driver.tick(step_ms)

@@ -1,4 +1,4 @@
-"""Handlers in threads: what stores the records that they have finished."""
+"""Handlers in threads, and the commits of records that they have finished."""
 
 from __future__ import annotations
 
