@@ -54,6 +54,7 @@ def compare(
     """
     require("experiments")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline.replaced import replaced  # noqa: PLC0415
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
     from zkrebalancer.pipeline.report.folders import find_runs  # noqa: PLC0415
@@ -61,14 +62,14 @@ def compare(
 
     runs = find_runs(paths)  # fails before Spark starts
     files = report.event_files_below([path for path in paths if path.is_dir()])
-    with folder_locked(out):
+    with folder_locked(out), replaced(out, "compare") as made:
         if files:
             usual = session.for_input(sum(file.size for file in files))
             with session.spark_job("facts", master, memory, {**usual, **settings}, records_classes=True) as spark:
-                found = report.compare(spark, runs, files, out, with_untrusted=with_untrusted)
+                found = report.compare(spark, runs, files, made, with_untrusted=with_untrusted)
         else:
-            found = report.compare(None, runs, files, out, with_untrusted=with_untrusted)
-        output.write(found, out)
+            found = report.compare(None, runs, files, made, with_untrusted=with_untrusted)
+        output.write(found, made)
     doubted = [run for run in found.runs if run.doubts]
     told = {
         "runs": len(found.runs),

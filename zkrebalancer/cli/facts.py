@@ -60,23 +60,23 @@ def run_pipeline(
     refuse_event_files(out)
     require("spark")
     from zkrebalancer.pipeline import batch, local_files, session  # noqa: PLC0415  # after the check
-    from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
+    from zkrebalancer.pipeline.replaced import replaced  # noqa: PLC0415
 
     with folder_locked(out):
-        require_unwatched(out)
         began_s = time.monotonic()
         # Without an event file, it fails before Spark starts.
         files = None if "://" in source else local_files.event_files(local_files.Source(source))
         usual = {} if files is None else session.for_input(sum(file.size for file in files))
-        ahead = None if files is None else batch.read_ahead(files, str(out), master)
-        started = session.spark_job(
-            "events and facts", master, memory, {**usual, **settings}, records_classes=True, meanwhile=ahead
-        )
-        with started as spark:
-            if files is None:
-                batch.run(spark, source, str(out))
-            else:
-                batch.write_tables(spark, files, str(out), ahead)
+        with replaced(out, "run", batch.FORMER) as made:
+            ahead = None if files is None else batch.read_ahead(files, str(made), master)
+            started = session.spark_job(
+                "events and facts", master, memory, {**usual, **settings}, records_classes=True, meanwhile=ahead
+            )
+            with started as spark:
+                if files is None:
+                    batch.run(spark, source, str(made))
+                else:
+                    batch.write_tables(spark, files, str(made), ahead)
         runs = batch.summary(str(out), MAX_RUNS_TOLD)
     told = {"events": source, "out": str(out), "master": master, "elapsed_s": round(time.monotonic() - began_s, 1)}
     if as_json:

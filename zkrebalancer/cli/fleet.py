@@ -47,14 +47,15 @@ def fleet(
     require("experiments")
     from zkrebalancer.pipeline import ingest, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.fleet import job, output, questions  # noqa: PLC0415
+    from zkrebalancer.pipeline.replaced import replaced  # noqa: PLC0415
 
     ingest.require_event_files(source)  # fails before Spark starts
     began_s = time.monotonic()
-    with folder_locked(out):
+    with folder_locked(out), replaced(out, "fleet") as made:
         with session.spark_job("the fleet's events", master, memory, settings) as spark:
-            tables = job.fleet(spark, source, str(out), seed)
+            tables = job.fleet(spark, source, str(made), seed)
         asked = questions.questions(tables)
-        files = output.write(tables, asked, out)
+        files = {name: str(out / path.name) for name, path in output.write(tables, asked, made).items()}
     told: dict[str, Any] = {"events": source, "master": master, "seed": seed, "groups": len(tables.groups)}
     told |= {"files": files, "questions": [asdict(one) for one in asked]}
     told["elapsed_s"] = round(time.monotonic() - began_s, 1)

@@ -55,14 +55,15 @@ def sweep(
     """
     require("experiments")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline.replaced import replaced  # noqa: PLC0415
     from zkrebalancer.pipeline.sweep import grid, job, output  # noqa: PLC0415
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    with folder_locked(out):
+    with folder_locked(out), replaced(out, "sweep") as made:
         with session.spark_job(f"{len(cells)} cells", master, memory, settings) as spark:
             result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
-        output.write(result, out)
+        output.write(result, made)
     told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}
     files = {"table": str(out / output.TABLE), "csv": str(out / output.CSV), "page": str(out / output.PAGE)}
     told |= files | {"elapsed_s": round(time.monotonic() - began_s, 1), "medians": output.summary(result)}

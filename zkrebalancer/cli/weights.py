@@ -83,7 +83,9 @@ def weights(
             errors = model.back_test(past)
             chosen, learned = model.learn(past, errors)
         content = encode(learned)
-        (out / WEIGHTS).write_bytes(content)
+        draft = out / f".{WEIGHTS}.new"
+        draft.write_bytes(content)
+        draft.replace(out / WEIGHTS)  # a reader never sees half of it
     if zookeeper is not None and group is not None:
         with BlockingZk(zookeeper) as zk:
             write_weights(zk, group, content)

@@ -6,7 +6,6 @@ to fit into memory. The streaming pipeline calls the same `tables` after each mi
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from zkrebalancer.pipeline.store import Folder, Store
 EVENTS = "events"
 REJECTS = "rejects"
 WINDOWS = "windows"
+FORMER = (align.ALIGNED,)  # tables that earlier inputs had, and this one may not
 
 
 def tables(events: DataFrame, kinds: frozenset[str], store: Store) -> None:
@@ -64,7 +64,7 @@ def tables(events: DataFrame, kinds: frozenset[str], store: Store) -> None:
 
 
 def run(spark: SparkSession, url: str, out: str) -> None:
-    """Read the event files below a URL, and write all tables below `out`, replacing older ones."""
+    """Read the event files below a URL, and write all tables below `out`, which is empty."""
     progress.step(spark.sparkContext, f"table {EVENTS}")
     ingest.write_events(ingest.parse(ingest.read_lines(spark, url)), f"{out}/{EVENTS}")
     _write_facts(spark, out)
@@ -91,7 +91,6 @@ def _events(out: str) -> Path:
 
 def _write_facts(spark: SparkSession, out: str) -> dict[str, DataFrame]:
     """Write all tables but `events`, which is written."""
-    shutil.rmtree(Path(out, align.ALIGNED), ignore_errors=True)  # absent if this input has one clock a run
     events = ingest.read_events(spark, f"{out}/{EVENTS}")
     store = Folder(spark, Path(out))
     tables(events, ingest.stored_kinds(Path(out, EVENTS)), store)

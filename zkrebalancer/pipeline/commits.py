@@ -5,6 +5,7 @@ folders, `commits/<number>/<table>/<part>`, and CURRENT is a link to the newest 
 it is replaced. `<table>` in the top folder leads through CURRENT, so readers need no library.
 The last KEPT commits stay, for readers that have begun. Folders to which no commit leads are removed. The tree of the
 commit before those becomes that of the next one, so only links that differ are made anew.
+A command that makes its tables anew each time (`replaced.py`) has no parts: `<table>` in a commit is itself a link.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pathlib import Path
 STORE = "store"
 COMMITS = "commits"
 CURRENT = "current"
+CHECKPOINT = "checkpoint"  # of a watcher
 SPARE = ".spare"  # the tree of a former commit
 UNFINISHED = ".unfinished"  # a tree that becomes another one
 KEPT = 2
 MERGED = 16  # parts
+WHOLE = ""  # the only part of a table that has no others
 Parts = Mapping[str, Mapping[str, str]]  # table -> part, such as `run_id=x` or `run_id=x/1` -> folder below STORE
 
 
@@ -65,6 +68,19 @@ class Commits:
         _replace_link(self._out / CURRENT, Path(COMMITS) / tree.name)
         self._tidy(parts, kept)
 
+    def clean(self, kept: Iterable[str] = ()) -> None:
+        """Remove what killed commands left; `kept` as for `commit`."""
+        if (self._out / CURRENT).is_symlink():
+            self._tidy(self.parts(), kept)
+        else:
+            for name in (UNFINISHED, SPARE, STORE, COMMITS):
+                shutil.rmtree(self._out / name, ignore_errors=True)
+
+    def has_link(self, name: str) -> bool:
+        """Whether `name` in the top folder leads through CURRENT."""
+        path = self._out / name
+        return path.is_symlink() and path.readlink() == Path(CURRENT) / name
+
     def _numbers(self) -> list[int]:
         folder = self._out / COMMITS
         return sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
@@ -72,7 +88,10 @@ class Commits:
     def _parts(self, tree: Path) -> dict[str, dict[str, str]]:
         if not tree.exists():
             return {}
-        return {table.name: dict(_links(str(table))) for table in tree.iterdir()}
+        return {
+            table.name: {WHOLE: _folder(str(table))} if table.is_symlink() else dict(_links(str(table)))
+            for table in tree.iterdir()
+        }
 
     def _tidy(self, parts: Parts, more: Iterable[str]) -> None:
         """Remove old and incomplete commits, and folders that no commit uses; `parts`: those of the newest one."""
@@ -81,6 +100,9 @@ class Commits:
         for number in set(self._numbers()) - set(kept):
             shutil.rmtree(self._out / SPARE, ignore_errors=True)  # of another one, if a commit was not completed
             (self._out / COMMITS / str(number)).rename(self._out / SPARE)
+        for path in self._out.iterdir():
+            if path.name not in parts and self.has_link(path.name):
+                path.unlink()  # the newest commit has no such table
         used = {"/".join(folder.split("/")[:2]) for folder in more}
         for number in kept:
             of_commit: Parts = parts if number == newest else self._parts(self._out / COMMITS / str(number))
@@ -107,12 +129,27 @@ def _turn(tree: Path, before: Parts, parts: Parts) -> None:
     """Let a tree lead to other parts; `before`: to which it leads now, none if there is no such tree."""
     tree.mkdir(parents=True, exist_ok=True)
     for table in before.keys() - parts.keys():
-        shutil.rmtree(tree / table)
+        _remove(tree / table)
     for table, folders in parts.items():
         known = before.get(table, {})
+        if known and (WHOLE in known) != (WHOLE in folders):
+            _remove(tree / table)
+            known = {}
+        if WHOLE in folders:
+            if known != folders:
+                (tree / table).unlink(missing_ok=True)
+                (tree / table).symlink_to(f"../../{STORE}/{folders[WHOLE]}")
+            continue
         old = {part for part, folder in known.items() if folders.get(part) != folder}
         _unlink(tree / table, old)
         _link(tree / table, {part: folder for part, folder in folders.items() if part in old or part not in known})
+
+
+def _remove(table: Path) -> None:
+    if table.is_symlink():
+        table.unlink()
+    else:
+        shutil.rmtree(table)
 
 
 def _unlink(table: Path, parts: Collection[str]) -> None:
@@ -141,9 +178,13 @@ def _links(folder: str, within: str = "") -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
-                yield f"{within}{entry.name}", os.readlink(entry.path).partition(f"/{STORE}/")[2]  # noqa: PTH115
+                yield f"{within}{entry.name}", _folder(entry.path)
             else:
                 yield from _links(entry.path, f"{within}{entry.name}/")
+
+
+def _folder(link: str) -> str:
+    return os.readlink(link).partition(f"/{STORE}/")[2]  # noqa: PTH115
 
 
 def _replace_link(link: Path, target: Path) -> None:

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.pipeline import batch, ingest, progress, store
-from zkrebalancer.pipeline.commits import MERGED, Commits, to_merge
+from zkrebalancer.pipeline.commits import CHECKPOINT, COMMITS, MERGED, Commits, to_merge
 from zkrebalancer.pipeline.continued.keeper import Keeper
 from zkrebalancer.pipeline.continued.tables import NO_RUN, part_of, remove, run_id
 from zkrebalancer.pipeline.facts.one_pass import File, Pass
@@ -36,7 +36,6 @@ from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
 from zkrebalancer.protocol.errors import ConfigurationError
 
-CHECKPOINT = "checkpoint"
 REPEATED_WITHIN = "10 minutes"
 MAX_WRITERS = 4  # of a micro-batch, which has about 64 MB of lines at most; each writes a file per kind
 BYTES_OF_WRITER = 32 * 1024 * 1024  # when micro-batches are merged
@@ -53,18 +52,12 @@ def claimed(out: Path) -> Iterator[None]:
         ConfigurationError: a batch wrote the tables there.
 
     """
-    if (out / batch.EVENTS).exists() and not (out / CHECKPOINT).exists():
+    if any((out / name).exists() for name in (batch.EVENTS, COMMITS)) and not (out / CHECKPOINT).exists():
         raise ConfigurationError(f"--out {out} has the tables of a batch; name another folder")
     if (out / batch.EVENTS).is_dir() and not (out / batch.EVENTS).is_symlink():
         raise ConfigurationError(f"--out {out} has the tables of a watcher of an earlier version; name another folder")
     with folder_locked(out):
         yield
-
-
-def require_unwatched(out: Path) -> None:
-    """Raise ConfigurationError if `out` has a watcher's tables, which its checkpoint would no longer match."""
-    if (out / CHECKPOINT).exists():
-        raise ConfigurationError(f"--out {out} has the tables of a watcher; name another folder")
 
 
 def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:

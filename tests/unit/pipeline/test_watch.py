@@ -15,6 +15,7 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import batch, ingest, tail, watch
 from zkrebalancer.pipeline.commits import to_merge
 from zkrebalancer.pipeline.continued.keeper import Keeper
+from zkrebalancer.pipeline.replaced import require_unwatched
 from zkrebalancer.pipeline.store import Store
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, event_sizes, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -212,7 +213,11 @@ def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: P
     with watch.claimed(tmp_path):
         with pytest.raises(LocalClusterError, match="another zkrebalancer has locked"), watch.claimed(tmp_path):
             pass
-        watch.require_unwatched(tmp_path)
+        require_unwatched(tmp_path)
+    (tmp_path / "commits").mkdir()
+    with pytest.raises(ConfigurationError, match="tables of a batch"), watch.claimed(tmp_path):
+        pass
+    (tmp_path / "commits").rmdir()
     (tmp_path / "events").mkdir()
     with pytest.raises(ConfigurationError, match="tables of a batch"), watch.claimed(tmp_path):
         pass
@@ -221,7 +226,7 @@ def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: P
         pass
     (tmp_path / "events").rmdir()
     with watch.claimed(tmp_path), pytest.raises(ConfigurationError, match="tables of a watcher"):
-        watch.require_unwatched(tmp_path)
+        require_unwatched(tmp_path)
 
 
 def test_invalid_utf8_gives_the_same_lines_in_stream_and_batch(spark: SparkSession, tmp_path: Path) -> None:
