@@ -51,6 +51,7 @@ setup(
             "experiments/java/*.java",
             "experiments/java/*.properties",
             "kafka_protocol/definitions/*",
+            "localcluster/*.c",
             "localcluster/*.sha256",
             "localcluster/*.properties",
             "pipeline/*.properties",

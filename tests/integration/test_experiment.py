@@ -92,7 +92,9 @@ def test_unmodified_clients_behind_a_gateway_have_one_name_in_the_events(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["far-1ms", "far-10ms", "many-groups-failover", "scale-out-three"])
+@pytest.mark.parametrize(
+    "scenario", ["far-1ms", "far-10ms", "many-groups-failover", "scale-out-three", "slow-disk-5ms"]
+)
 def test_a_scenario_that_needs_servers_of_its_own(experiment: WatchedCommand, tmp_path: Path, scenario: str) -> None:
     out = tmp_path / "out"
     running = experiment.begin("--protocol", "central-incremental", "--scenario", scenario, "--out", str(out))

@@ -12,6 +12,7 @@ from zkrebalancer.experiments.lab import session_options
 from zkrebalancer.experiments.members import reader
 from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, PHASE_S, QUIET_S, Protocol
 from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.localcluster import slow_disk
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.localcluster.programs import HEAP, QUICK_START
 
@@ -20,6 +21,7 @@ TICK_MS, TUNED_TICK_MS = 2_000, 500  # ZooKeeper's default, and tuned: sessions 
 COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 MIRROR_INTERVAL_S = 1.0  # the default
 TUNED_MIRROR_INTERVAL_S = 0.25  # where topics change: as often as tuned clients of Kafka look there
+SLOWED = f"a library, preloaded into each server, in which {', '.join(slow_disk.CALLS)} take at least sync_ms"
 _JVM = {HEAP: f"{java_programs.HEAP_MB}m"}
 # Settings of the members of a kind; those of their protocol are added.
 _OF_KIND: Mapping[str, Mapping[str, object]] = {
@@ -63,6 +65,7 @@ class Plan:
             broker=self.broker,
             brokers=self.scenario.servers,
             round_trip_ms=self.scenario.round_trip_ms,
+            sync_ms=self.scenario.sync_ms,
             kafka_properties=self.protocol.settings[self.tuning].broker,
             mirror_interval_s=self._mirror_interval_s(),
         )
@@ -101,6 +104,7 @@ class Plan:
             "producer": dict(bulk_producer.SETTINGS if scenario.records_s else producer.SETTINGS),
             "servers_of_each_kind": scenario.servers,
             "round_trip_ms": scenario.round_trip_ms,
+            "sync_ms": scenario.sync_ms or None,
             "members_per_process": self.members_per_process,
             "records_per_partition_s": scenario.rate(cast),
             "record_bytes": scenario.record_bytes or None,
@@ -114,6 +118,7 @@ class Plan:
             "run": {
                 "longest pause before a step, s": PHASE_S[tuning],
                 **({"longest pause before the first change, s": BACKLOG_PHASE_S} if scenario.backlog else {}),
+                **({"what makes syncs of servers slow": SLOWED} if scenario.sync_ms else {}),
                 "options of each JVM": " ".join(QUICK_START),
             },
         }

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from zkrebalancer.experiments import disk
 from zkrebalancer.experiments.costs import Costs, roles
 from zkrebalancer.experiments.java_programs import (
     helix_consumer_command,
@@ -31,7 +32,7 @@ from zkrebalancer.experiments.placement import place
 from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
 from zkrebalancer.experiments.play import Play
 from zkrebalancer.experiments.scenarios.model import GROUP, needed
-from zkrebalancer.experiments.trust import find_doubts, find_doubts_of_backlog
+from zkrebalancer.experiments.trust import find_doubts, find_doubts_of_backlog, find_doubts_of_disk
 from zkrebalancer.experiments.versions import own_versions, read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
@@ -109,11 +110,18 @@ class Run:
         with _started(cluster) as directory:
             try:
                 self._result["versions"] |= read_versions(cluster)
+                self._examine_disk(cluster)
                 self._play(cluster, events)
             except RebalancerError as error:
                 raise RunFailedError(str(error).replace(str(directory), str(logs))) from error
             finally:
                 _keep_logs(directory, logs)
+
+    def _examine_disk(self, cluster: LocalCluster) -> None:
+        sync_ms = self.plan.scenario.sync_ms
+        if sync_ms:
+            write_ms = self._result["zookeeper_write_ms"] = disk.shortest_write_ms(cluster.zookeeper)
+            self.doubts += find_doubts_of_disk(sync_ms, write_ms, disk.quick_servers(cluster))
 
     def _play(self, cluster: LocalCluster, events: Path) -> None:
         plan = self.plan
@@ -175,6 +183,7 @@ class Run:
             "versions": own_versions(),
             "machine": describe_machine(),
             "details": plan.details(),
+            "zookeeper_write_ms": None,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "elapsed_s": 0.0,
             "complete": False,

@@ -1,4 +1,7 @@
-"""Whether a run can be trusted: not if the machine stood still, other programs used it, or records were sent late."""
+"""Whether a run can be trusted: not if the machine stood still, other programs used it, or records were sent late.
+
+Nor if what a scenario is about was not so: a backlog, a slow disk.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +79,17 @@ def find_doubts_of_backlog(steps: Iterable[Mapping[str, object]]) -> list[str]:
                 f"the group still read the backlog before step {step['number']}: {unread:,} records were left"
             )
         is_first = False
+    return doubts
+
+
+def find_doubts_of_disk(sync_ms: float, write_ms: float, quick_servers: Iterable[str]) -> list[str]:
+    """Return that the disk of servers is not as slow as the scenario says.
+
+    `write_ms`: the shortest time of a write to ZooKeeper. `quick_servers`: those whose syncs nothing makes slow.
+    """
+    doubts = [f"nothing made the syncs of {name} slow" for name in quick_servers]
+    if write_ms < sync_ms:
+        doubts.append(f"ZooKeeper wrote within {write_ms:g} ms, although a sync takes {sync_ms:g} ms")
     return doubts
 
 

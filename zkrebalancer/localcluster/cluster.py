@@ -62,6 +62,7 @@ class LocalCluster:
         kafka_heap_mb: int = 1024,
         mirror_interval_s: float = 0.2,
         round_trip_ms: float = 0.0,
+        sync_ms: float = 0.0,
         zookeeper_port: int | None = None,
         broker_port: int | None = None,
         cache: Path | None = None,
@@ -73,12 +74,12 @@ class LocalCluster:
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
         topic mirror that looks every `mirror_interval_s` (0: without one); "none" starts ZooKeeper only.
         `round_trip_ms`: between every client and every server, as if each were on a host of its own; among ZooKeeper
-        servers there is none. `brokers`: how many; the first has the id 1, and if there are three or more, each
-        partition has three replicas. `directory` must not exist yet; the default is a temporary folder. `tick_ms`: the
-        shortest session timeout is two ticks. The two `…_properties` add or override properties of the servers;
-        `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` and `broker_port`, the first ones
-        of several in a row: by default free ports. Jars come from `kafka_home` (default: the environment's KAFKA_HOME),
-        or else the folder `cache` (default: the user's). `report` receives progress lines.
+        servers there is none. `sync_ms`: the least time of a server's sync to disk. `brokers`: how many; the first has
+        the id 1, and if there are three or more, each partition has three replicas. `directory` must not exist yet; the
+        default is a temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add
+        or override properties of the servers; `zookeeper_options` are more options of ZooKeeper's JVM. `zookeeper_port`
+        and `broker_port`, each the first of a row: by default free ports. Jars come from `kafka_home` (default: the
+        environment's KAFKA_HOME), or else the folder `cache` (default: the user's). `report` gets progress lines.
 
         Raises:
             ConfigurationError: a setting is out of range.
@@ -89,15 +90,14 @@ class LocalCluster:
         self.zookeeper_servers: list[Server] = []
         self.brokers: list[Server] = []
         self._broker_count = brokers
-        self._kind = broker
-        self._ensemble_size = zookeepers
+        self._kind, self._ensemble_size = broker, zookeepers
         self._wanted_directory = directory
         self._tick_ms = tick_ms
         self._zookeeper_properties = dict(zookeeper_properties or {})
         self._zookeeper_options = tuple(zookeeper_options)
         self._kafka_properties = {**(kafka.replicated(brokers) if brokers > 1 else {}), **(kafka_properties or {})}
         self._zookeeper_heap_mb, self._kafka_heap_mb = zookeeper_heap_mb, kafka_heap_mb
-        self._mirror_interval_s, self._round_trip_ms = mirror_interval_s, round_trip_ms
+        self._mirror_interval_s, self._round_trip_ms, self._sync_ms = mirror_interval_s, round_trip_ms, sync_ms
         self.mirror: Program | None = None  # the topic mirror, once it is started
         self._far: dict[int, int] = {}  # port of a server -> the port to which its clients connect
         self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port, brokers)
@@ -237,7 +237,8 @@ class LocalCluster:
         far_count = self._ensemble_size + self._broker_count if self._round_trip_ms else 0
         self._reserved = reserve_ports(own_count + far_count, self._ports.all())
         ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
-        factory = ProgramFactory.in_folder(self.directory, java, class_paths, self._write_state, ports, archives)
+        about = self.directory, java, class_paths, self._write_state, ports, archives
+        factory = ProgramFactory.in_folder(*about, self._sync_ms)
         self.zookeeper_servers = factory.zookeepers(
             self._ensemble_size,
             self._tick_ms,

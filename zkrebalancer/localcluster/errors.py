@@ -14,7 +14,7 @@ class ServerStartError(LocalClusterError):
 
 
 class MissingToolError(LocalClusterError):
-    """A required tool is missing or too old: a JDK, PySpark."""
+    """A required tool is missing or too old: a JDK, PySpark, a C compiler."""
 
 
 class JarError(LocalClusterError):

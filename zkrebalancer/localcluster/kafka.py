@@ -137,11 +137,18 @@ class ZooKeeperModeBroker(Server):
     """A 3.9 broker; after a kill, it can start again only when its old ZooKeeper session has expired."""
 
     def __init__(
-        self, number: int, command: list[str], log: Path, on_spawn: Callable[[], None], port: int, zookeeper: str
+        self,
+        number: int,
+        command: list[str],
+        log: Path,
+        on_spawn: Callable[[], None],
+        port: int,
+        zookeeper: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare the broker with the id `number`; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
-        probe = BrokerProbe(f"{HOST}:{port}")
-        super().__init__(broker_name(number), command, log, on_spawn, port=port, is_ready=probe)
+        name, probe = broker_name(number), BrokerProbe(f"{HOST}:{port}")
+        super().__init__(name, command, log, on_spawn, port=port, is_ready=probe, environment=environment)
         self._registration = Get(f"{paths.BROKER_IDS}/{number}")
         self._zookeeper = zookeeper
 

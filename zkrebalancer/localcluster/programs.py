@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from zkrebalancer.localcluster import jars, kafka, zookeeper
+from zkrebalancer.localcluster import jars, kafka, slow_disk, zookeeper
 from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.ports import HOST, FixedPorts
 from zkrebalancer.localcluster.server import Program, Server
@@ -60,6 +60,7 @@ class ProgramFactory:
     on_spawn: Callable[[], None]
     ports: Sequence[int]
     archives: ClassArchives | None  # of KAFKA_3
+    environment: Mapping[str, str] = field(default_factory=dict)  # of servers, beside this process's own
 
     @classmethod
     def in_folder(
@@ -70,10 +71,15 @@ class ProgramFactory:
         on_spawn: Callable[[], None],
         ports: Sequence[int],
         archives: ClassArchives | None,
+        sync_ms: float = 0.0,
     ) -> ProgramFactory:
-        """Prepare the folder; `ports` are free ports: FIRST_PORTS, and one for each further broker."""
+        """Prepare the folder; `ports` are free ports: FIRST_PORTS, and one for each further broker.
+
+        `sync_ms`: how long each sync of a server to disk takes at least; compiles a library for it.
+        """
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
-        return cls(directory, java, class_paths, on_spawn, ports, archives)
+        environment = slow_disk.environment(directory, sync_ms) if sync_ms else {}
+        return cls(directory, java, class_paths, on_spawn, ports, archives, environment)
 
     def zookeepers(
         self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str], options: Sequence[str] = ()
@@ -101,7 +107,8 @@ class ProgramFactory:
         properties = {"broker.id": str(number), **extra}
         text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / f"{name}-data", properties)
         command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, self._config(name, text))
-        return kafka.ZooKeeperModeBroker(number, command, self._log(name), self.on_spawn, port, zookeeper_hosts)
+        own = self._log(name), self.on_spawn, port
+        return kafka.ZooKeeperModeBroker(number, command, *own, zookeeper_hosts, self.environment)
 
     def kraft_broker(
         self, number: int, cluster_id: str, heap_mb: int, extra: Mapping[str, str]
@@ -150,7 +157,8 @@ class ProgramFactory:
         return Program(name, command, self._log(name), self.on_spawn)
 
     def _server(self, name: str, command: list[str], port: int, is_ready: Callable[[], bool]) -> Server:
-        return Server(name, command, self._log(name), self.on_spawn, port=port, is_ready=is_ready)
+        about = name, command, self._log(name), self.on_spawn
+        return Server(*about, port=port, is_ready=is_ready, environment=self.environment)
 
     def _log(self, name: str) -> Path:
         return self.directory / f"{name}.log"

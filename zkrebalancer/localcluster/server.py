@@ -171,9 +171,10 @@ class Server(Program):
         *,
         port: int,
         is_ready: Callable[[], bool],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a server; `is_ready` probes it once and must return within about two seconds."""
-        super().__init__(name, command, log, on_spawn)
+        super().__init__(name, command, log, on_spawn, environment)
         self.port = port
         self._is_ready = is_ready
 

@@ -20,7 +20,7 @@ from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
 from zkrebalancer.experiments.play import Play, known_load
 from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
-from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster import jars, slow_disk
 from zkrebalancer.localcluster.programs import ProgramFactory
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Content
@@ -223,3 +223,28 @@ def test_java_members_add_only_who_they_are() -> None:
         "allow.auto.create.topics",  # of what warms up
         "interceptor.classes",  # of the recorder, which sees commits so
     }
+
+
+@pytest.mark.parametrize(("scenario", "sync_ms"), [("slow-disk-5ms", 5.0), ("scale-out", None)])
+def test_a_slow_disk_is_listed_and_given_to_the_servers(scenario: str, sync_ms: float | None) -> None:
+    """In `Plan.cluster`, leave out `sync_ms`: the scenario would be another `scale-out`."""
+    plan = Plan(PROTOCOLS["kip848"], SCENARIOS[scenario], "tuned", SCENARIOS[scenario].cast(4, 24, 1), "kafka-4", 5)
+    details, slowed = plan.details(), "what makes syncs of servers slow"
+    assert details["sync_ms"] == sync_ms
+    assert (slowed in details["run"]) is bool(sync_ms)
+    assert plan.cluster()._sync_ms == (sync_ms or 0.0)
+
+
+@pytest.mark.parametrize("plan", PLANS[::3], ids=lambda plan: plan.protocol.name)
+def test_every_server_has_the_slow_disk(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ProgramFactory.zookeeper_mode_broker`, leave out the environment: its disk would be quicker."""
+    given = {"LD_PRELOAD": "slow"}
+    monkeypatch.setattr(slow_disk, "environment", lambda _directory, sync_ms: {5.0: given}[sync_ms])
+    class_paths = {jars.KAFKA_3: "3", jars.KAFKA_4: "4"}
+    factory = ProgramFactory.in_folder(tmp_path, "java", class_paths, lambda: None, range(1, 40), None, 5.0)
+    servers = factory.zookeepers(3, 500, 256, {})
+    if plan.broker == "kafka-4":
+        servers.append(factory.kraft_broker(1, "id", 256, {})[1])
+    else:
+        servers.append(factory.zookeeper_mode_broker(1, "z:1", 256, {}))
+    assert [server._environment for server in servers] == [given] * 4

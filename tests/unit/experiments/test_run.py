@@ -7,10 +7,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.unit.experiments.event_maker import event
+from zkrebalancer.experiments import disk
+from zkrebalancer.experiments import run as run_module
 from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.run import RESULT, Run, read_result
@@ -21,6 +24,8 @@ from zkrebalancer.localcluster.locks import LOCK, locked
 
 PLAN = Plan(PROTOCOLS["classic-range"], SCENARIOS["steady"], "tuned", Cast(2, 6, 1), "kafka-3.9", 5)
 LINES = [json.dumps(event("step", name="before", target="", number=1)), "", json.dumps(event("new"))]
+
+RUN = Run._run
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +73,30 @@ def test_a_backlog_that_was_read_too_soon_is_a_doubt(tmp_path: Path, written: li
         "the group had nearly read the backlog before the first change: 0 records were left",
     ]
     assert Run(PLAN, tmp_path, print).perform()["doubts"] == [], "of other scenarios"
+
+
+def test_a_disk_that_is_not_slow_is_a_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Run._run`, do not examine the disk: a library that was not loaded would go unnoticed."""
+    monkeypatch.setattr(disk, "shortest_write_ms", lambda zookeeper: {"z:1": 0.4}[zookeeper])
+    monkeypatch.setattr(disk, "quick_servers", lambda _cluster: ["kafka"])
+    monkeypatch.setattr(run_module, "read_versions", lambda _cluster: {})
+    monkeypatch.setattr(
+        Plan, "cluster", lambda _plan: mock.Mock(zookeeper="z:1", directory=tmp_path, server_settings={})
+    )
+    monkeypatch.setattr(Run, "_play", lambda *_: None)
+    doubts = {}
+    for name in ("slow-disk-5ms", "scale-out"):
+        run = Run(replace(PLAN, scenario=SCENARIOS[name]), tmp_path / name, print, _result={"versions": {}})
+        run.directory.mkdir(parents=True)
+        RUN(run, tmp_path)
+        doubts[name] = run.doubts
+    assert doubts == {
+        "slow-disk-5ms": [
+            "nothing made the syncs of kafka slow",
+            "ZooKeeper wrote within 0.4 ms, although a sync takes 5 ms",
+        ],
+        "scale-out": [],
+    }
 
 
 def test_a_run_that_was_interrupted_has_the_steps_that_ended(

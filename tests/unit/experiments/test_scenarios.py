@@ -77,6 +77,12 @@ def test_a_join_with_three_servers_of_each_kind_is_otherwise_the_same() -> None:
     assert replace(one, name=three.name, about=three.about, servers=3) == three
 
 
+def test_a_join_with_a_slow_disk_is_otherwise_the_same() -> None:
+    quick, slow = SCENARIOS["scale-out"], SCENARIOS["slow-disk-5ms"]
+    assert slow.steps(CAST) == quick.steps(CAST)
+    assert replace(quick, name=slow.name, about=slow.about, sync_ms=5.0) == slow
+
+
 def test_groups_share_members_and_partitions_equally() -> None:
     cast = SCENARIOS["many-groups"].cast(60, 240, 1)
     assert (cast.groups, cast.topic_partitions, len(cast.present)) == (20, 12, 60)

@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.deadlines import WITHIN_S
 from tests.unit.experiments.event_maker import event
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.experiments.trust import LEAST_UNREAD, find_doubts, find_doubts_of_backlog
+from zkrebalancer.experiments.trust import LEAST_UNREAD, find_doubts, find_doubts_of_backlog, find_doubts_of_disk
 
 PAUSE_MS = 100
 BEGIN, END = event("step", name="before", target="", number=1), event("step", name="end", target="", number=3)
@@ -96,3 +96,12 @@ def test_the_pulse_notices_that_it_stood_still(tmp_path: Path) -> None:
             process.terminate()
         assert process.wait(WITHIN_S) == 0
     assert {(one["kind"], one["role"]) for one in found} == {("stalled", "machine")}
+
+
+def test_a_disk_that_is_not_slow_is_a_doubt() -> None:
+    assert find_doubts_of_disk(5.0, 5.0, []) == []
+    assert find_doubts_of_disk(5.0, 0.3, ["zookeeper-1", "kafka"]) == [
+        "nothing made the syncs of zookeeper-1 slow",
+        "nothing made the syncs of kafka slow",
+        "ZooKeeper wrote within 0.3 ms, although a sync takes 5 ms",
+    ]

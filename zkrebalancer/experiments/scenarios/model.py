@@ -185,11 +185,12 @@ class Scenario:
     `hottest`: load of the hottest partition in multiples of an average member's load; 0: all partitions are equal.
     `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
     `before_s`: how long the group is measured at rest before the first step. `servers`: how many brokers and ZooKeeper
-    servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `has_weights`:
-    whether protocols that can use weights have some that describe the load. `group_members`: there are several groups
-    with so many members each, 0: one group. `is_upgrade`: members begin with the settings that the protocol is upgraded
-    from. `records_s`: records per second that are produced without a number, in batches, 0: few records. Of these,
-    `backlog` are there before the members, and each has `record_bytes`.
+    servers there are of each kind, 1 or 3. `round_trip_ms`: between each process and each server. `sync_ms`: how
+    long each sync of a server to disk takes at least. `has_weights`: whether protocols that can use weights have some
+    that describe the load. `group_members`: there are several groups with so many members each, 0: one group.
+    `is_upgrade`: members begin with the settings that the protocol is upgraded from. `records_s`: records per second
+    that are produced without a number, in batches, 0: few records. Of these, `backlog` are there before the members,
+    and each has `record_bytes`.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Scenario:
     before_s: float = 5.0
     servers: int = 1
     round_trip_ms: float = 0.0
+    sync_ms: float = 0.0
     has_weights: bool = False
     group_members: int = 0
     is_upgrade: bool = False
