@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.commits`: the time of a commit of one partition and of a thousand, in each store.
 
 One ZooKeeper, one broker, one consumer that owns all partitions. For comparison, in the same run: one ZooKeeper call
-per partition, all in flight at once; and confluent-kafka's `commit`.
+per partition, all in flight at once; and confluent-kafka's `commit`. `--sync-ms` makes syncs of both servers to disk
+take at least so long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from consumer_agent import Consumer
 from tests.benchmarks.filling import fill_topic
 from tests.benchmarks.transactions import count_transactions
+from zkrebalancer.experiments import disk
 from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.trust import find_doubts_of_disk
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import paths
@@ -109,18 +112,28 @@ def summary(taken: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(taken), 2), "max": round(max(taken), 2)}
 
 
+def require_slow(cluster: LocalCluster, sync_ms: float) -> None:
+    """End if syncs of a server take less."""
+    if sync_ms:
+        doubts = find_doubts_of_disk(sync_ms, disk.shortest_write_ms(cluster.zookeeper), disk.quick_servers(cluster))
+        if doubts:
+            raise SystemExit("; ".join(doubts))
+
+
 def main() -> None:
     """Measure every storage and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sync-ms", type=float, default=0.0)
     arguments = parser.parse_args()
     size = (arguments.partitions, arguments.rounds)
     with (
         tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench") as cluster,
+        LocalCluster(chroot="/bench", sync_ms=arguments.sync_ms) as cluster,
         Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
     ):
+        require_slow(cluster, arguments.sync_ms)
         lab.start_coordinator(1)
         lab.wait_leader()
         lab.create_topic("commits", arguments.partitions)
@@ -132,7 +145,7 @@ def main() -> None:
         )
         results = [aside(measure, (lab, storage, "commits", *size)) for storage in STORAGES]
         results += [a_call_each(lab, "commits", *size), aside(confluent, (lab, "commits", *size))]
-    print(json.dumps(results, indent=1))
+    print(json.dumps([{**result, "sync_ms": arguments.sync_ms} for result in results], indent=1))
 
 
 if __name__ == "__main__":
