@@ -33,7 +33,10 @@ from zkrebalancer.localcluster.server import Program, child_environment
 MAIN = "zkrebalancer.cli.main"
 COMMANDS = (MAIN, "consumer_agent.sidecar.cli", "zkrebalancer.experiments.producer")
 # Loaded when the first one is run.
-ALSO_WARM = tuple(f"zkrebalancer.experiments.{name}" for name in ("members.program", "bulk_producer", "pulse"))
+ALSO_WARM = tuple(
+    f"zkrebalancer.experiments.{name}"
+    for name in ("members.program", "members.central", "members.kafka", "bulk_producer", "pulse")
+)
 # What each agent would import when it joins: half of the time that its fork works.
 ALSO_LOADED = ("consumer_agent.runtime.engine",)
 # Subcommands, loaded when the first one is run.

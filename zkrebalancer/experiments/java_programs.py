@@ -17,11 +17,12 @@ from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.programs import HEAP, QUICK_START
+from zkrebalancer.localcluster.programs import HEAP, IN_PRODUCTION, QUICK_START
 
 _SOURCES = Path(__file__).parent / "java"
 COMPILE_DEADLINE_S = 120.0
-OPTIONS = ("-XX:-UsePerfData", *QUICK_START, "-Djava.awt.headless=true")
+_ALWAYS = ("-XX:-UsePerfData", "-Djava.awt.headless=true")
+OPTIONS = (*IN_PRODUCTION, *_ALWAYS)  # of members and controllers
 HEAP_MB = 512
 # What the members of each kind always have, beside their protocol's settings.
 JAVA: Mapping[str, str] = {"auto.offset.reset": "earliest"}
@@ -98,7 +99,7 @@ def broker_counts_command() -> list[str]:
     """Return the command that reads a broker's counters; raises MissingToolError if there is no JDK."""
     java = find_java()
     classes = compiled([_SOURCES / "BrokerCounts.java"], "", java, _source(lambda _line: None))
-    return [java, f"-Xmx{HEAP_MB // 8}m", *OPTIONS, "-cp", str(classes), "BrokerCounts"]
+    return [java, f"-Xmx{HEAP_MB // 8}m", *QUICK_START, *_ALWAYS, "-cp", str(classes), "BrokerCounts"]
 
 
 def compiled(files: list[Path], class_path: str, java: str, source: jars.JarSource) -> Path:

@@ -14,7 +14,7 @@ from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, PHASE_S, QUIET_S
 from zkrebalancer.experiments.scenarios.model import Cast, Scenario
 from zkrebalancer.localcluster import slow_disk
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
-from zkrebalancer.localcluster.programs import HEAP, QUICK_START
+from zkrebalancer.localcluster.programs import HEAP, IN_PRODUCTION
 
 CHROOT = "/experiment"
 TICK_MS, TUNED_TICK_MS = 2_000, 500  # ZooKeeper's default, and tuned: sessions end up to so much late
@@ -68,6 +68,7 @@ class Plan:
             sync_ms=self.scenario.sync_ms,
             kafka_properties=self.protocol.settings[self.tuning].broker,
             mirror_interval_s=self._mirror_interval_s(),
+            jvm_options=IN_PRODUCTION,
         )
 
     def _mirror_interval_s(self) -> float:
@@ -119,7 +120,7 @@ class Plan:
                 "longest pause before a step, s": PHASE_S[tuning],
                 **({"longest pause before the first change, s": BACKLOG_PHASE_S} if scenario.backlog else {}),
                 **({"what makes syncs of servers slow": SLOWED} if scenario.sync_ms else {}),
-                "options of each JVM": " ".join(QUICK_START),
+                "options of each JVM": " ".join(IN_PRODUCTION),
             },
         }
 

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from consumer_agent.kafka.client import DATA_PATH, RECONNECT
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.kafka.client import DATA_PATH, RECONNECT, kafka_settings
+from consumer_agent.kafka_config import LOGGER
 from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
@@ -38,6 +40,13 @@ BACKLOG_PHASE_S = 0.5  # the same where the group reads a backlog meanwhile: one
 
 # Of each client of librdkafka, as it takes them.
 CLIENT: Mapping[str, str] = {key: str(value).lower() for key, value in {**DATA_PATH, **RECONNECT}.items()}
+
+
+def agents_client() -> Mapping[str, str]:
+    """Return every setting that an agent gives its client by itself, but who and where it is, and where it logs."""
+    given = kafka_settings(ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g"))
+    own = {"bootstrap.servers", "client.id", "group.id", LOGGER}
+    return {key: str(value).lower() for key, value in given.items() if key not in own}
 
 
 # The same of Kafka's Java client; it has no settings for its queue or for pauses after errors of a fetch.
@@ -105,7 +114,7 @@ class Protocol:
     def described(self, tuning: str, *, is_growing: bool) -> Mapping[str, str]:
         """Return the settings of each member's client for the report, those that the agent sets itself included."""
         member = self.member(tuning, is_growing=is_growing)
-        return {**CLIENT, **member} if self.kind == "central" else member
+        return {**agents_client(), **member} if self.kind == "central" else member
 
     @property
     def has_gateway(self) -> bool:

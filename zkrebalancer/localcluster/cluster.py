@@ -25,7 +25,14 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
-from zkrebalancer.localcluster.programs import FIRST_PORTS, HEAP, ProgramFactory, mirror_options, place_fixed
+from zkrebalancer.localcluster.programs import (
+    FIRST_PORTS,
+    HEAP,
+    QUICK_START,
+    ProgramFactory,
+    mirror_options,
+    place_fixed,
+)
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import ABSENT, Children, Create, ListChildren, Multi, Refusal, Refused
@@ -60,6 +67,7 @@ class LocalCluster:
         zookeeper_options: Sequence[str] = (),
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
+        jvm_options: Sequence[str] = QUICK_START,
         mirror_interval_s: float = 0.2,
         round_trip_ms: float = 0.0,
         sync_ms: float = 0.0,
@@ -77,9 +85,9 @@ class LocalCluster:
         servers there is none. `sync_ms`: the least time of a server's sync to disk. `brokers`: how many; the first has
         the id 1, and if there are three or more, each partition has three replicas. `directory` must not exist yet; the
         default is a temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add
-        or override properties of the servers; `zookeeper_options` are more options of ZooKeeper's JVM. `zookeeper_port`
-        and `broker_port`, each the first of a row: by default free ports. Jars come from `kafka_home` (default: the
-        environment's KAFKA_HOME), or else the folder `cache` (default: the user's). `report` gets progress lines.
+        or override those of the servers; `zookeeper_options` are more options of ZooKeeper's JVM, `jvm_options` of each
+        server's. `zookeeper_port`, `broker_port`: the first of a row, by default free ones. Jars come from `kafka_home`
+        (default: the environment's KAFKA_HOME), or else the folder `cache`. `report` gets progress lines.
 
         Raises:
             ConfigurationError: a setting is out of range.
@@ -89,12 +97,11 @@ class LocalCluster:
         self.chroot, self.zookeeper, self.bootstrap = normal_chroot(chroot), "", ""
         self.zookeeper_servers: list[Server] = []
         self.brokers: list[Server] = []
-        self._broker_count = brokers
-        self._kind, self._ensemble_size = broker, zookeepers
+        self._broker_count, self._kind, self._ensemble_size = brokers, broker, zookeepers
         self._wanted_directory = directory
         self._tick_ms = tick_ms
         self._zookeeper_properties = dict(zookeeper_properties or {})
-        self._zookeeper_options = tuple(zookeeper_options)
+        self._zookeeper_options, self._jvm_options = tuple(zookeeper_options), tuple(jvm_options)
         self._kafka_properties = {**(kafka.replicated(brokers) if brokers > 1 else {}), **(kafka_properties or {})}
         self._zookeeper_heap_mb, self._kafka_heap_mb = zookeeper_heap_mb, kafka_heap_mb
         self._mirror_interval_s, self._round_trip_ms, self._sync_ms = mirror_interval_s, round_trip_ms, sync_ms
@@ -238,7 +245,7 @@ class LocalCluster:
         self._reserved = reserve_ports(own_count + far_count, self._ports.all())
         ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
         about = self.directory, java, class_paths, self._write_state, ports, archives
-        factory = ProgramFactory.in_folder(*about, self._sync_ms)
+        factory = ProgramFactory.in_folder(*about, self._sync_ms, self._jvm_options)
         self.zookeeper_servers = factory.zookeepers(
             self._ensemble_size,
             self._tick_ms,

@@ -15,7 +15,8 @@ from zkrebalancer.localcluster.server import Program, Server
 FIRST_PORTS = 2 + 3 * 3  # two for the first broker, three for each ZooKeeper server; further brokers have one each
 TOOL_HEAP_MB = 256
 HEAP = "-Xmx"  # a JVM's option: the most memory of its heap
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for short-lived JVMs: no optimizing compiler
+IN_PRODUCTION = ("-XX:+UseSerialGC",)  # with the optimizing compiler; two processors have this collector by default
+QUICK_START = ("-XX:TieredStopAtLevel=1", *IN_PRODUCTION)  # for short-lived JVMs: no optimizing compiler
 LOGGING = Path(__file__).parent / "log4j.properties"
 
 
@@ -34,11 +35,17 @@ def _broker_place(number: int) -> int:
 
 
 def java_command(
-    java: str, class_path: str, heap_mb: int, temporary: Path, archives: ClassArchives | None, *main: str
+    java: str,
+    class_path: str,
+    heap_mb: int,
+    temporary: Path,
+    archives: ClassArchives | None,
+    *main: str,
+    jvm_options: Sequence[str] = QUICK_START,
 ) -> list[str]:
     """Return the command of a server's JVM; `main` is the main class and its arguments."""
     options = [f"{HEAP}{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
-    options += QUICK_START
+    options += jvm_options
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dlog4j.configuration=file:{LOGGING}"]
     if archives is not None:
         options += archives.options(main[0])
@@ -61,6 +68,7 @@ class ProgramFactory:
     ports: Sequence[int]
     archives: ClassArchives | None  # of KAFKA_3
     environment: Mapping[str, str] = field(default_factory=dict)  # of servers, beside this process's own
+    jvm_options: Sequence[str] = QUICK_START  # of each server
 
     @classmethod
     def in_folder(
@@ -72,6 +80,7 @@ class ProgramFactory:
         ports: Sequence[int],
         archives: ClassArchives | None,
         sync_ms: float = 0.0,
+        jvm_options: Sequence[str] = QUICK_START,
     ) -> ProgramFactory:
         """Prepare the folder; `ports` are free ports: FIRST_PORTS, and one for each further broker.
 
@@ -79,7 +88,7 @@ class ProgramFactory:
         """
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
         environment = slow_disk.environment(directory, sync_ms) if sync_ms else {}
-        return cls(directory, java, class_paths, on_spawn, ports, archives, environment)
+        return cls(directory, java, class_paths, on_spawn, ports, archives, environment, jvm_options)
 
     def zookeepers(
         self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str], options: Sequence[str] = ()
@@ -151,7 +160,8 @@ class ProgramFactory:
 
     def _java_command(self, version: str, heap_mb: int, *main: str) -> list[str]:
         archives = self.archives if version == jars.KAFKA_3 else None
-        return java_command(self.java, self.class_paths[version], heap_mb, self.directory / "tmp", archives, *main)
+        place = self.java, self.class_paths[version], heap_mb, self.directory / "tmp", archives
+        return java_command(*place, *main, jvm_options=self.jvm_options)
 
     def _program(self, name: str, command: list[str]) -> Program:
         return Program(name, command, self._log(name), self.on_spawn)

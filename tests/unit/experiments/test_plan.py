@@ -12,16 +12,19 @@ from unittest import mock
 
 import pytest
 
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.kafka import fetcher
+from consumer_agent.kafka_config import LOGGER
 from zkrebalancer.experiments import bulk_producer, java_programs, producer
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.members import central, kafka, reader
 from zkrebalancer.experiments.members.reader import Membership
 from zkrebalancer.experiments.plan import COORDINATOR_SESSION_TIMEOUT_MS, Plan
 from zkrebalancer.experiments.play import Play, known_load
-from zkrebalancer.experiments.protocols import CLIENT, PROTOCOLS
+from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.localcluster import jars, slow_disk
-from zkrebalancer.localcluster.programs import ProgramFactory
+from zkrebalancer.localcluster.programs import IN_PRODUCTION, ProgramFactory
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Content
 
@@ -84,7 +87,9 @@ def of_lab(plan: Plan) -> tuple[Lab, mock.Mock]:
 def test_servers_get_what_is_listed(plan: Plan, tmp_path: Path) -> None:
     """In `kafka.settings`, leave a setting to `render_kraft_mode`: it is in no result."""
     class_paths = {jars.KAFKA_3: "3", jars.KAFKA_4: "4"}
-    factory = ProgramFactory.in_folder(tmp_path, "java", class_paths, lambda: None, range(1, 40), None)
+    factory = ProgramFactory.in_folder(
+        tmp_path, "java", class_paths, lambda: None, range(1, 40), None, jvm_options=plan.cluster()._jvm_options
+    )
     cluster, details = plan.cluster(), plan.details()
     servers = factory.zookeepers(
         cluster._ensemble_size, cluster._tick_ms, cluster._zookeeper_heap_mb, cluster._zookeeper_properties
@@ -96,12 +101,15 @@ def test_servers_get_what_is_listed(plan: Plan, tmp_path: Path) -> None:
         else:
             servers.append(factory.zookeeper_mode_broker(number, "z:1", cluster._kafka_heap_mb, properties))
     assert len(servers) == 2 * plan.scenario.servers
+    assert " ".join(cluster._jvm_options) == details["run"]["options of each JVM"] == "-XX:+UseSerialGC"
     for server in servers:
         listed = details["zookeeper" if server.name.startswith("zookeeper") else "broker"]
         text = (tmp_path / f"{server.name}.properties").read_text()
         found = dict(line.split("=", 1) for line in text.splitlines())
         assert without(found, WHERE) == without(listed, {"kind", "-Xmx"})
         assert f"-Xmx{listed['-Xmx']}" in server._command
+        assert {*cluster._jvm_options} <= {*server._command}
+        assert not [word for word in server._command if "Tiered" in word], "it runs as in production"
     if plan.protocol.is_central and plan.broker == "kafka-4":
         options, _none = options_of(factory.mirror("b:1", "z:1", cluster._mirror_interval_s)._command)
         assert without(options, WHO) == details["topic_mirror"]
@@ -185,10 +193,22 @@ def test_members_get_what_is_listed(plan: Plan, monkeypatch: pytest.MonkeyPatch)
         read: Any = (central.CentralReader if kind == "central" else kafka.KafkaReader)(membership, mock.Mock())
         found |= without(read._consumer.taken, {*WHO, "max_poll_records"})
     if kind == "central":  # the agent itself has those of its client
-        found |= {**CLIENT, "commits of the application, ms": str(reader.COMMIT_INTERVAL_MS)}
+        found |= {**given_by_the_agent(membership), "commits of the application, ms": str(reader.COMMIT_INTERVAL_MS)}
     assert found.keys() > READING
     assert without(listed, {"-Xmx"}) == found
     assert ("-Xmx" in listed) is (kind in COMMANDS)
+
+
+def given_by_the_agent(membership: Membership) -> dict[str, str]:
+    """Return what its client of Kafka gets, without functions."""
+    config = ConsumerConfig(zookeeper=membership.zookeeper, bootstrap=membership.bootstrap, group=membership.group)
+    with mock.patch.object(fetcher, "KafkaConsumer") as client, mock.patch.object(fetcher, "OffsetQueries"):
+        fetcher.Fetcher(config, ("t",), mock.Mock(now_ms=lambda: 0))
+    return {
+        name: str(value).lower()
+        for name, value in client.call_args.args[0].items()
+        if name not in WHO and not name.endswith("_cb") and name != LOGGER
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +230,18 @@ def test_producers_get_what_is_listed(scenario: str) -> None:
         else bulk_producer.BulkProducer("b:1", partitions, 100)
     )
     assert without(made._producer.taken, WHO) == without(plan.details()["producer"], set())
+
+
+def test_programs_of_java_have_the_optimizing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `java_programs.OPTIONS`, take QUICK_START: Java's members compile worse than their result says."""
+    monkeypatch.setattr(java_programs, "find_java", lambda: "java")
+    monkeypatch.setattr(java_programs, "compiled", lambda *_arguments: Path("classes"))
+    for name in ("class_path", "helix_class_path"):
+        monkeypatch.setattr(jars, name, lambda *_arguments: "")
+    for command in (*COMMANDS.values(), java_programs.helix_controller_command):
+        words = command(print)
+        assert {*IN_PRODUCTION} < {*words}
+        assert not [word for word in words if "Tiered" in word]
 
 
 def test_java_members_add_only_who_they_are() -> None:

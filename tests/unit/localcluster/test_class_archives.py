@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.jars import JarSource
 from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.programs import IN_PRODUCTION, QUICK_START
 
 MAIN = "kafka.Kafka"
 
@@ -74,8 +76,8 @@ def test_a_damaged_archive_is_ignored_silently(source: JarSource, tmp_path: Path
     java = find_java()
     archives = found(java, "", source)
 
-    def start(options: list[str]) -> str:
-        line = [java, "-Xshare:auto", "-XX:TieredStopAtLevel=1", *options, "-version"]
+    def start(options: list[str], jvm_options: Sequence[str] = QUICK_START) -> str:
+        line = [java, "-Xshare:auto", *jvm_options, *options, "-version"]
         # A JVM that crashes writes its log into the current folder.
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
         return done.stdout + done.stderr
@@ -88,6 +90,8 @@ def test_a_damaged_archive_is_ignored_silently(source: JarSource, tmp_path: Path
     whole = file.read_bytes()
     expected = start([])
     assert start(archives.options(MAIN)) == expected
+    told = "-Xlog:cds=info,cds+dynamic=info"  # after the option that silences it
+    assert "Mapped dynamic region" in start([*archives.options(MAIN), told], IN_PRODUCTION), "it does not fit"
     middle = len(whole) // 2
     zeros = bytes(len(whole) // 4)
     for damaged in (whole[:middle], whole[:middle] + zeros + whole[middle + len(zeros) :], b"none" * 9_999, b""):

@@ -168,6 +168,19 @@ def test_runs_with_other_settings_or_versions_are_not_pooled(
         find_runs([tmp_path / "kafka-3.9", tmp_path / "other.jsonl"])
 
 
+def test_protocols_whose_servers_had_other_options_are_not_compared(tmp_path: Path) -> None:
+    """In `find_runs`, leave `_require_same_servers`: a server without the optimizing compiler is taken for a rival."""
+    for protocol, settings, options in (("central-incremental", "tuned", "-a"), ("kip848", "heartbeat-50", "-a -b")):
+        folder = FakeRun(protocol, 1, settings=settings).write(tmp_path)
+        result = json.loads((folder / "result.json").read_text())
+        result["details"]["run"] = {"options of each JVM": options}
+        (folder / "result.json").write_text(json.dumps(result))
+    with pytest.raises(ConfigurationError, match=r"had -a, .* had -a -b for JVMs: compare them separately"):
+        find_runs([tmp_path])
+    (folder / "result.json").write_text(json.dumps(result | {"scenario": "scale-out"}))
+    assert len(find_runs([tmp_path])) == 2, "other scenarios may have other servers"
+
+
 def test_an_invalid_result_is_an_error(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     result = json.loads((folder / "result.json").read_text())

@@ -11,7 +11,7 @@ from consumer_agent.errors import CommitFailedError
 from zkrebalancer.experiments.members.reader import CENTRAL, COMMIT_INTERVAL_MS, Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 
-# The first consumer of a process loads the rest of the agent's modules, as `import confluent_kafka` does for Kafka's.
+# The first consumer of a process loads the rest of the agent's modules; it makes no client of Kafka.
 # An application constructs its consumer when it starts; here it would otherwise be done in the middle of a step.
 Consumer(zookeeper="localhost:1", bootstrap="localhost:1", group="loads-modules").close()
 

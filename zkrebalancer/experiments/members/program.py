@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from confluent_kafka import Consumer
 
 from zkrebalancer.cli.main import run
-from zkrebalancer.experiments.members.central import CentralReader
-from zkrebalancer.experiments.members.kafka import KafkaReader
 from zkrebalancer.experiments.members.reader import Membership, Reader
 from zkrebalancer.experiments.members.recorder import Recorder
 from zkrebalancer.experiments.scenarios.model import group_of
@@ -35,7 +34,9 @@ from zkrebalancer.protocol.errors import RebalancerError
 POLL_TIMEOUT_S = 0.2
 MAX_POLL_RECORDS = 500
 LEAVE_DEADLINE_S = 30.0
-KINDS: dict[str, Callable[[Membership, Recorder], Reader]] = {"central": CentralReader, "kafka": KafkaReader}
+KINDS = ("central", "kafka")
+# The first client of a process takes some milliseconds longer than others: it is none that joins, whatever the kind.
+FIRST_CLIENT = {"bootstrap.servers": "localhost:1", "group.id": "warm-up", "log_level": 0}
 
 
 class MemberError(RebalancerError):
@@ -138,7 +139,7 @@ class Members:
 
         `has_all_delays`: of each record, else of the last one that a poll returned of a partition.
         """
-        self._read = KINDS[kind]
+        self._read = reader_of(kind)
         self._membership = membership
         self._log = log
         self._record_work_us = record_work_us
@@ -189,6 +190,22 @@ class Members:
                     raise MemberError(f"{name} has not left within {LEAVE_DEADLINE_S:g} s")
 
 
+def reader_of(kind: str) -> Callable[[Membership, Recorder], Reader]:
+    """Return what reads as members of a kind; the other kind stays out of the process, whose memory is measured."""
+    if kind == "central":
+        from zkrebalancer.experiments.members.central import CentralReader  # noqa: PLC0415
+
+        return CentralReader
+    from zkrebalancer.experiments.members.kafka import KafkaReader  # noqa: PLC0415
+
+    return KafkaReader
+
+
+def warm_up() -> None:
+    """Construct and close a client of Kafka, so that the first member does not take longer than the others."""
+    Consumer(FIRST_CLIENT).close()
+
+
 def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
@@ -223,8 +240,10 @@ def main(
 ) -> None:
     """Run members until the input ends."""
     orders = Orders()
-    log = EventLog(events, process)
+    warm_up()
     membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, max_poll_records)
+    reader_of(kind)  # loads its modules before the event file says that the process is ready
+    log = EventLog(events, process)
     members = Members(kind, membership, log, record_work_us, has_all_delays=delays == "each")
     for line in orders:
         members.execute(line)

@@ -18,6 +18,7 @@ PARTS = (  # of a result's details
     "run",
 )
 TUNED, HEARTBEAT = "tuned", "heartbeat-"  # names of settings; heartbeat-50 is tuned with heartbeats every 50 ms
+JVM = ("run", "options of each JVM")  # also of the servers, which every protocol uses
 WAITS = ("quiet_s", "longest pause before a step, s")  # how long a run rests from one change to the next
 _NUMBER, _FIGURE = int | float, int | float | None  # None: not measured
 _RESULT = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
@@ -97,7 +98,8 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
 
     Raises:
         ConfigurationError: there is no run, a result cannot be read, two paths contain the same run, or trusted runs of
-            one protocol and setting had other members per process, settings or versions.
+            one protocol and setting had other members per process, settings or versions, or those of one setting other
+            options of their JVMs.
 
     """
     runs: list[Run] = []
@@ -106,6 +108,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         runs += _in_file(path) if path.is_file() else _below(path, seen)
     _require_different(runs)
     _require_same_conditions(run for run in runs if not run.doubts)
+    _require_same_servers(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (*_place(run.setting), run.protocol, run.seed, run.name))
 
 
@@ -168,6 +171,17 @@ def _require_same_conditions(runs: Iterable[Run]) -> None:
             raise ConfigurationError(
                 f"{names} differ in {', '.join(dict.fromkeys(differing))}: compare them separately"
             )
+
+
+def _require_same_servers(runs: Iterable[Run]) -> None:
+    """Refuse to compare protocols whose servers ran with and without the optimizing compiler."""
+    first: dict[Setting, Run] = {}
+    for run in runs:
+        other = first.setdefault(run.setting.without_heartbeats, run)
+        options = [one.details.get(JVM) for one in (other, run)]
+        if options[0] != options[1]:
+            both = [f"{one.name} had {of or 'no options'}" for one, of in zip((other, run), options, strict=True)]
+            raise ConfigurationError(f"{', '.join(both)} for JVMs: compare them separately")
 
 
 def run_name(directory: Path, folder: Path) -> str:
