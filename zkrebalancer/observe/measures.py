@@ -158,8 +158,8 @@ class Steps:
 def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, Figure | str]]]:
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
-    The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, its `load_peak` the
-    highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps `rest` cost,
+    The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, those with `max` the
+    longest of them, its `load_peak` the highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps `rest` cost,
     or without any the one before all changes; producers count only where they are named. A step after which the group
     did not settle counts with the time that it was given. Where several groups change in a step, it has
     `group_settled_p50_ms`, and `settled_ms` is the time of the last group. None, or missing: not measured.
@@ -174,6 +174,7 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
         "settled_ms": round(statistics.median(settled), 1) if settled else None,
         "settled_max_ms": max(settled, default=None),
         "first_record_ms": round(statistics.median(first), 1) if first else None,
+        "first_record_max_ms": max(first, default=None),
         **_delays(run.delays_us[True]),
         **{f"before_{name}": value for name, value in _delays(run.delays_us[False]).items()},
     }

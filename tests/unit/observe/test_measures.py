@@ -245,11 +245,15 @@ def test_the_first_record_is_that_of_a_partition_at_its_new_owner() -> None:
         fetcher("started", "b", 1_200, 2, 3),
         delivered("b", 1_260, 3, 5),
         delivered("b", 1_270, 2, 5),
-        step(3, "end", 2_000),
-        fetcher("stopped", "b", 2_100, 2, 3),
+        step(3, "kill-member", 2_000, "a"),
+        fetcher("started", "b", 2_100, 0),
+        delivered("b", 2_400, 0, 6),
+        step(4, "end", 3_000),
+        fetcher("stopped", "b", 3_100, 2, 3),
     ]
-    _figures, steps = measure(events)
-    assert [row["first_record_ms"] for row in steps] == [None, 260]
+    figures, steps = measure(events)
+    assert [row["first_record_ms"] for row in steps] == [None, 260, 400]
+    assert (figures["first_record_ms"], figures["first_record_max_ms"]) == (330, 400)
 
 
 def test_several_groups_settle_each_at_its_time() -> None:
