@@ -28,7 +28,7 @@ BUGS = {
         (Edit("Member._answer_rest", "self._source.seek(targets)", "pass"),),
         (3,),
     ),
-    "all names are enough for a checkpoint": ((Edit("leader._uncovered", "if not uncovered:", "if True:"),), (18,)),
+    "all names are enough for a checkpoint": ((Edit("leader._uncovered", "if not uncovered:", "if True:"),), (26,)),
     "a lost member is forgotten": ((Edit("leader._with_members", "open=None, pending=reason", "open=None"),), (1,)),
     "a reset during a reset is swallowed": (
         (Edit("Member.advance", "order.reset > self.done", "self.state is not RegionState.RESET_COMPLETE"),),
@@ -48,7 +48,7 @@ BUGS = {
     ),
     "partitions without a holder stay where they are in a reset": (
         (Edit("RegionWrites._place", "elif stored.content != content:", "elif False:"),),
-        (18,),
+        (27,),
     ),
 }
 

@@ -1,7 +1,7 @@
 """Carries out a plan: sends commands, handles acknowledgements, and cancels or reports what is not answered in time.
 
 At most one transaction of commands is in flight, and a consumer has at most one command to answer, so that partitions
-released meanwhile join the next transaction.
+released meanwhile join the next transaction (`gathering.py` lets a start wait a moment for more of them).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords, version_in
 from zkrebalancer.rebalance.effects import Warn
 from zkrebalancer.rebalance.full import Full
+from zkrebalancer.rebalance.gathering import Gathering
 from zkrebalancer.rebalance.left_out import LeftOut
-from zkrebalancer.rebalance.plan import Plan, Vacancies, keeps_its_share
+from zkrebalancer.rebalance.plan import Plan, Start, Vacancies, keeps_its_share
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
@@ -49,12 +50,13 @@ class Moving:
         self._given = GivenRecords(scheduler, view, report)
         self._full = Full(scheduler, view)
         self._left_out = LeftOut(scheduler, view, report)
+        self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
+        self._gathering = Gathering(scheduler, view, self._candidates, self.go_on)
         self.plan: Plan | None = None
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self.is_sending = False  # a transaction in flight may be refused, and its commands sent again
         self.outstanding: set[str] = set()  # consumers that have commands to answer
         self._late: dict[str, tuple[str, int]] = {}  # consumer -> its oldest command, and when its answer is late
-        self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
 
     @property
     def is_complete(self) -> bool:
@@ -69,8 +71,8 @@ class Moving:
         if is_after_break:
             self._late.clear()
         self.is_sending = False
-        self._given.reset()
-        self._left_out.reset()
+        for part in (self._given, self._left_out, self._gathering):
+            part.reset()
         self.outstanding.clear()
         self._candidates.clear()
 
@@ -148,6 +150,7 @@ class Moving:
         step, looked = plans.next_step(plan, consumer, member.owners.partitions, may_start)
         if step is None:
             plan.look_at(member, self._view.is_withheld)
+        if step is None or (isinstance(step, Start) and self._gathering.waits(consumer, step.lacking)):
             return None, looked
         return plans.to_command(plan, consumer, step, self._scheduler.new_id(), self._epoch), looked
 
@@ -159,6 +162,7 @@ class Moving:
             view.refresh(consumer)
             if isinstance(sent, StartFetcher):
                 view.unrecorded.pop(consumer, None)  # the transaction records it
+                self._gathering.sent(consumer)
         batch.note_statics()
         for instance in batch.left_out:
             self._scheduler.warn(
@@ -251,6 +255,7 @@ class Moving:
 
     def _drop(self, consumer: str) -> None:
         """Leave a consumer out of the rest of this plan: send it nothing, and do not wait for it."""
+        self._gathering.drop(consumer)
         if self.plan is not None and self.plan.drop(consumer):
             self._serve_all(self.plan)
 
@@ -284,7 +289,7 @@ class Moving:
         for partition in sorted(released.partitions):
             waiting = self.plan.waiting(partition)
             if waiting is not None:
-                self._candidates[waiting] = None
+                self._gathering.freed(waiting)
         if released.unblocked:
             self._serve_all(self.plan)
 
@@ -332,6 +337,7 @@ class Moving:
             return
         self.outstanding.discard(member.consumer)
         self._scheduler.cancel_wake(("command", member.consumer))
+        self._gathering.answered(member.consumer)
         if member.is_refused:
             self._left_out.answered(member.consumer)
         if self.plan is not None:

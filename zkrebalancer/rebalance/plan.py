@@ -49,9 +49,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The next command gives partitions."""
+    """The next command gives partitions; `lacking`: what the consumer also is to get, but may not be started yet."""
 
     partitions: Share
+    lacking: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(slots=True)
@@ -179,8 +180,16 @@ def next_step(
         return Stop(None if consumer in plan.fenced else difference.leaving), len(difference)
     if plan.barrier_is_up:
         return None, len(difference)
-    ready = dict(islice((item for item in difference.coming.items() if may_start(item[0])), MAX_STARTS))
-    return (Start(ready) if ready else None), len(difference)
+    ready: dict[TopicPartition, int] = {}
+    lacking: list[TopicPartition] = []
+    for partition, thread in difference.coming.items():
+        if not may_start(partition):
+            lacking.append(partition)
+        elif len(ready) < MAX_STARTS:
+            ready[partition] = thread
+        else:
+            return Start(ready), len(difference)  # nothing more would fit
+    return (Start(ready, tuple(lacking)) if ready else None), len(difference)
 
 
 def to_command(plan: Plan, consumer: str, step: Stop | Start, command_id: str, epoch: int) -> Command:
