@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from zkrebalancer.pipeline.tail import MAX_BATCH_BYTES, EventFileReader, event_sizes
 
 SHAPES = ((1_000, 100), (20_000, 100), (20_000, 1))  # files, and how many of them a folder has
+QUICK = ((20, 2),)
 
 
 def milliseconds(action: Callable[[], object], rounds: int) -> float:
@@ -44,9 +45,11 @@ def main() -> None:
     """Print a row for each shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="Only a few files.")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     print("| files | folders | micro-batch | of which looking at files |\n|---|---|---|---|")
-    for files, per_folder in SHAPES:
+    for files, per_folder in QUICK if arguments.quick else SHAPES:
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             fill(root, files, per_folder)

@@ -200,6 +200,11 @@ def test_hub_with_many_groups(run: Run) -> None:
     assert phases[0]["bytes_per_group"] > 1_000
 
 
+def test_listing(run: Run) -> None:
+    told = run("listing", "--rounds", 1, "--quick")
+    assert "| 20 | 10 | " in told
+
+
 def test_fairness(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     assert len(rows(run("fairness", picture, "--seconds", 2))) == 12

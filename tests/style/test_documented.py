@@ -110,6 +110,7 @@ RUNS = {
     "tests.benchmarks.floor_group": f"{BENCHMARKS}::test_floor_group",
     "tests.benchmarks.floor_join": f"{BENCHMARKS}::test_floor_join",
     "tests.benchmarks.hub": f"{BENCHMARKS}::test_hub",
+    "tests.benchmarks.listing": f"{BENCHMARKS}::test_listing",
     "tests.benchmarks.pipeline": f"{BENCHMARKS}::test_pipeline",
     "tests.benchmarks.rebalance": f"{BENCHMARKS}::test_rebalance",
     "tests.benchmarks.region": f"{BENCHMARKS}::test_region",
