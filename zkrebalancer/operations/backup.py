@@ -2,7 +2,8 @@
 
 A backup has every persistent node except `/consumers/security`, `/consumers/shards`, the groups of Kafka 0.8's own
 consumers, and what belongs to consumers that will be gone: their channels, and the records of what they were given. On
-a running tree, nodes are read one after the other: each offset was current at some moment during the backup.
+a running tree, nodes are read one after the other: each offset was current at some moment during the backup. So was the
+checkpoint of a consistent region, as a whole (`region_backup`).
 
 A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
 (`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
@@ -20,14 +21,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import gevent
 
-from zkrebalancer.operations import backup_file
+from zkrebalancer.operations import backup_file, region_backup
 from zkrebalancer.operations.backup_file import Node
 from zkrebalancer.operations.counting_on import COUNTER, CountingOn
 from zkrebalancer.operations.nodes import count_shards, create_missing, exists, names_below
@@ -51,7 +52,6 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
-from zkrebalancer.region import documents
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS = 200  # nodes that are read at once, with the lists of their children
@@ -60,6 +60,7 @@ RECONNECT_S = 5.0  # longest time to wait for a connection that broke
 RECONNECT_INTERVAL_S = 0.1
 _GROUP = rf"{paths.GROUPS}/[^/]+"
 _OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given|region/(members|requests|contributions))/.+")
+_REGION = re.compile(rf"{_GROUP}/region")
 _OF_REGION = re.compile(rf"{_GROUP}/region/(order|merged/[^/]+|initial/[^/]+/[0-9]+)")
 _OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
 _OFFSETS = re.compile(rf"{_GROUP}/offsets(/.*)?")
@@ -125,11 +126,15 @@ def _nodes(zk: BlockingZk) -> Iterator[Node]:
         found = {path: reply for path, reply in zip(now, contents, strict=True) if isinstance(reply, Content)}
         kept = {path: reply.content for path, reply in found.items() if not reply.stat.ephemeral_owner}
         yield from (Node(path, content) for path, content in kept.items())
+        regions = [path for path in kept if _REGION.fullmatch(path)]
+        for path in regions:  # before its initial offsets: each partition of a merge has one
+            yield from region_backup.checkpoint_nodes(zk, path)
         above = [path for path in kept if not _OFFSET.fullmatch(path)]
         lists = zk.perform_all([ListChildren(path) for path in above], ABSENT)
         for path, listed in zip(above, lists, strict=True):
             if isinstance(listed, Children):
-                below = (f"{path}/{name}" for name in listed.names)
+                apart = region_backup.READ_APART if path in regions else ()
+                below = (f"{path}/{name}" for name in listed.names if name not in apart)
                 waiting += [one for one in below if not _is_left_out(one)]
 
 
@@ -374,26 +379,8 @@ def portable(path: str, content: bytes, *, adopt_topics: bool) -> bytes:
             mark = cluster_nodes.decode_mark(content)
             return b"" if adopt_topics else cluster_nodes.without_creation(mark).encode()
         if match := _OF_REGION.fullmatch(path):
-            return _portable_region(match[1], content, adopt_topics=adopt_topics)
+            return region_backup.portable(match[1], content, adopt_topics=adopt_topics)
     return content
-
-
-def _portable_region(kind: str, content: bytes, *, adopt_topics: bool) -> bytes:
-    """Return a node of a consistent region for another tree: there it has other members, which begin with a reset."""
-
-    def mark(known: str) -> str:
-        return "" if adopt_topics else cluster_nodes.without_creation(known)
-
-    if kind == "order":
-        order = documents.decode_order(content)
-        anew = replace(order, members={}, left={}, leaving=(), open=None, pending="restored from a backup")
-        return documents.encode_order(anew)
-    if kind.startswith("initial/"):
-        initial = documents.decode_initial(content)
-        return documents.encode_initial(replace(initial, incarnation=mark(initial.incarnation)))
-    merge = documents.decode_merge(content)
-    marks = {topic: mark(known) for topic, known in merge.incarnations.items()}
-    return documents.encode_merge(replace(merge, incarnations=marks))
 
 
 def _write(zk: BlockingZk, barrier: _Barrier, chunk: list[Node], done: Restored) -> None:

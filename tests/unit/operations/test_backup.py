@@ -15,6 +15,7 @@ import pytest
 from tests.support.backups import OFFSETS, PARTITIONS, backed_up, client, empty_world, nothing, offsets, restored
 from tests.support.client import KilledError
 from tests.support.groups import world_with
+from tests.support.region_world import ORDER, RegionWorld
 from tests.support.world import GROUP, World
 from zkrebalancer.operations import backup as operation
 from zkrebalancer.operations.backup import NothingToKeepError, RestoreLostError, RestoreRefusedError
@@ -297,6 +298,53 @@ def test_a_region_begins_with_a_reset_to_the_checkpoint_of_the_backup(tmp_path: 
     initial = documents.decode_initial(other.zk.nodes[paths.region(GROUP, "initial", "t/0")].content)
     assert initial == Initial(2, "id-1")
     assert all(not other.zk.children(paths.region(GROUP, kind)) for kind in ("contributions", "requests", "members"))
+
+
+def merges(file: Path) -> list[str]:
+    return [node.path.rpartition("/")[2] for node in read(file) if f"{paths.region(GROUP, 'merged')}/" in node.path]
+
+
+def test_a_region_has_the_merge_that_its_order_names_though_another_checkpoint_completes(tmp_path: Path) -> None:
+    """In `checkpoint_nodes`, try once: the leader has deleted the merge, and nobody could begin after a restore."""
+    region = RegionWorld("a", "b")
+    region.complete_checkpoint()
+    perform, left = region.world.zk.perform, 2
+
+    def another_completes(call: Call, session_id: int = 0) -> Reply:
+        nonlocal left
+        reply = perform(call, session_id)
+        if call == Get(ORDER) and not session_id and left:
+            left -= 1
+            region.complete_checkpoint()
+        return reply
+
+    region.world.zk.perform = another_completes  # type: ignore[method-assign]
+    file, world = tmp_path / "backup", empty_world()
+    operation.back_up(client(region.world), file, 1, nothing)
+    assert not left
+    restored(world, file)
+    order = documents.decode_order(world.zk.nodes[ORDER].content)
+    assert order.complete == 3
+    assert merges(file) == world.zk.children(paths.region(GROUP, "merged"))
+    assert merges(file) == [f"3.{piece}" for piece in range(order.pieces)]
+
+
+def test_a_damaged_region_is_kept_as_it_is(tmp_path: Path) -> None:
+    """Its leader makes an order anew from the merges, in the restored tree too."""
+    region = RegionWorld("a", "b")
+    region.complete_checkpoint()
+    names = region.children("merged")
+    region.set(ORDER, b"foreign")
+    operation.back_up(client(region.world), tmp_path / "foreign", 1, nothing)
+    assert merges(tmp_path / "foreign") == names
+    region.delete(ORDER)
+    operation.back_up(client(region.world), tmp_path / "none", 1, nothing)
+    assert merges(tmp_path / "none") == names
+    region.pass_time(1_000)
+    region.delete(*(paths.region(GROUP, "merged", name) for name in names))
+    operation.back_up(client(region.world), tmp_path / "without", 1, nothing)
+    assert ORDER in {node.path for node in read(tmp_path / "without")}
+    assert merges(tmp_path / "without") == []
 
 
 @pytest.mark.parametrize(
