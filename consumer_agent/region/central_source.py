@@ -113,8 +113,8 @@ class CentralSource:
         """Mark the last batch as finished."""
         if self._batch:
             ends = {tp: records[-1].offset + 1 for tp, records in self._batch.by_partition().items()}
-            self._batch = Batch()
             self._consumer.finish(ends)
+            self._batch = Batch()  # last: a signal's handler may raise at any point
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Do nothing: no partition arrives without its place."""

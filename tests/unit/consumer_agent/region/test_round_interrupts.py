@@ -315,6 +315,24 @@ def test_a_round_that_the_application_asks_for_may_be_asked_for_again(call: str,
         setting.check_end()
 
 
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("again_after", [0, 20])
+def test_what_a_checkpoint_has_is_finished_after_an_interrupt(again_after: int, stride: int) -> None:
+    """In `CentralSource.finish`, forget the batch first: the next owner would begin with it again, without a reset."""
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.region.checkpoint(),  # type: ignore[attr-defined]
+        one_batch,
+        again_after,
+        kind=LedSetting,
+        stride=stride,
+    ):
+        assert isinstance(setting, LedSetting)
+        setting.region.checkpoint()
+        merge = setting.session.merge()
+        assert merge is not None
+        assert setting.shared.positions()[PARTITION].finished == merge.offsets[PARTITION] == len(setting.state)
+
+
 def documents_of(setting: LedSetting) -> bytes:
     """Return what describes the last complete checkpoint."""
     assert setting.session.order is not None
