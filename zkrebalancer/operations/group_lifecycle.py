@@ -1,4 +1,4 @@
-"""Creates a group, and deletes one that has no consumers.
+"""Creates a group, and deletes one that has no consumers and no members of a region.
 
 One transaction deletes all nodes of a group, so that it is either whole or gone. A consumer that registers meanwhile
 makes the transaction fail, because a node with children cannot be deleted; so does every other change.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import audit
 from zkrebalancer.operations.gateway_members import members_at_gateways
-from zkrebalancer.operations.nodes import create_missing, names_below
+from zkrebalancer.operations.nodes import create_missing, members_of_region, names_below
 from zkrebalancer.operations.starts_pause import starts_paused
 from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
@@ -48,7 +48,7 @@ class GroupExistsError(RebalancerError):
 
 
 class GroupInUseError(RebalancerError):
-    """The group has consumers, or evicted ones whose leases are not over."""
+    """The group has consumers, evicted ones whose leases are not over, or members of a region."""
 
 
 class GroupChangedError(RebalancerError):
@@ -88,7 +88,7 @@ def read_nodes(zk: BlockingZk, group: str) -> GroupNodes:
 
     Raises:
         InvalidNameError, UnknownGroupError: the name is not allowed, or there is no such group.
-        GroupInUseError: it has consumers.
+        GroupInUseError: it has consumers, or members of a region.
         ZooKeeperRefusedError: it may not be read.
 
     """
@@ -109,7 +109,7 @@ def read_nodes(zk: BlockingZk, group: str) -> GroupNodes:
 
 
 def refuse_members(zk: BlockingZk, group: str) -> None:
-    """Raise GroupInUseError if the group has consumers, also at gateways; the channel of a dead consumer is none."""
+    """Raise GroupInUseError if the group has members, also at gateways or in a region; a dead channel is none."""
     members = sorted({*names_below(zk, paths.ids(group)), *names_below(zk, paths.owners(group))})
     if members:
         raise GroupInUseError(f"group {group} has consumers ({_some(members)}); stop them first")
@@ -117,6 +117,8 @@ def refuse_members(zk: BlockingZk, group: str) -> None:
     if evicted:
         text = "their leases may not be over; try again once a coordinator has removed them"
         raise GroupInUseError(f"group {group} has evicted consumers ({_some(evicted)}): {text}")
+    if in_region := members_of_region(zk, group):
+        raise GroupInUseError(f"group {group} has members of a region ({_some(in_region)}); stop them first")
     if at_gateways := members_at_gateways(zk, group):
         raise GroupInUseError(at_gateways)
 

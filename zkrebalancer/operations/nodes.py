@@ -1,4 +1,4 @@
-"""Shared functions for nodes: list children, create missing nodes, read several without the invalid ones."""
+"""Shared functions for nodes: list children, create missing ones, read several without the invalid, find members."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
     """Return the names of a node's children, sorted; empty if the node does not exist; raises ZooKeeperRefusedError."""
     listed = zk.perform(ListChildren(path), ABSENT)
     return listed.names if isinstance(listed, Children) else ()
+
+
+def members_of_region(zk: BlockingZk, group: str) -> tuple[str, ...]:
+    """Return the live members of the group's consistent region, sorted; those of a `ForcedRegion` are no consumers.
+
+    A node without a session is of a copied tree, and nobody's. Raises ZooKeeperRefusedError.
+    """
+    names = names_below(zk, paths.region(group, "members"))
+    nodes = zk.perform_all([Get(paths.region(group, "members", name)) for name in names], ABSENT)
+    found = zip(names, nodes, strict=True)
+    return tuple(name for name, node in found if isinstance(node, Content) and node.stat.ephemeral_owner)
 
 
 def count_shards(zk: BlockingZk) -> int:

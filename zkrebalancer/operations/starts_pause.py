@@ -18,7 +18,7 @@ import gevent
 
 from zkrebalancer.operations import audit
 from zkrebalancer.operations.gateway_members import members_at_gateways
-from zkrebalancer.operations.nodes import names_below
+from zkrebalancer.operations.nodes import members_of_region, names_below
 from zkrebalancer.protocol import last_change, paths, settings
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -132,7 +132,7 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
 
     The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S. Then
     a channel alone belongs to nobody: a consumer creates and loses it together with the nodes that are read after it.
-    Members at gateways count, and may take as long to leave.
+    Members at gateways count, and may take as long to leave; members of a region count as long as their sessions live.
     """
     give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
     while True:
@@ -147,6 +147,9 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
             text = "their leases may not be over; try again once a coordinator has removed them"
             raise OffsetsRefusedError(f"group {group} has evicted consumers ({', '.join(evicted[:3])}): {text}")
         if is_late or not (owners or evicted or channels):
+            if in_region := members_of_region(zk, group):
+                names = ", ".join(in_region[:3])
+                raise OffsetsRefusedError(f"group {group} has members of a region ({names}); stop them first")
             at_gateways = members_at_gateways(zk, group)
             if not at_gateways:
                 return

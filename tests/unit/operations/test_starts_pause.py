@@ -124,6 +124,23 @@ def test_members_at_a_gateway_are_consumers(*, is_served: bool) -> None:
     read_nodes(zk, GROUP)
 
 
+@pytest.mark.usefixtures("clock")
+def test_members_of_a_region_are_members_of_the_group() -> None:
+    """In `members_of_region`, return nothing: those of a `ForcedRegion` have no other node, and lose their state."""
+    world = world_with()
+    region, zk = world.zk.open(), client_of(world)
+    members = paths.region(GROUP, "members")
+    world.zk.perform(Multi((Create(paths.region(GROUP)), Create(members), Create(f"{members}/copied"))))
+    refuse_consumers(zk, GROUP)
+    read_nodes(zk, GROUP)
+    world.zk.perform(Multi((Create(f"{members}/m", ephemeral=True),)), region.session_id)
+    wanted = r"^group g has members of a region \(m\); stop them first$"
+    with pytest.raises(OffsetsRefusedError, match=wanted):
+        refuse_consumers(zk, GROUP)
+    with pytest.raises(GroupInUseError, match=wanted):
+        read_nodes(zk, GROUP)
+
+
 class Breaking(ModelClient):
     """Its connection may break."""
 
