@@ -159,10 +159,11 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, those with `max` the
-    longest of them, its `load_peak` the highest of all steps; most other figures are sums over steps. `rest_…` and `rss_mb` are what the steps `rest` cost,
-    or without any the one before all changes; producers count only where they are named. A step after which the group
-    did not settle counts with the time that it was given. Where several groups change in a step, it has
-    `group_settled_p50_ms`, and `settled_ms` is the time of the last group. None, or missing: not measured.
+    longest of them, its `load_peak` the highest of all steps; most other figures are sums over steps. `rest_…` and
+    `rss_mb` are what the steps `rest` cost, or without any the one before all changes; producers count only where they
+    are named. A step after which the group did not settle counts with the time that it was given. Where several groups
+    change in a step, it has `group_settled_p50_ms`, and `settled_ms` is the time of the last group. None, or missing:
+    not measured.
     """
     run = Steps()
     for event in events:
