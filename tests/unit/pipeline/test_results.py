@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,7 @@ def test_published_results_are_compared_as_their_runs_would_be(tmp_path: Path) -
     assert "kip848, seed 8: the machine stalled" in page
     assert "15 runs are known from published results only" in page
     assert page.count("<svg") == 2, "the primary measure, and all runs of the setting"
-    assert "with a line at the median; a logarithmic scale." in page
+    assert "at the median; bars: its interval of 95%, each for itself, from 6 runs on; a logarithmic scale." in page
     row = pd.read_csv(tmp_path / "out" / "runs.csv").iloc[0]
     assert (row["settled_ms"], row["unowned_partition_s"], row["lost"]) == (510.0, 1.02, 0)
     assert row[["rss_mb", "rest_cpu_ms_per_s", "cpu_ms", "lag_max"]].isna().all()
@@ -192,7 +194,7 @@ def test_too_few_runs_are_no_proof_that_nothing_is_lost(tmp_path: Path) -> None:
     count = len(found.verdicts)
     worse = sum(verdict.behind > 0 for verdict in found.verdicts)
     assert worse > 0
-    assert "kip848 102 ms (ours worse, not significant; 2 pairs, too few to test)." in page
+    assert "kip848 102 ms (ours worse; 2 pairs, too few to test)." in page
     assert f"No loss is shown. In {worse} of {count} comparisons, this project's median is worse, but" in page
     assert f"{count} of {count} comparisons have fewer than 6 pairs and can show nothing, a loss neither." in page
     rows = pd.read_csv(tmp_path / "out" / "comparison.csv")
@@ -215,6 +217,45 @@ def test_in_backlog_the_lag_comes_first(tmp_path: Path) -> None:
     assert "<td>records delivered in the poorest second</td>" in page
     assert page.count("<svg") == 3, "also records per second, and the lag"
     assert output.THROUGHPUT_CAPTION in page
+
+
+def test_a_report_begins_with_one_sentence_and_one_picture(tmp_path: Path) -> None:
+    """In `_headline`, say each comparison first: who opens the page reads for minutes before seeing what came out."""
+    _found, page = report_of(published_with_heartbeats(tmp_path), tmp_path)
+    begin = page[page.index("</h1>") + len("</h1>") :].lstrip()
+    sentence, rest = begin.split("</p>", 1)
+    assert sentence == (
+        "<p>In the time to settled, this project is better in 3 of 3 comparisons, worse in 0, and in 0 no difference "
+        "is shown."
+    )
+    assert rest.lstrip().startswith("<figure><svg")
+    assert page.count("not significant") == page.count(output.NOT_SHOWN) == 3, "once for each table"
+
+
+def test_the_first_picture_has_all_heartbeats_of_a_setting_in_one_panel() -> None:
+    """In `_primary`, keep settings apart: a report with six heartbeats begins with six panels of this project."""
+
+    def of(count: int, value: float) -> dict[str, dict[tuple[int, int], float]]:
+        return {"settled_ms": {(seed, 0): value + seed for seed in range(count)}}
+
+    tuned, short = (replace(SETTING, settings=settings) for settings in ("tuned", "heartbeat-50"))
+    other = replace(SETTING, scenario="seldom")
+    ours = of(7, 100)
+    values = {
+        tuned: {"central-incremental": ours, "kip848": of(7, 500)},
+        short: {"central-incremental": ours, "kip848": of(7, 90)},
+        other: {"central-incremental": of(2, 1), "kip848": of(2, 1)},
+    }
+    figure = pictures.draw_primary(values, pictures.colours(["central-incremental", "kip848"]))
+    assert figure is not None
+    (axis,) = figure.axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["kip848, 50 ms", "kip848", "central-incremental"]
+    widths = Counter(line.get_linewidth() for line in axis.get_lines())
+    assert widths[7] == len(names), "an interval each"
+    alone = pictures.draw_primary({other: values[other]}, pictures.colours(["central-incremental", "kip848"]))
+    assert alone is not None
+    assert len(alone.axes) == 1
 
 
 @pytest.mark.parametrize(("lowest", "scale"), [(70.0, "log"), (0.0, "symlog")])
@@ -314,4 +355,4 @@ def test_settings_are_sorted_by_number(tmp_path: Path) -> None:
 def test_a_picture_with_zeros_says_how_it_is_scaled(tmp_path: Path) -> None:
     run = FakeRun("kip848", 100, scenario="backlog")
     _found, page = report_of([published(run, tmp_path, {**BACKLOG, "lag_back_ms": 0}, 100)], tmp_path)
-    assert "with a line at the median; a scale that is linear near 0 and logarithmic beyond." in page
+    assert "from 6 runs on; a scale that is linear near 0 and logarithmic beyond." in page

@@ -8,6 +8,7 @@ from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.sentences import (
     RunKey,
     Verdict,
+    first_sentence,
     headline,
     in_order,
     loss_lines,
@@ -79,7 +80,7 @@ def test_who_delivers_more_wins() -> None:
     verdict = compared(SLOW, FAST, "delivered_per_s_min")
     assert (verdict.outcome, verdict.beside, verdict.behind) == ("wins", "ours 282 times better", -3_089.0)
     assert losses([compared(FAST, SLOW, "delivered_per_s_min")])
-    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0], "delivered_per_s_min").beside == "ours better, not significant"
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0], "delivered_per_s_min").beside == "ours better"
 
 
 def test_the_more_is_compared_the_less_is_shown() -> None:
@@ -87,7 +88,7 @@ def test_the_more_is_compared_the_less_is_shown() -> None:
     rivals = {f"rival-{number}": {"settled_ms": by_seed(SLOW)} for number in range(4)}
     found = verdicts({SETTING: {"central-incremental": {"settled_ms": by_seed(FAST)}, **rivals}})
     assert {verdict.outcome for verdict in found} == {"open"}
-    assert found[0].beside == "ours better, not significant"
+    assert found[0].beside == "ours better"
     of_others = {name: {"cpu_ms": of["settled_ms"]} for name, of in rivals.items()}
     others = verdicts({SETTING: {"central-incremental": {"cpu_ms": by_seed(FAST)}, **of_others}})
     assert {verdict.outcome for verdict in others} == {"wins"}, "a share of false discoveries is another promise"
@@ -141,8 +142,37 @@ def test_runs_without_a_partner_do_not_count() -> None:
 def test_notes_beside_values() -> None:
     assert compared(FAST, SLOW).beside == "ours 282 times better"
     assert compared([0.0] * 7, SLOW).beside == "ours better"
-    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).beside == "ours worse, not significant"
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).beside == "ours worse"
     assert compared([5.0], [5.0]).beside == "equal"
+
+
+def test_what_is_not_significant_has_no_note_in_a_table() -> None:
+    """In `note`, return `beside`: hundreds of cells say that nothing is shown, which one line can."""
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).note == ""
+    for one in (compared(FAST, SLOW), compared([5.0], [5.0]), compared([100.0] * 7, [104.0] * 7)):
+        assert one.note == one.beside
+
+
+def test_bytes_that_rivals_do_not_send_have_no_ratio() -> None:
+    """In `_apart`, divide them, too: the ratio to what the run itself asks for is no loss of anybody."""
+    bytes_per_s = [9_300.0 + n for n in range(7)]
+    verdict = compared(bytes_per_s, [9.0] * 7, "rest_zookeeper_bytes_per_s")
+    assert (verdict.outcome, verdict.beside) == ("loses", "ours 9,294/s more")
+    assert "9,303/s against 9/s, 9,294/s more (" in str(verdict)
+    assert compared([9.0] * 7, [9_999.5 + n for n in range(7)]).beside == "ours 1,111 times better", "as a number"
+
+
+def test_the_first_sentence_says_what_came_out() -> None:
+    far = replace(SETTING, scenario="far", settings="heartbeat-50")
+    after = "settled_ms after kill-member"
+    found = [compared(FAST, SLOW), compared(FAST, SLOW[::-1]), compared(SLOW, FAST, after, far), compared(FAST, FAST)]
+    assert first_sentence([*found, compared(SLOW, FAST, "requests"), compared(FAST[:5], SLOW[:5])]) == (
+        "In the time to settled, this project is better in 2 of 4 comparisons, worse in 1 (far after kill-member "
+        "against kip848, 50 ms), and in 1 no difference is shown."
+    )
+    assert first_sentence([compared(FAST[:5], SLOW[:5])]) == (
+        "Nothing can be shown: no comparison of the primary measure has 6 pairs of runs."
+    )
 
 
 def test_a_win_as_a_sentence() -> None:

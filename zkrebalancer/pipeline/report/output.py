@@ -28,6 +28,7 @@ from zkrebalancer.pipeline.report.sentences import (
     compared_in,
     counted,
     described,
+    first_sentence,
     headline,
     in_order,
     loss_lines,
@@ -36,7 +37,7 @@ from zkrebalancer.pipeline.report.sentences import (
     shown,
     untested,
 )
-from zkrebalancer.pipeline.report.statistics import ALPHA, MIN_PAIRS, RESAMPLES, quantiles, sample
+from zkrebalancer.pipeline.report.statistics import ALPHA, CONFIDENCE, MIN_PAIRS, RESAMPLES, quantiles, sample
 
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
@@ -103,7 +104,12 @@ TIMELINE_CAPTION = (
     f"Owners of each partition in the median run: one line per partition (at most {MAX_TIMELINE_PARTITIONS}), one "
     "shade per member; red: no owner."
 )
-PRIMARY_CAPTION = "The primary measure: one dot per run, with a line at the median; {}."
+PRIMARY_CAPTION = (
+    "The primary measure by protocol: one dot per run, with a line at the median; bars: its interval of "
+    f"{CONFIDENCE:.0%}, each for itself, from {MIN_PAIRS} runs on; {{}}."
+)
+IN_EACH = f"No difference is shown where p is above {ALPHA:.2g} or the pairs are too few to test."
+NOT_SHOWN = f"Where a rival's cell has no colour, the difference is not significant, or below {SMALL:.0%}."
 SCALES = {"log": "a logarithmic scale", "symlog": "a scale that is linear near 0 and logarithmic beyond"}
 THROUGHPUT_CAPTION = (
     "Records that the group read in each second after a change, and the most that it had not read: medians of all runs."
@@ -139,13 +145,16 @@ def _parts(found: Comparison) -> Iterator[str]:
 
 
 def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
-    """Say and draw what came out in the primary measure, and say how soon records came."""
-    lines = [*_first_sentences(found.verdicts)]
-    if lines:
-        yield page.prose(lines[0]) if len(lines) == 1 else page.items(lines)
+    """Say in one sentence and draw what came out in the primary measure; then each comparison, and first records."""
+    if found.verdicts:
+        yield page.prose(first_sentence(found.verdicts))
     figure = pictures.draw_primary(found.values, palette)
     if figure is not None:
         yield page.picture(figure, PRIMARY_CAPTION.format(SCALES[figure.axes[0].get_xscale()]))
+    lines = [*_first_sentences(found.verdicts)]
+    if lines:
+        yield page.heading("Each comparison of the primary measure") + page.items(lines) + page.prose(IN_EACH)
+    if figure is not None:
         yield page.heading("The primary measure and the time to the first record, every change of every run", 3)
         yield page.table(EVERY_CHANGE, [*_every_change(found)])
 
@@ -250,6 +259,8 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
     if setting.heartbeat and of_setting:
         yield page.prose(TUNED_BESIDE.format(of_setting[0].ours))
     yield _table(setting, values, of_setting, doubted)
+    if of_setting:
+        yield page.prose(NOT_SHOWN)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
@@ -296,7 +307,8 @@ def _cell(values: Sequence[float], unit: str, verdict: Verdict | None) -> page.C
     spread = [] if one.low == one.high else [f"{shown(one.low, unit)} to {shown(one.high, unit)}"]
     if verdict is None:
         return page.Cell(shown(one.median, unit), spread)
-    return page.Cell(shown(one.median, unit), [*spread, verdict.beside], TONES[verdict.outcome])
+    notes = [*spread, verdict.note] if verdict.note else spread
+    return page.Cell(shown(one.median, unit), notes, TONES[verdict.outcome])
 
 
 def _untrusted(found: Comparison) -> Iterator[str]:

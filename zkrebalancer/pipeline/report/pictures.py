@@ -17,6 +17,7 @@ from zkrebalancer.pipeline.report.sentences import (
     AFTER,
     FIRST_RECORD,
     LAG,
+    OURS,
     PRIMARY,
     Values,
     described,
@@ -25,6 +26,7 @@ from zkrebalancer.pipeline.report.sentences import (
     measures_of,
     named,
 )
+from zkrebalancer.pipeline.report.statistics import MIN_PAIRS, interval_of_median
 
 DRAWN = (PRIMARY, FIRST_RECORD, "unowned_partition_s", *LAG, "delay_p99_ms", "delay_max_ms", "moved_above_least",
          "stopped_needlessly", "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
@@ -32,6 +34,7 @@ COLUMNS = 3
 DASHES = ("-", "--", "-.", ":")  # to tell lines apart without colours
 UNOWNED = page.PALETTE[5]
 Palette = Mapping[str, tuple[str, str]]
+Named = tuple[str, Sequence[float]]  # a protocol, and its value of each run
 WIDE = 30  # ratio of largest to smallest value beyond which an axis is logarithmic
 NOTICED_MS = 200.0
 LATE = 5  # times the usual delay
@@ -71,29 +74,49 @@ def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
 
 
 def draw_primary(values: Mapping[Setting, Mapping[str, Values]], palette: Palette) -> Figure | None:
-    """Draw the primary measure of every setting: a row for each protocol, one dot per run, a line at the median."""
-    rows = [
-        (setting, measure, {name: [*of[measure].values()] for name, of in by_protocol.items() if measure in of})
-        for setting, by_protocol in values.items()
-        for measure in measures_of({measure for of in by_protocol.values() for measure in of})
-        if is_primary(setting, measure)
-    ]
+    """Draw the primary measure by protocol: a dot per run, a line at the median, a bar for the median's interval.
+
+    A panel has the protocols of one setting with all their heartbeats. Where some panels have enough runs to show
+    something, the others are left out.
+    """
+    rows = _primary(values)
+    rows = {place: of for place, of in rows.items() if _can_show(of)} or rows
     if not rows:
         return None
-    heights = [0.6 + 0.23 * len(of) for _setting, _measure, of in rows]
-    every = [value for _setting, _measure, by_protocol in rows for of in by_protocol.values() for value in of]
+    heights = [0.6 + 0.23 * len(of) for of in rows.values()]
+    every = [value for of in rows.values() for _name, by_run in of.values() for value in by_run]
     scale = "log" if min(every) > 0 else "symlog"  # a group that never fell behind had caught up after 0 ms
     with mpl.rc_context(page.STYLE):
         figure = Figure(figsize=(page.WIDTH_IN, sum(heights)), layout="constrained")
         axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
-        for axis, (setting, measure, of) in zip(axes.flat, rows, strict=True):
+        for axis, ((setting, measure), of) in zip(axes.flat, rows.items(), strict=True):
             names = in_order(of)[::-1]
-            _draw_measure(axis, {name: of[name] for name in names}, palette, scale)
-            axis.set_yticks(range(len(names)), [named(setting, name) for name in names])
+            own = {name: palette[of[name][0]] for name in names}
+            _draw_measure(axis, {name: of[name][1] for name in names}, own, scale)
+            for row, name in enumerate(names):
+                if len(of[name][1]) >= MIN_PAIRS:
+                    axis.plot(interval_of_median(of[name][1]), [row] * 2, color=own[name][0], linewidth=7, alpha=0.35)
             axis.set_title(f"{setting}: {described(measure)[0]}", loc="left")
         axes.flat[-1].set_xlabel("ms")
         axes.flat[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure
+
+
+def _primary(values: Mapping[Setting, Mapping[str, Values]]) -> dict[tuple[Setting, str], dict[str, Named]]:
+    """Return the primary measures, with those of other heartbeats beside the tuned ones: name -> protocol, values."""
+    rows: dict[tuple[Setting, str], dict[str, Named]] = {}
+    for setting, by_protocol in values.items():
+        for protocol, of in by_protocol.items():
+            name = protocol if protocol in OURS else named(setting, protocol)
+            for measure in measures_of(of):
+                if is_primary(setting, measure):
+                    places = rows.setdefault((setting.without_heartbeats, measure), {})
+                    places.setdefault(name, (protocol, [*of[measure].values()]))
+    return rows
+
+
+def _can_show(of: Mapping[str, Named]) -> bool:
+    return sum(len(by_run) >= MIN_PAIRS for _protocol, by_run in of.values()) > 1
 
 
 def _draw_measure(

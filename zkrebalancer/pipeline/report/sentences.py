@@ -58,6 +58,8 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 SUMMED = ("unowned_partition_s",)
 LAG = (CAUGHT_UP, "lag_max", "delivered_per_s_min")
 MORE_IS_BETTER = {"delivered_per_s_min"}
+# Most rivals send none of these, apart from the run's own question: a ratio to that would say nothing.
+WITHOUT_RATIO = {"zookeeper_bytes", "rest_zookeeper_bytes_per_s"}
 OF_A_CHANGE = (PRIMARY, FIRST_RECORD, *SUMMED, *LAG)  # reported for each kind of change
 # Of the time from one change to the next: the longer a run rests there, the more of it, or the less of what is late.
 OF_A_WINDOW = ("delay_p50_ms", "delay_p99_ms", "delay_max_ms", "requests", "zookeeper_bytes", "cpu_ms", "cpu_all_ms")
@@ -147,19 +149,20 @@ class Verdict:
         name, unit = described(self.measure)
         both = f"{shown(ours, unit)} against {shown(other, unit)}"
         if self.outcome == OPEN:
-            return f"{name}: {both}; {self.beside} ({self._how_sure()})"
-        times = _times(ours, other)
-        if times:
-            both += f", {times} {'less' if ours < other else 'more'}"
+            unsure = "" if self.note else ", not significant"
+            return f"{name}: {both}; {self.beside}{unsure} ({self._how_sure()})"
+        if self._apart:
+            both += f", {self._apart} {'less' if ours < other else 'more'}"
         return f"{self.ours} {self.outcome} in {name}: {both} ({self._how_sure()})"
 
     @property
     def beside(self) -> str:
         """Return how ours compares with the other, in a few words."""
         ours, other = self.medians
+        if self.outcome != OPEN and self._of_what in WITHOUT_RATIO:
+            return f"ours {self._apart} {'less' if ours < other else 'more'}"
         if self.outcome != OPEN:
-            times = _times(ours, other)
-            return f"ours {times and times + ' '}{'better' if self.outcome == WINS else 'worse'}"
+            return f"ours {self._apart and self._apart + ' '}{'better' if self.outcome == WINS else 'worse'}"
         if ours == other:
             return "equal"
         word = "better" if self.behind < 0 else "worse"
@@ -167,7 +170,21 @@ class Verdict:
             return f"ours {word}, but by less than {SMALL:.0%}"
         if self._is_shown:
             return f"ours {word}, but not in the median pair"
-        return f"ours {word}, not significant"
+        return f"ours {word}"
+
+    @property
+    def note(self) -> str:
+        """Return the same for a table; empty: not significant, which a table says once, not in each cell."""
+        is_unsure = self.outcome == OPEN and not self._is_shown and self.behind != 0
+        return "" if is_unsure else self.beside
+
+    @property
+    def _apart(self) -> str:
+        """How many times the smaller median the larger one is, or by how much it is larger; empty: it is beyond all."""
+        ours, other = self.medians
+        if self._of_what in WITHOUT_RATIO:
+            return shown(abs(ours - other), described(self.measure)[1])
+        return shown(max(ours, other) / min(ours, other), "times") if min(ours, other) > 0 else ""
 
     @property
     def test(self) -> str:
@@ -294,6 +311,27 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def first_sentence(found: Iterable[Verdict]) -> str:
+    """Say in one sentence what came out in the primary measure, over all settings."""
+    primaries = [verdict for verdict in found if verdict.is_primary and verdict.other not in OURS]
+    tested = [verdict for verdict in primaries if verdict.is_tested]
+    if not tested:
+        return f"Nothing can be shown: no comparison of the primary measure has {MIN_PAIRS} pairs of runs."
+    names = dict.fromkeys(MEASURES[verdict.measure.partition(AFTER)[0]][0] for verdict in tested)
+    better, worse = ([verdict for verdict in tested if verdict.outcome == outcome] for outcome in (WINS, LOSES))
+    lost = "; ".join(f"{one.setting.scenario}{_when(one.measure)} against {one.rival}" for one in worse)
+    return (
+        f"In the {' and the '.join(names)}, this project is better in {len(better)} of "
+        f"{counted(len(tested), 'comparison')}, worse in {len(worse)}{lost and f' ({lost})'}, and in "
+        f"{len(tested) - len(better) - len(worse)} no difference is shown."
+    )
+
+
+def _when(measure: str) -> str:
+    _of_what, after, change = measure.partition(AFTER)
+    return f"{after}{change}"
+
+
 def headline(setting: Setting, measure: str, found: Iterable[Verdict]) -> str:
     """Say how this project compares with all others in one measure of a setting, in one sentence."""
     return f"{setting}: {compared_in(measure, found)}"
@@ -311,7 +349,3 @@ def compared_in(measure: str, found: Iterable[Verdict]) -> str:
 def chance(p: float) -> str:
     """Return a p as text."""
     return f"{p:.2g}" if p >= 0.001 else "below 0.001"
-
-
-def _times(ours: float, other: float) -> str:
-    return f"{max(ours, other) / min(ours, other):.3g} times" if min(ours, other) > 0 else ""

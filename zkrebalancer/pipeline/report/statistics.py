@@ -73,6 +73,11 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference | 
     return Difference(len(apart), float(np.median(apart)), low, high, _chance(apart))
 
 
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Return the confidence interval of the median of at least one run, by a seeded bootstrap."""
+    return _interval(np.asarray(values, dtype=float))
+
+
 def _interval(apart: np.ndarray) -> tuple[float, float]:
     drawn = np.random.default_rng(SEED).choice(apart, (RESAMPLES, len(apart)))
     low, high = np.quantile(np.median(drawn, axis=1), [ALPHA / 2, 1 - ALPHA / 2])
