@@ -30,6 +30,8 @@ from zkrebalancer.pipeline.report.sentences import CAUGHT_UP
 
 DATA = ROOT / "docs" / "data"
 SETTLED = "settled_ms"
+FIRST = "first_record_ms"
+OF_EACH_CHANGE = (SETTLED, FIRST)  # pooled: other measures are those of whole runs
 SHOWN = ("wins", "loses")
 NONE = "-"
 _MARKED = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -53,7 +55,8 @@ class Column:
 class Row:
     """A measure of the runs of one scenario in one file: of whole runs, or of one of their changes.
 
-    A time to settled without `change` is that of each change. `unit` is how many of the measure's units the page's has.
+    A time to settled or to the first record without `change` is that of each change, pooled. `unit` is how many of the
+    measure's units the page's has.
     """
 
     title: str
@@ -90,7 +93,7 @@ def values(column: Column, row: Row) -> list[float]:
     wanted = (column.protocol, row.settings or column.settings, row.scenario, row.members)
     found: list[float | None] = []
     for run in (run for run in results(row.file) if _key(run) == wanted):
-        if row.change or row.measure == SETTLED:
+        if row.change or row.measure in OF_EACH_CHANGE:
             found += [_of(step, row) for step in run["steps"] if step["name"] == row.change or _any(row, step)]
         else:
             found.append(run["measures"][row.measure])

@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from tests.docs.figures import (
+    FIRST,
     SETTLED,
     Column,
     Row,
@@ -31,6 +32,7 @@ MAIN = "experiments-2026-11-28-compared.jsonl"  # those of the first page; with 
 COMPARISON = "experiments-2026-11-28-comparison.csv"
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
+SWEEP = MAIN  # the runs of the frontier, with all heartbeats: servers of one report have the same options
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
     Column(name, name) for name in ("central-incremental", "kip848", "classic-range", "classic-cooperative")
@@ -50,6 +52,7 @@ scale_out = partial(Row, file=MAIN, scenario="scale-out")
 crash = partial(Row, file=MAIN, scenario="crash")
 far = partial(Row, file=MAIN, scenario="far-10ms")
 three = partial(Row, file=MAIN, scenario="scale-out-three")
+near = partial(Row, file=MAIN, scenario="far-1ms")
 
 AT_REST = [
     scale_out("at rest: requests per second", "rest_requests_per_s"),
@@ -66,7 +69,9 @@ THREE_JOIN = [
     scale_out("a member joins: settled, ms, median", SETTLED),
     scale_out("95th percentile", SETTLED, summary=late),
     scale_out("longest", SETTLED, summary=max),
-    scale_out("time to the first record, ms", "first_record_ms"),
+    scale_out("time to the first record, ms, median", FIRST),
+    scale_out("first record: 95th percentile", FIRST, summary=late),
+    scale_out("first record: longest", FIRST, summary=max),
     UNOWNED("three join: partitions without a consumer, s", file=MAIN, scenario="scale-out"),
     *(scale_out(title, measure, digits=digits) for title, measure, digits in DELAYS),
     scale_out("stopped needlessly", "stopped_needlessly"),
@@ -78,34 +83,43 @@ KILLS = [
     crash("killed: settled, ms, median", SETTLED, change=KILL),
     crash("95th percentile", SETTLED, change=KILL, summary=late),
     crash("longest", SETTLED, change=KILL, summary=max),
-    crash("killed: time to the first record, ms", "first_record_ms", change=KILL),
+    crash("killed: time to the first record, ms, median", FIRST, change=KILL),
+    crash("first record: 95th percentile", FIRST, change=KILL, summary=late),
+    crash("first record: longest", FIRST, change=KILL, summary=max),
     UNOWNED("killed: partitions without a consumer, s", file=MAIN, scenario="crash", change=KILL),
     crash("returns: settled, ms, median", SETTLED, change=RETURN),
     crash("95th percentile", SETTLED, change=RETURN, summary=late),
     crash("longest", SETTLED, change=RETURN, summary=max),
+    crash("returns: time to the first record, ms, median", FIRST, change=RETURN),
+    crash("first record: 95th percentile", FIRST, change=RETURN, summary=late),
+    crash("first record: longest", FIRST, change=RETURN, summary=max),
     UNOWNED("returns: partitions without a consumer, s", file=MAIN, scenario="crash", change=RETURN),
     crash("records delivered twice, median of a run", "duplicated"),
     crash("processor time, ms", CPU),
 ]
-FAR, THREE_SERVERS = (
+FAR, THREE_SERVERS, NEAR = (
     [
         joins("settled, ms: median", SETTLED),
         joins("95th percentile", SETTLED, summary=late),
         joins("longest", SETTLED, summary=max),
-        joins("time to the first record, ms", "first_record_ms"),
+        joins("time to the first record, ms, median", FIRST),
+        joins("first record: 95th percentile", FIRST, summary=late),
+        joins("first record: longest", FIRST, summary=max),
         UNOWNED("partitions without a consumer, s", file=MAIN, scenario=scenario),
         *(joins(title, measure, digits=digits) for title, measure, digits in DELAYS[1:]),
         joins("processor time, ms", CPU),
         *(replace(row, scenario=scenario) for row in AT_REST),
     ]
-    for scenario, joins in (("far-10ms", far), ("scale-out-three", three))
+    for scenario, joins in (("far-10ms", far), ("scale-out-three", three), ("far-1ms", near))
 )
 SUMMARY = [
     THREE_JOIN[0],
     scale_out("a member joins: settled, ms, 95th percentile", SETTLED, summary=late),
     three(f"a member joins, with {SERVERS}: settled, ms, median", SETTLED),
     far(f"a member joins, with {NETWORK}: settled, ms, median", SETTLED),
-    scale_out("three join: time to the first record, ms", "first_record_ms"),
+    scale_out("a member joins: time to the first record, ms, median", FIRST),
+    scale_out("a member joins: first record, ms, 95th percentile", FIRST, summary=late),
+    scale_out("a member joins: first record, ms, longest", FIRST, summary=max),
     UNOWNED("three join: partitions without an owner, s", file=MAIN, scenario="scale-out"),
     *(scale_out(f"three join: {title}", measure, digits=digits) for title, measure, digits in DELAYS),
     crash("a member is killed: settled, ms", SETTLED, change=KILL),
@@ -115,7 +129,7 @@ SUMMARY = [
 ]
 DIFFERENCES = [
     scale_out("settled, ms", SETTLED),
-    scale_out("first record, ms", "first_record_ms"),
+    scale_out("first record, ms", FIRST),
     scale_out("partitions without an owner, s", "unowned_partition_s", digits=1),
     *(scale_out(title, measure, digits=digits) for title, measure, digits in DELAYS),
     *AT_REST,
@@ -131,12 +145,13 @@ INTERVALS = [
     *(Column(f"{one.protocol}, 500 ms", one.protocol) for one in (RANGE, COOPERATIVE)),
     OURS,
 ]
+sweep = partial(Row, file=SWEEP, scenario="scale-out")
 HEARTBEATS = [
-    scale_out("settled, ms", SETTLED),
-    scale_out("first record, ms", "first_record_ms"),
-    UNOWNED("partitions without a consumer, s", file=MAIN, scenario="scale-out"),
-    scale_out("requests per second at rest", "rest_requests_per_s"),
-    scale_out("processor time at rest, ms per s", "rest_cpu_ms_per_s"),
+    sweep("settled, ms", SETTLED),
+    sweep("first record, ms", FIRST),
+    UNOWNED("partitions without a consumer, s", file=SWEEP, scenario="scale-out"),
+    sweep("requests per second at rest", "rest_requests_per_s"),
+    sweep("processor time at rest, ms per s", "rest_cpu_ms_per_s"),
 ]
 
 Changes = list[Callable[..., Row]]
@@ -159,7 +174,6 @@ CHANGES: Changes = [
     *of("partition-growth"),
     *of("new-topic"),
     partial(Row, "`scale-out`, 100 members, three joins", file=OTHERS, scenario="scale-out", members=100),
-    *of("far-1ms"),
     *of("scale-in"),
     *of("join-storm"),
     *of("freeze", "freeze-member", "thaw-member"),
@@ -170,7 +184,7 @@ CHANGES: Changes = [
 DEFAULTS: Changes = [*of("scale-out", settings="default"), *of("pause", "pause-12s", "pause-40s", settings="default")]
 TITLES = {  # the title of a table -> its measure, how many of its units the table's has, and digits
     "Time to settled, ms": (SETTLED, 1, 0),
-    "Time to the first record, ms": ("first_record_ms", 1, 0),
+    "Time to the first record, ms": (FIRST, 1, 0),
     "Partitions without a consumer, s": ("unowned_partition_ms", 1_000, 1),
     "Longest delay, ms": ("delay_max_ms", 1, 0),
     "Processor time of everything but producers, ms": (CPU, 1, 0),
@@ -181,7 +195,8 @@ JAVA = [
     java("runs", "duplicated", summary=len),
     java("settled, ms: median of three joins in each", SETTLED),
     java("longest", SETTLED, summary=max),
-    java("time to the first record, ms", "first_record_ms"),
+    java("time to the first record, ms, median of the joins", FIRST),
+    java("first record: longest", FIRST, summary=max),
     UNOWNED("partitions without a consumer, s", file=OTHERS, scenario="scale-out"),
     java("delay of 99 % of the records, ms", "delay_p99_ms"),
     java("requests to ZooKeeper and broker", "requests"),
@@ -195,7 +210,7 @@ backlog = partial(Row, file=OTHERS, scenario="backlog")
 BACKLOG = [
     backlog("a member joins: records not read before", "lag_before", change="add-member"),
     backlog("joins: settled, ms", SETTLED, change="add-member"),
-    backlog("joins: time to the first record, ms", "first_record_ms", change="add-member"),
+    backlog("joins: time to the first record, ms", FIRST, change="add-member"),
     backlog("a member is killed: settled, ms", SETTLED, change=KILL),
     backlog("killed: most records not read", "lag_max", change=KILL),
     backlog("killed: caught up after, s", "lag_back_ms", change=KILL, unit=1_000, digits=1),
@@ -209,7 +224,7 @@ groups = partial(Row, file=OTHERS, scenario="many-groups", members=60)
 GROUPS = [
     groups("each group gets a member: the last one settled, ms", SETTLED, change="add-members"),
     groups("of the groups, median, ms", "group_settled_p50_ms", change="add-members"),
-    groups("the first record, ms", "first_record_ms", change="add-members"),
+    groups("the first record, ms", FIRST, change="add-members"),
     groups("one group gets another member: settled, ms", SETTLED, change="add-member"),
     groups("processor time of everything but producers, s", CPU, unit=1_000, digits=1),
 ]
@@ -225,7 +240,8 @@ old = partial(Row, file=OLD_BROKER, scenario="scale-out")
 ON_OLD_BROKER = [
     old("settled, ms: median of the joins", SETTLED),
     old("longest", SETTLED, summary=max),
-    old("time to the first record, ms", "first_record_ms"),
+    old("time to the first record, ms, median of the joins", FIRST),
+    old("first record: longest", FIRST, summary=max),
     UNOWNED("three join: partitions without a consumer, s", file=OLD_BROKER, scenario="scale-out"),
     old("stopped needlessly", "stopped_needlessly"),
     old("processor time, ms", CPU),
@@ -263,6 +279,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "kills": lambda: rendered(Table(WITH_SHORT, KILLS)),
     "three-servers": lambda: rendered(Table(WITH_SHORT, THREE_SERVERS)),
     "far": lambda: rendered(Table(WITH_SHORT, FAR)),
+    "near": lambda: rendered(Table([OURS, SHORT], NEAR)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
     "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
@@ -287,7 +304,7 @@ def pages() -> dict[str, Callable[[], str]]:
     return {
         **{path: partial(_with_tables, path) for path in PAGES},
         f"docs/data/{COMPARISON}": partial(comparison_csv, MAIN),
-        "docs/experiments-frontier.svg": partial(frontier_picture, MAIN, "scale-out"),
+        "docs/experiments-frontier.svg": partial(frontier_picture, SWEEP, "scale-out"),
     }
 
 

@@ -33,11 +33,11 @@ from tests.docs.tables import CLASSIC_SHORT, COOPERATIVE, KIP, MAIN, OLD_BROKER,
 from tests.style.sources import ROOT
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
-from zkrebalancer.pipeline.report.statistics import ALPHA, difference
+from zkrebalancer.pipeline.report.statistics import ALPHA, MIN_PAIRS, difference, interval_of_median
 
 PUBLISHED = sorted(path.name for path in DATA.glob("*.jsonl"))
 PAGES = {path: (ROOT / path).read_text() for path in ("README.md", *tables.PAGES, "docs/ideas/when-to-use.md")}
-AT_REST = "rest_cpu_ms_per_s"
+AT_REST, OF_MEMBERS = "rest_cpu_ms_per_s", "rest_cpu_member_ms_per_s"
 
 
 def every(file: str) -> list[dict[str, Any]]:
@@ -92,6 +92,7 @@ def test_every_published_file_is_named_by_the_page() -> None:
 
 def test_a_cell_follows_from_the_raw_data() -> None:
     kills = [step for run in of_group("crash", KIP) for step in run["steps"] if step["name"] == "kill-member"]
+    every_change = [step for run in of_group("crash", KIP) for step in run["steps"] if step["name"] != "before"]
     at_rest = [run["measures"][AT_REST] for run in of_group("scale-out", KIP)]
     table = rendered(
         Table(
@@ -99,6 +100,7 @@ def test_a_cell_follows_from_the_raw_data() -> None:
             [
                 Row("killed", SETTLED, MAIN, "crash", change="kill-member"),
                 Row("longest", SETTLED, MAIN, "crash", change="kill-member", summary=max),
+                Row("first record", "first_record_ms", MAIN, "crash"),
                 Row("unowned", "unowned_partition_ms", MAIN, "crash", change="kill-member", unit=1_000, digits=1),
                 Row("at rest", AT_REST, MAIN, "scale-out"),
                 Row("nothing", SETTLED, MAIN, "crash", members=11),
@@ -111,6 +113,7 @@ def test_a_cell_follows_from_the_raw_data() -> None:
         "|---|---|",
         f"| killed | {statistics.median(step[SETTLED] for step in kills):,.0f} |",
         f"| longest | {max(step[SETTLED] for step in kills):,.0f} |",
+        f"| first record | {statistics.median(step['first_record_ms'] for step in every_change):,.0f} |",
         f"| unowned | {statistics.median(step['unowned_partition_ms'] for step in kills) / 1_000:.1f} |",
         f"| at rest | {statistics.median(at_rest):.0f} |",
         "| nothing | - |",
@@ -199,22 +202,46 @@ def span(row: Row, columns: list[Column] = RIVALS) -> str:
 
 JOINED = Row("", SETTLED, MAIN, "scale-out")
 FAR = Row("", SETTLED, MAIN, "far-10ms")
-CPU, MEMBERS_CPU, MEMORY = (
-    Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rest_cpu_member_ms_per_s", "rss_mb")
-)
+SWEPT = replace(JOINED, file=tables.SWEEP)
+FIRST = replace(JOINED, measure="first_record_ms")
+CPU, MEMORY = (Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rss_mb"))
 HUNDRED = Row("", SETTLED, tables.OTHERS, "scale-out", members=100)
-NEAR = Row("", SETTLED, tables.OTHERS, "far-1ms")
+NEAR = Row("", SETTLED, MAIN, "far-1ms")
 GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", members=60)
 THREE = Row("", SETTLED, MAIN, "scale-out-three")
 REQUESTS = Row("", "rest_requests_per_s", MAIN, "scale-out")
 TWICE = partial(Row, "", "duplicated")
 
 
-def factors(columns: list[Column], row: Row = CPU, scenarios: tuple[str, ...] = ("scale-out",)) -> str:
-    """Return how many times the processor time of these groups at rest one of this project takes."""
-    rows = [replace(row, scenario=scenario) for scenario in scenarios]
-    found = sorted({f"{figure(OURS, one) / figure(column, one):.1f}" for column in columns for one in rows})
-    return f"{' to '.join((found[0], found[-1])) if len(found) > 1 else found[0]} times"
+def factors(rivals: list[Column], measure: str, least_runs: int = 1) -> str:
+    """Return how many times as much as these a group at rest takes here: lowest to highest of all published scenarios.
+
+    Each is that of the medians of a scenario's runs in one file, with at least `least_runs` of the rival. A group that
+    reads a backlog is not at rest; default settings have a table of their own.
+    """
+    wanted = {(one.protocol, one.settings) for one in rivals}
+    found = []
+    for file in PUBLISHED:
+        of_file = [run for run in results(file) if run["measures"].get(measure) and run["settings"] != "default"]
+        of_file = [run for run in of_file if not run["details"]["record_bytes"]]
+        for scenario, members in {(run["scenario"], run["members"]) for run in of_file}:
+            here = [run for run in of_file if (run["scenario"], run["members"]) == (scenario, members)]
+            by_name: dict[tuple[str, str], list[float]] = {}
+            for run in here:
+                by_name.setdefault((run["protocol"], run["settings"]), []).append(run["measures"][measure])
+            ours = by_name.get((OURS.protocol, OURS.settings), [])
+            found += [
+                statistics.median(ours) / statistics.median(of)
+                for name, of in by_name.items()
+                if ours and name in wanted and len(of) >= least_runs
+            ]
+    return f"{min(found):.1f} to {max(found):.1f} times"
+
+
+def interval(row: Row) -> str:
+    """Return the interval of this project's median over runs."""
+    medians = [run["measures"][row.measure] for run in of_group(row.scenario, OURS)]
+    return " to ".join(f"{end:.0f}" for end in interval_of_median(medians))
 
 
 def seeds(file: str) -> int:
@@ -222,13 +249,17 @@ def seeds(file: str) -> int:
 
 
 def on_the_first_page() -> Iterator[str]:
-    yield f"the median join settles in {figure(OURS, JOINED):.0f} ms ({seeds(MAIN)} runs)"
+    yield f"the median join settles in {figure(OURS, JOINED):.0f} ms"
     yield f"take {span(JOINED)} ms with heartbeats every 500 ms"
-    slowest = max(figure(column, JOINED) for column in CLASSIC_SHORT)
+    slowest = max(figure(column, SWEPT) for column in CLASSIC_SHORT)
     yield f"every 50 ms {figure(SHORT, JOINED):.0f} ms (KIP-848) to {slowest:.0f} ms"
-    one_server = ("scale-out", "crash", "far-10ms")
-    yield f"takes {factors(RIVALS, scenarios=one_server)} the processor time"
-    yield f"(its members {factors(RIVALS, MEMBERS_CPU, one_server)})"
+    yield f"({seeds(MAIN)} runs, {interval(JOINED)} with 95 % confidence)"
+    yield f"The first record comes after {figure(OURS, FIRST):.0f} ms"
+    yield f"with KIP-848 and 50 ms after {figure(SHORT, FIRST):.0f} ms"
+    yield f"takes {factors(RIVALS, AT_REST)} the processor time"
+    yield f"(its members {factors(RIVALS, OF_MEMBERS)})"
+    yield f"{factors([SHORT], AT_REST)} that of KIP-848 with 50 ms (members {factors([SHORT], OF_MEMBERS)})"
+    yield f"{figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS):.0f} MB more memory"
     yield f"{figure(SHORT, NEAR):.0f} against {figure(OURS, NEAR):.0f} ms with round trips of 1 ms"
     yield f"{figure(SHORT, THREE):.0f} against {figure(OURS, THREE):.0f} ms with three servers of each kind"
     yield f"{figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms with round trips of 10 ms"
@@ -251,9 +282,10 @@ def on_results() -> Iterator[str]:
     yield f"the last has settled after {figure(RANGE, GROUPS):.0f} ms, here after {figure(OURS, GROUPS):.0f} ms"
     storm = Row("", SETTLED, tables.OTHERS, "join-storm")
     yield f"half as many members join at once: {figure(RANGE, storm):.0f} ms, here {figure(OURS, storm):.0f} ms"
-    yield (f"{figure(SHORT, NEAR):.0f} ms with KIP-848 and heartbeats every 50 ms, "
-                 f"after {figure(OURS, NEAR):.0f} ms here ({len(values(SHORT, NEAR)) // 3} runs of each)")  # fmt: skip
-    classic = [figure(column, JOINED) for column in CLASSIC_SHORT]
+    yield f"after {figure(SHORT, NEAR):.0f} ms, this project {figure(OURS, NEAR):.0f} ("
+    near = Row("", "unowned_partition_ms", MAIN, "far-1ms", unit=1_000)
+    yield f"without an owner for {figure(SHORT, near):.1f} s instead of {figure(OURS, near):.1f} s (shown)"
+    classic = [figure(column, SWEPT) for column in CLASSIC_SHORT]
     yield f"range settles a join after {classic[0]:.0f} ms and the cooperative protocol after {classic[1]:.0f} ms"
     defaults = Row("", SETTLED, tables.OTHERS, "scale-out", settings="default")
     ours, *theirs = (figure(column, defaults) for column in (OURS, RANGE, COOPERATIVE, KIP))
@@ -270,8 +302,11 @@ def on_results() -> Iterator[str]:
     yield f"found after {figure(OURS, grown):.0f} ms, with Kafka's protocols after {span(grown)} ms"
     yield f"new topic after {figure(OURS, new):.0f}, with others {span(new)} ms"
     more = figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS)
-    yield f"takes {factors(RIVALS)} the processor time"
-    yield f"{factors([SHORT])} that of KIP-848 with 50 ms, and {more:.0f} MB more memory"
+    yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS)} the processor time"
+    yield f"(of all published scenarios {factors(RIVALS, AT_REST)}"
+    yield f"{factors([SHORT], AT_REST)} that of KIP-848 with 50 ms, and {more:.0f} MB more memory"
+    yield f"Members alone take {factors(RIVALS, OF_MEMBERS)} that of the others with 500 ms"
+    yield f"{factors([SHORT], OF_MEMBERS)} that of KIP-848 with 50 ms. One idle"
     yield f"{figure(SHORT, FAR):.0f} ms, this project {figure(OURS, FAR):.0f}"
     unread = Row("", SETTLED, tables.OTHERS, "backlog", change="add-member", unit=1_000)
     of_unread = (f"{figure(column, unread):.1f} s" for column in (OURS, RANGE, KIP, COOPERATIVE))
