@@ -153,7 +153,7 @@ def _headline(found: Comparison, palette: Palette) -> Iterator[str]:
         yield page.picture(figure, PRIMARY_CAPTION.format(SCALES[figure.axes[0].get_xscale()]))
     lines = [*_first_sentences(found.verdicts)]
     if lines:
-        yield page.heading("Each comparison of the primary measure") + page.items(lines) + page.prose(IN_EACH)
+        yield page.heading("Each comparison of the primary measure") + page.prose(IN_EACH) + page.items(lines)
     if figure is not None:
         yield page.heading("The primary measure and the time to the first record, every change of every run", 3)
         yield page.table(EVERY_CHANGE, [*_every_change(found)])
