@@ -32,6 +32,8 @@ MAIN = "experiments-2026-11-28-compared.jsonl"  # those of the first page; with 
 COMPARISON = "experiments-2026-11-28-comparison.csv"
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
+COMPILER = "experiments-2026-11-29-compiler.jsonl"  # servers with the optimizing compiler, on a slower machine
+SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # on the same machine, without it
 SWEEP = MAIN  # the runs of the frontier, with all heartbeats: servers of one report have the same options
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
@@ -246,6 +248,27 @@ ON_OLD_BROKER = [
     old("stopped needlessly", "stopped_needlessly"),
     old("processor time, ms", CPU),
 ]
+compiled = partial(Row, file=COMPILER, scenario="scale-out")
+ON_SLOWER_MACHINE = [
+    compiled("runs", "duplicated", summary=len),
+    compiled("settled, ms: median of the joins", SETTLED),
+    compiled("longest", SETTLED, summary=max),
+    compiled("time to the first record, ms, median of the joins", FIRST),
+    UNOWNED("three join: partitions without a consumer, s", file=COMPILER, scenario="scale-out"),
+    *(replace(row, file=COMPILER) for row in AT_REST),
+]
+quick = partial(Row, file=SLOW_DISK, scenario="scale-out")
+slow = partial(Row, file=SLOW_DISK, scenario="slow-disk-5ms")
+ON_SLOW_DISK = [
+    quick("quick disk: runs", "duplicated", summary=len),
+    quick("quick disk: settled, ms, median of the joins", SETTLED),
+    quick("quick disk: longest", SETTLED, summary=max),
+    slow("5 ms: runs", "duplicated", summary=len),
+    slow("5 ms: settled, ms, median of the joins", SETTLED),
+    slow("5 ms: longest", SETTLED, summary=max),
+    slow("5 ms: time to the first record, ms, median of the joins", FIRST),
+    UNOWNED("5 ms: partitions without a consumer, s", file=SLOW_DISK, scenario="slow-disk-5ms"),
+]
 OLD = [OURS, RANGE, COOPERATIVE, Column("zk-client-side", "zk-client-side")]
 skewed = partial(Row, file=OTHERS, scenario="skewed-load", members=6)
 SKEWED = [
@@ -289,6 +312,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "groups": lambda: rendered(Table(WITH_SHORT, GROUPS, bold=False)),
     "upgrade": lambda: rendered(Table(UPGRADED, UPGRADE, bold=False)),
     "skewed": lambda: rendered(Table(LOADED, SKEWED, bold=False)),
+    "slower-machine": lambda: rendered(Table(WITH_SHORT, ON_SLOWER_MACHINE, bold=False)),
+    "slow-disk": lambda: rendered(Table([OURS, SHORT], ON_SLOW_DISK, bold=False)),
     "old-broker": lambda: rendered(Table(OLD, ON_OLD_BROKER, bold=False)),
 }
 
