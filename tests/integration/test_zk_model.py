@@ -94,6 +94,9 @@ class Comparison:
         self.call_id = 0
         for _ in range(SESSIONS):
             self.open()
+        _model, root = self.perform(self.pairs[0], Get("/"))
+        assert isinstance(root, Content)
+        self.former_children = root.stat.children_created  # of the root, with other seeds
 
     def open(self) -> None:
         pair = Pair(self.hosts, self.model.open(SESSION_MS), reads_together=self.reads_together)
@@ -124,15 +127,17 @@ class Comparison:
         replies = {event.call_id: event.reply for event in events}
         return [(replies[call_id], pair.answers.pop(call_id)) for call_id in ids]
 
-    def translated(self, reply: Reply) -> Reply:
-        """Return a model's answer with the real server's ids."""
+    def translated(self, call: Call, reply: Reply) -> Reply:
+        """Return a model's answer to a call with the real server's ids."""
         if not isinstance(reply, Content):
             return reply
         stat = reply.stat
         owner = self.session_ids[stat.ephemeral_owner]
         created, modified = self.zxids.get(stat.created_zxid, 0), self.zxids.get(stat.modified_zxid, 0)
         created_ms = self.created_ms.get(stat.created_zxid, 0)
-        return Content(reply.content, calls.Stat(stat.version, created, modified, owner, created_ms))
+        is_root = isinstance(call, Get) and call.path == "/"
+        children = stat.children_created + (self.former_children if is_root else 0)
+        return Content(reply.content, calls.Stat(stat.version, created, modified, owner, created_ms, children))
 
     def learn(self, model: Reply, real: Reply) -> None:
         """Map two transaction ids; later ones have to agree."""
@@ -228,7 +233,7 @@ def _one_call(both: Comparison, where: str) -> None:
         many += [both.read() for _ in range(both.random.randrange(2 * MIN_READS))]
     for call, (model, real) in zip(many, both.perform_all(pair, many), strict=True):
         both.learn(model, real)
-        assert both.translated(model) == real, f"{where}: {call}"
+        assert both.translated(call, model) == real, f"{where}: {call}"
 
 
 def _clear(both: Comparison) -> None:

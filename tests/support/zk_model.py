@@ -324,9 +324,9 @@ class ZkModel:
             return Refused(Refusal.NO_AUTH)
         if isinstance(call, ListChildren):
             return calls.Children(tuple(tree.children(call.path)))
-        return calls.Content(
-            node.content, calls.Stat(node.version, node.created_zxid, node.modified_zxid, node.ephemeral_owner)
-        )
+        created = self._creations.get(call.path, 0) if tree is self.tree else -1  # not known of the past
+        zxids = node.created_zxid, node.modified_zxid
+        return calls.Content(node.content, calls.Stat(node.version, *zxids, node.ephemeral_owner, 0, created))
 
     def _multi(self, call: Multi, session_id: int) -> calls.Reply:
         if session_id and self.sessions[session_id].expired:

@@ -19,15 +19,17 @@ from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
 from zkrebalancer.gateway.group_requests import LONGEST_HOLD_S
 from zkrebalancer.gateway.lanes import LONGEST_WAIT_S, Lanes, Outcome, WhenAnswered
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.offset_answers import NO_OFFSET, answered_topics
+from zkrebalancer.gateway.offset_answers import answered_topics, fetched_topics
 from zkrebalancer.gateway.offset_nodes import OffsetNodes
+from zkrebalancer.gateway.registered import MemberRegisteredError, Registered, read_registered
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.turns import Places, in_turns, let_others_run
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.kafka_protocol.codec import Fields
-from zkrebalancer.protocol import cluster_nodes, paths, registration
+from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
+    CHANGED,
     Check,
     Children,
     Content,
@@ -87,6 +89,7 @@ class ZooKeeperOffsets:
         self._places = Places(READ_AT_ONCE)
         self._asking = Semaphore(ASK_AT_ONCE)
         self._allowed: dict[str, Check | None] = {}  # group -> its fence when the present request was allowed
+        self._registered: dict[str, Registered] = {}  # group -> its consumers, if the present request counts on them
         self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
             "OffsetCommit": self._commit,
             "OffsetFetch": self._fetch,
@@ -132,7 +135,7 @@ class ZooKeeperOffsets:
             return illegal
         self._allowed[group] = allowed
         try:
-            return self._handlers[name](group, fields)
+            return self._look_and_write(group, self._handlers[name], fields)
         except RefusedError as refused:
             return refused.code
         except (ZooKeeperUnavailableError, OSError) as error:
@@ -142,7 +145,17 @@ class ZooKeeperOffsets:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_crowded else ErrorCode.COORDINATOR_NOT_AVAILABLE
         finally:
             del self._allowed[group]
+            self._registered.pop(group, None)
             self._nodes.keep_within_limits(group)
+
+    def _look_and_write(self, group: str, handler: Callable[[str, Fields], Outcome], fields: Fields) -> Outcome:
+        """Begin again if a consumer registers in between: what was looked up may not hold any more."""
+        for _ in range(MAX_TRIES):
+            try:
+                return handler(group, fields)
+            except MemberRegisteredError:
+                self._nodes.forget(group)  # the agent may have created and deleted some
+        raise ZooKeeperUnavailableError(f"consumers of group {group} registered at each try")
 
     def _complain(self, group: str, reason: str) -> None:
         text = self._complaints.text(group, reason, clock.steady_us() / 1e6)  # clients ask again and again
@@ -153,16 +166,22 @@ class ZooKeeperOffsets:
 
     def _beside(self, group: str) -> list[Operation]:
         """Return what `_perform` adds to a transaction."""
-        fence = self._allowed[group]
-        return [] if fence is None else [fence]
+        fence, registered = self._allowed[group], self._registered.get(group)
+        return [*([] if fence is None else [fence]), *(registered.guard() if registered else [])]
 
     def _perform(self, group: str, operations: list[Operation]) -> Refused | None:
-        """Perform a transaction while the group is served here; return the first operation's refusal, if any."""
-        fence = self._allowed[group]
+        """Perform a transaction while the group is served here; return the first operation's refusal, if any.
+
+        Raises MemberRegisteredError if the request counts on the consumers that it has read, and another one registers.
+        """
+        fence, registered = self._allowed[group], self._registered.get(group)
         if fence is None or self._fence(group) != fence:
             raise RefusedError(ErrorCode.NOT_COORDINATOR)
-        reply = self._session.perform(Multi((fence, *operations)))
+        guard = registered.guard() if registered else []
+        reply = self._session.perform(Multi((fence, *operations, *guard)))
         if not isinstance(reply, Refused):
+            if registered:
+                registered.note_written()
             return None
         if reply.outcome_unknown:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -170,11 +189,15 @@ class ZooKeeperOffsets:
             raise RefusedError(ErrorCode.NOT_COORDINATOR)
         if reply.index is None:
             raise ZooKeeperUnavailableError(f"ZooKeeper refuses to write: {reply.refusal.value}")
+        if reply.index > len(operations):
+            if reply.refusal in CHANGED:
+                raise MemberRegisteredError
+            raise ZooKeeperUnavailableError(f"ZooKeeper refuses {paths.channel(group)}: {reply.refusal.value}")
         return Refused(reply.refusal, reply.index - 1)
 
     def _commit(self, group: str, fields: Fields) -> Outcome:
         """Store offsets; those of no member only if no agent is registered: its next commit would replace them."""
-        if fields["generation_id_or_member_epoch"] < 0 and self._children(paths.ids(group)):
+        if fields["generation_id_or_member_epoch"] < 0 and self._look_who_is_registered(group).consumers:
             return ErrorCode.UNKNOWN_MEMBER_ID
         wanted: dict[TopicPartition, int] = {
             (topic["name"], one["partition_index"]): one["committed_offset"]
@@ -242,7 +265,8 @@ class ZooKeeperOffsets:
 
     def _missing_nodes(self, group: str) -> list[Operation]:
         """Return operations that create the group, as a registering consumer does."""
-        wanted = _nodes_above(group)
+        beside = self._beside(group)
+        wanted = [path for path in _nodes_above(group) if Create(path) not in beside]
         replies = self._session.perform_all([Get(path) for path in wanted])
         return [Create(path) for path, reply in zip(wanted, replies, strict=True) if _is_missing(reply)]
 
@@ -281,6 +305,11 @@ class ZooKeeperOffsets:
     def _children(self, path: str) -> tuple[str, ...]:
         reply = self._ask(ListChildren(path))
         return reply.names if isinstance(reply, Children) else ()
+
+    def _look_who_is_registered(self, group: str) -> Registered:
+        """Read the group's consumers, which the request counts on from now on: see `_perform`."""
+        found = self._registered[group] = read_registered(group, self._ask)
+        return found
 
     def _read_existing(
         self,
@@ -341,22 +370,7 @@ class ZooKeeperOffsets:
             asked = ((topic["name"], number) for topic in fields["topics"] for number in topic["partition_indexes"])
             partitions = list(dict.fromkeys(in_turns(asked)))
             found = self._read(group, partitions, until_us)
-        topics: dict[str, list[Fields]] = {}
-        for topic, number in in_turns(partitions):
-            offset = found.get((topic, number), NO_OFFSET)
-            error = offset if isinstance(offset, ErrorCode) else ErrorCode.NONE
-            topics.setdefault(topic, []).append(
-                {
-                    "partition_index": number,
-                    "committed_offset": NO_OFFSET if error else int(offset),
-                    "metadata": "",
-                    "error_code": error,
-                }
-            )
-        answer = {
-            "topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
-            "error_code": ErrorCode.NONE,
-        }
+        answer = {"topics": fetched_topics(in_turns(partitions), found), "error_code": ErrorCode.NONE}
         return {**answer, "groups": [{"group_id": group, **answer}]}
 
     # ---- deletions
@@ -365,7 +379,8 @@ class ZooKeeperOffsets:
         """Delete offsets of topics to which no registered consumer of the group is subscribed."""
         if isinstance(self._ask(Get(paths.group(group))), Refused):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        subscribed = self._subscribed(group)
+        registered = self._look_who_is_registered(group)
+        subscribed = registered.topics(self._read_existing(registered.consumers, partial(paths.ids, group)))
         errors: dict[TopicPartition, ErrorCode] = {}
         going: list[TopicPartition] = []
         for topic in in_turns(fields["topics"]):
@@ -384,29 +399,16 @@ class ZooKeeperOffsets:
         replies = self._get_offsets(group, list(dict.fromkeys(partitions)))
         return [paths.offsets(group, *one) for one, reply in replies if not _is_missing(reply)]
 
-    def _subscribed(self, group: str) -> set[str] | None:
-        """Return the topics that registered consumers want; None if they may want any."""
-        topics: set[str] = set()
-        for _consumer, reply in self._read_existing(self._children(paths.ids(group)), partial(paths.ids, group)):
-            if isinstance(reply, Content):
-                try:
-                    found = registration.decode(reply.content)
-                except NodeContentError:
-                    return None
-                if found.pattern != registration.STATIC:
-                    return None
-                topics.update(found.subscription)
-        return topics
-
     def _delete_group(self, group: str, _fields: Fields) -> Outcome:
         """Delete all offsets of a group without consumers; its settings stay."""
         error = ErrorCode.NONE
-        if self._children(paths.ids(group)):
+        if self._look_who_is_registered(group).consumers:
             error = ErrorCode.NON_EMPTY_GROUP
         else:
             partitions = self._all_partitions(group)
             topics = dict.fromkeys(topic for topic, _number in partitions)
             self._remove(group, [paths.offsets(group, *one) for one in partitions])
+            del self._registered[group]  # a topic without an offset can go, whoever has registered
             self._remove(group, [paths.offsets(group, topic) for topic in topics])
             self._nodes.forget(group)
             if not partitions:

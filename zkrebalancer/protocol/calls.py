@@ -158,6 +158,7 @@ class Stat(NamedTuple):
     modified_zxid: int
     ephemeral_owner: int
     created_ms: int = 0  # by ZooKeeper's clock, since the epoch
+    children_created: int = 0  # ever: the number of the next sequential one
 
 
 class Content(NamedTuple):

@@ -45,7 +45,9 @@ def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
     value = result.get()
     if isinstance(call, calls.Get):
         content, stat = value  # None: without any, as clients in Java make nodes, and Kafka `/consumers`
-        known = calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime)
+        # A server counts the children that were created, and shows those that were created or deleted.
+        created = (stat.cversion + stat.numChildren) // 2
+        known = calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime, created)
         return calls.Content(content or b"", known)
     if isinstance(call, calls.ListChildren):
         return calls.Children(tuple(sorted(value)))

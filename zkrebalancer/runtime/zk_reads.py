@@ -50,8 +50,9 @@ UNTIL_NOW = (1 << 63) - 1  # an id above those of all transactions: only later c
 _LONG = struct.Struct("!q")
 _HEADER = struct.Struct("!iBi")  # kind, 1 after the last one, error
 _NODE = struct.Struct("!i5xi")  # the kind in a header, and what follows: the length of content or list, or an error
-# Ids of the transactions that created and changed it, two times, three versions, the session, and three more fields.
-_STAT = struct.Struct("!qqq8xi8xq16x")  # what is skipped is not used
+# Ids of the transactions that created and changed it, two times, three versions (of its content, children and rights),
+# the session, its length, how many children it has, and the id of the transaction that changed those last.
+_STAT = struct.Struct("!qqq8xii4xq4xi8x")  # what is skipped is not used
 
 NO_NODE = Refused(Refusal.NO_NODE)
 LOST = Refused(Refusal.CONNECTION_LOST)
@@ -138,8 +139,10 @@ class MultiRead:
             offset += node_bytes
             if kind == GET:
                 content_end = offset + length if length > 0 else offset  # a node may have been made without any
-                czxid, mzxid, created_ms, version, owner = stat_of(answer, content_end)
-                replies.append(Content(answer[offset:content_end], Stat(version, czxid, mzxid, owner, created_ms)))
+                czxid, mzxid, created_ms, version, changes, owner, children = stat_of(answer, content_end)
+                created = (changes + children) // 2  # see `zk_answers`
+                stat = Stat(version, czxid, mzxid, owner, created_ms, created)
+                replies.append(Content(answer[offset:content_end], stat))
                 offset = content_end + stat_bytes
             elif kind == LIST:
                 names, offset = _names(answer, offset, length)

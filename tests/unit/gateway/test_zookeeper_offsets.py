@@ -311,7 +311,7 @@ def test_partitions_without_an_offset_cost_no_transaction_when_offsets_are_delet
     session.calls.clear()
     assert store.delete(*wanted, ("logs", 1)) == {}
     (deletion,) = [call for call in session.calls if isinstance(call, Multi)]
-    assert len(deletion.operations) == 1 + 2
+    assert len(deletion.operations) == 1 + 2 + 2
     assert store.fetch() == {}
 
 

@@ -41,7 +41,7 @@ NO_NODE, UNIMPLEMENTED = -101, -6
 CHANGED, DELETED = 3, 2
 STAT = struct.pack(">qqqqiiiqiiq", *range(11))
 READS = [Get(f"/n{number}", watch=True) for number in range(MIN_READS)]
-CONTENT = Content(b"x", Stat(4, 0, 1, 7, 2))
+CONTENT = Content(b"x", Stat(4, 0, 1, 7, 2, 7))
 
 Answers = Callable[[int, int], list[bytes]]  # the kind of a request and its number -> what the server sends
 
