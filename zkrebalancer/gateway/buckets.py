@@ -38,7 +38,7 @@ from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 
 SLICE = 100  # groups to read at once
 MAX_EPOCH_DIGITS = 18
-# Another gateway has claimed the bucket, or somebody has deleted or created nodes: the bucket has to be read again.
+# Another gateway has claimed the bucket, or somebody has deleted or created its nodes: it has to be claimed again.
 CLAIM_AGAIN = frozenset({Refusal.BAD_VERSION, Refusal.NO_NODE, Refusal.NODE_EXISTS})
 _log = logging.getLogger(__name__)
 
@@ -168,7 +168,13 @@ class Buckets:
 
         def replied(reply: Reply) -> None:
             error, refusal = _error_of(reply), _refusal_of(reply)
-            if error and is_new:
+            if error is ErrorCode.NOT_COORDINATOR and isinstance(reply, Refused) and reply.index == 1:
+                # The fence held. The write before it was refused, for instance, or somebody deleted the node.
+                claim.names.discard(group)
+                if reply.refusal is Refusal.NODE_EXISTS:
+                    claim.names.add(group)
+                error = ErrorCode.NONE if content is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            elif error and is_new:
                 claim.names.discard(group)
             elif refusal is not None and content is None:
                 claim.names.add(group)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import gevent
 import pytest
 
@@ -17,7 +20,7 @@ from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
-from zkrebalancer.protocol.calls import Refusal, Refused
+from zkrebalancer.protocol.calls import Call, Delete, Refusal, Refused, Reply
 from zkrebalancer.runtime import clock
 
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
@@ -100,3 +103,64 @@ def test_a_deletion_that_is_refused_is_told_and_the_node_stays_known(session: Mo
         session.refusals = list(refusals)
         buckets.store(claim, "g", content, lambda *result: told.append(result))
     assert told == [(ErrorCode.NONE, ""), (ErrorCode.UNKNOWN_SERVER_ERROR, WHY), (ErrorCode.NONE, "")]
+
+
+@pytest.fixture
+def replies(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Return what delivers the replies, in order, to calls that are performed at once."""
+    found: list[Callable[[], None]] = []
+    request = ModelSession.request
+
+    def later(self: ModelSession, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        request(self, call, lambda reply: found.append(partial(when_replied, reply)))
+
+    assert groups.is_settled
+    monkeypatch.setattr(ModelSession, "request", later)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("is_stored", "refused", "behind", "expected"),
+    [
+        (False, GROUP, GROUP, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (True, None, GROUP, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (False, GROUP, None, ErrorCode.NONE),
+    ],
+)
+def test_a_write_behind_a_refused_one_costs_no_other_group_its_gateway(
+    session: ModelSession,
+    groups: Groups,
+    replies: list[Callable[[], None]],
+    *,
+    is_stored: bool,
+    refused: StoredGroup | None,
+    behind: StoredGroup | None,
+    expected: ErrorCode,
+) -> None:
+    """In `Buckets.store`, do not look which operation was refused: every group of the bucket is read anew."""
+    claim, told = groups._claims[bucket_of("g")], list[ErrorCode]()
+
+    def write(*contents: StoredGroup | None) -> None:
+        for content in contents:
+            groups._buckets.store(claim, "g", content, lambda error, _refusal: told.append(error))
+        for deliver in replies:
+            deliver()
+        replies.clear()
+
+    if is_stored:
+        write(GROUP)
+    session.refusals = [Refused(Refusal.NO_AUTH, 1)]
+    write(refused, behind)
+    assert told[-1] is expected
+    write(GROUP)
+    assert told[-1] is ErrorCode.NONE
+
+
+def test_a_group_whose_node_somebody_deletes_is_stored_again(session: ModelSession, groups: Groups) -> None:
+    """In `Buckets.store`, take it for a claim of another gateway, as above."""
+    groups._store(Store(1, "g", GROUP))
+    session.do(Delete(node_path("g")))
+    for number in (2, 3):
+        groups._store(Store(number, "g", GROUP))
+    assert groups.served_buckets == BUCKET_COUNT
+    assert node_path("g") in session.model.nodes
