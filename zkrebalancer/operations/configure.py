@@ -40,13 +40,17 @@ def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
 
     Raises:
         InvalidNameError, UnknownGroupError: the name is illegal, or the group does not exist.
-        NodeContentError, ZooKeeperRefusedError: the settings are invalid, or may not be read.
+        NodeContentError, ZooKeeperRefusedError: the settings are invalid, or may not be read; it names their node.
 
     """
-    node = zk.perform(Get(paths.group(paths.validate_name("group", group))), ABSENT)
+    path = paths.group(paths.validate_name("group", group))
+    node = zk.perform(Get(path), ABSENT)
     if not isinstance(node, Content):
         raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
-    return settings.decode(node.content), node
+    try:
+        return settings.decode(node.content), node
+    except NodeContentError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings, what: str) -> None:

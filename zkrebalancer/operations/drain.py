@@ -13,7 +13,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.evict import NoSuchConsumerError, first_names
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -74,27 +74,31 @@ def undraining_host(host: str) -> Altered:
     return altered
 
 
-def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> list[str]:
+def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> tuple[list[str], list[ZooKeeperRefusedError]]:
     """Return the groups that have members on the host, or with `is_drain` false those that drain it.
 
+    Also return why other groups may not be read. A group whose settings cannot be read may drain any host.
+
     Raises:
-        NoSuchConsumerError, NotDrainedError: there is none.
-        ZooKeeperRefusedError: a group may not be read.
+        NoSuchConsumerError, NotDrainedError: there is none, and all groups were read.
+        ZooKeeperRefusedError: the groups may not be listed.
 
     """
     reports, refused = inspection.read_groups(zk)
-    if refused:
-        raise refused[0]
-    if not is_drain:
-        found = [report.name for report in reports if host in report.settings.drained_hosts]
-        if not found:
-            raise NotDrainedError(f"no group drains the host {host:.80}")
-        return found
-    found = [report.name for report in reports if host in _hosts(report)]
-    if not found:
+    if is_drain:
+        found = [report.name for report in reports if host in _hosts(report)]
+    else:
+        found = [report.name for report in reports if host in report.settings.drained_hosts or _is_unclear(report)]
+    if not (found or refused) and is_drain:
         known = {name for report in reports for name in _hosts(report)}
         raise NoSuchConsumerError(f"no group has members on {host:.80}; members are on {first_names(known)}")
-    return found
+    if not (found or refused):
+        raise NotDrainedError(f"no group drains the host {host:.80}")
+    return found, refused
+
+
+def _is_unclear(report: GroupReport) -> bool:
+    return report.problems.counts["settings"] > 0
 
 
 def _hosts(report: GroupReport) -> set[str]:

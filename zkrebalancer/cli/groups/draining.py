@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -14,9 +16,15 @@ from zkrebalancer.cli.groups.changes import (
     prepare,
     write,
 )
+from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import drain as operation
-from zkrebalancer.operations.configure import Altered
+from zkrebalancer.operations.configure import Altered, SettingsChangedError
+from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.runtime.zk import BlockingZk
+
+
+class LeftOutError(RebalancerError):
+    """A group could not be changed; the others were."""
 
 
 @click.command()
@@ -83,23 +91,47 @@ def undrain(
 def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *, is_drain: bool) -> None:
     """Change every group that has members on the host, or that drains it.
 
-    Groups are written one after the other. If one cannot be, those before it stay changed; the command can be repeated.
+    Groups are written one after the other. One that cannot be read or written keeps no other from being changed; the
+    command then ends with an error, and can be repeated.
     """
+    written: list[str] = []
     with BlockingZk(zookeeper) as zk:
-        found = operation.groups_of_host(zk, host, is_drain=is_drain)
-        every = [change for name in found if (change := prepare(zk, name, altered, asked.kafka)).changes]
+        found, refused = operation.groups_of_host(zk, host, is_drain=is_drain)
+        failures: list[RebalancerError] = [*refused]
+        every: list[Change] = []
+        for name in found:
+            with _noted(failures):
+                every.append(prepare(zk, name, altered, asked.kafka))
+        every = [change for change in every if change.changes]
         if not asked.as_json:
             _show(every)
         is_applied = not asked.dry_run and (not every or asked.is_confirmed(f"Apply to {len(every)} groups?"))
         for change in every if is_applied else ():
-            write(zk, change)
+            with _noted(failures):
+                write(zk, change)
+                written.append(change.group)
     if asked.as_json:
-        click.echo(json.dumps({"host": host, "groups": [change.document(applied=is_applied) for change in every]}))
+        changed = [change.document(applied=change.group in written) for change in every]
+        click.echo(json.dumps({"host": host, "groups": changed}))
     elif not is_applied:
         click.echo("no setting was changed")
     else:
         verb = "drained in" if is_drain else "no longer drained in"
-        click.echo(f"{host} is {verb} {', '.join(change.group for change in every) or 'no further group'}")
+        click.echo(f"{host} is {verb} {', '.join(written) or 'no further group'}")
+    if failures:
+        others = f" (and {len(failures) - 1} more groups)" if len(failures) > 1 else ""
+        raise LeftOutError(f"a group is left out: {failures[0]}{others}")
+
+
+@contextmanager
+def _noted(failures: list[RebalancerError]) -> Iterator[None]:
+    """Note why one group cannot be changed; one that was deleted meanwhile needs no change."""
+    try:
+        yield
+    except UnknownGroupError:
+        return
+    except (NodeContentError, ConfigurationError, ZooKeeperRefusedError, SettingsChangedError) as error:
+        failures.append(error)
 
 
 def _show(changes: list[Change]) -> None:

@@ -1,0 +1,63 @@
+"""`groups drain --host`: one group that cannot be changed keeps the host from being drained in no other group."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from tests.support.zk_model import Right
+from tests.unit.cli.test_group_commands import Commands, commands
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.cli.groups.draining import LeftOutError
+from zkrebalancer.operations.group_lifecycle import create_group
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.registration import STATIC, Registration, encode
+from zkrebalancer.runtime.zk import BlockingZk
+
+__all__ = ["commands"]
+
+GROUPS = ("a", "bad", "c")
+
+
+@pytest.fixture
+def zk(commands: Commands) -> ModelClient:
+    """Return the client of groups with one member each on the host b1; the settings of `bad` cannot be read."""
+    client = ModelClient(commands.world.zk)
+    for group in GROUPS:
+        create_group(cast("BlockingZk", client), group, None)
+        client.create(paths.ids(group, "m1"), encode(Registration(STATIC, {"t": 1}, "1", "c", "b1", 10_000)))
+    client.set(paths.group("bad"), b"{garbage")
+    return client
+
+
+def drained_in(commands: Commands) -> list[str]:
+    nodes = commands.world.zk.nodes
+    contents = {group: nodes[paths.group(group)].content for group in GROUPS if group != "bad"}
+    return [group for group, content in contents.items() if settings.decode(content).drained_hosts == ("b1",)]
+
+
+def test_a_host_is_drained_in_all_other_groups_and_the_one_is_named(commands: Commands, zk: ModelClient) -> None:
+    """In `_in_every_group`, let an error of one group end the command; in `read_settings`, do not name the node."""
+    result = commands.run("drain", "--host", "b1", "--yes")
+    assert result.stdout.splitlines()[-1] == "b1 is drained in a, c"
+    assert isinstance(result.exception, LeftOutError)
+    assert str(result.exception).startswith("a group is left out: /consumers/groups/bad: group settings: not JSON")
+    assert drained_in(commands) == ["a", "c"]
+    result = commands.run("undrain", "--host", "b1", "--yes", "--json")
+    assert [(one["group"], one["applied"]) for one in json.loads(result.stdout)["groups"]] == [("a", True), ("c", True)]
+    assert paths.group("bad") in str(result.exception)
+    assert drained_in(commands) == []
+    zk.set(paths.group("bad"), b"")
+    assert commands.run("drain", "--host", "b1", "--yes").exception is None
+
+
+def test_a_group_that_may_not_be_written_keeps_no_other_from_being_drained(commands: Commands, zk: ModelClient) -> None:
+    """In `_in_every_group`, let an error of one group end the command."""
+    zk.set(paths.group("bad"), b"")
+    commands.world.zk.denied.add(("", paths.group("a"), Right.WRITE))
+    result = commands.run("drain", "--host", "b1", "--yes")
+    assert result.stdout.splitlines()[-1] == "b1 is drained in bad, c"
+    assert paths.group("a") in str(result.exception)
+    assert drained_in(commands) == ["c"]
