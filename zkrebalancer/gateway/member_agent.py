@@ -37,7 +37,9 @@ from zkrebalancer.protocol.requests import RequestLimit
 
 NEVER_MS = 10**12  # clients of a gateway do not poll the machine
 MAX_INSTANCE_LENGTH = 150
+DYNAMIC = "dynamic."  # before the id of a member without an instance id
 STOP_MARGIN_MS = 10_000  # so that a client, whose time starts when it learns of a stop, is fenced before it is evicted
+_ESCAPE = "~"  # not allowed in ZooKeeper's layout
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]+")
 _NOWHERE = events.Position(NO_OFFSET, NO_OFFSET)
 _log = logging.getLogger(__name__)
@@ -329,10 +331,13 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
 def _instance_id(standing: Standing) -> str | None:
     """Return the name under which partitions wait for a member: its instance id, or a dynamic one's member id.
 
-    A name that ZooKeeper's layout does not allow becomes a longer one than those that are kept, with a digest: two
-    members of the same name would end each other.
+    Two members of the same name would end each other, and clients choose their ids. So a dynamic member's name has a
+    prefix, and an instance id that begins like one is changed. A name that ZooKeeper's layout does not allow becomes a
+    longer one than those that are kept, with a digest.
     """
-    wanted = standing.instance_id or standing.member_id
+    wanted = standing.instance_id or DYNAMIC + standing.member_id
+    if standing.instance_id and wanted.startswith((DYNAMIC, _ESCAPE)):
+        wanted = _ESCAPE + wanted
     name = quote(wanted, safe="").replace("%", "_").replace("~", "_")
     if name != wanted:
         digest = sha256(wanted.encode()).hexdigest()

@@ -155,6 +155,25 @@ def test_a_stop_is_over_only_once_the_group_has_heard_of_it() -> None:
     world.assert_shared()
 
 
+@pytest.mark.parametrize("kind", ["kip-848", "classic", "agent"])
+def test_a_client_that_takes_an_instance_id_for_its_member_id_is_another_member(kind: str) -> None:
+    """In `_instance_id`, leave out the prefix of dynamic members: both evict each other for ever."""
+    world = CentralWorld()
+    if kind == "agent":
+        world.world.add_agent("x", instance_id="x")
+    elif kind == "kip-848":
+        world.clients.append(Client(world.groups, "some", instance_id="x"))
+    else:
+        world.clients.append(ClassicConsumer(world.groups, "some", instance="x"))
+    world.pass_time(4_000)
+    world.add("x")
+    world.pass_time(5_000)
+    world.assert_shared()
+    settled = len(world.world.zk.transactions)
+    world.pass_time(10_000)
+    assert len(world.world.zk.transactions) - settled < 50
+
+
 class Lives:
     """Members that come and go, gateways that die, sessions that break; `CentralWorld.run` checks after each step."""
 

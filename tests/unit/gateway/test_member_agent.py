@@ -350,6 +350,16 @@ def test_partitions_wait_under_a_name_that_is_legal_in_zookeeper(instance_id: st
     assert len(gateway.registered()) == 1
 
 
+def test_no_member_id_is_taken_for_an_instance_id() -> None:
+    """In `_instance_id`, leave out the prefix, or do not change an instance id that has it."""
+    ids = ["x", "dynamic.x", "dynamic.dynamic.x", "~dynamic.x", "~~dynamic.x", "~x", "dynamic.~x", "dynamic.é", "é"]
+    static = [_instance_id(member(instance_id=one)) for one in ids]
+    dynamic = [_instance_id(replace(member(instance_id=None), member_id=one)) for one in ids]
+    assert len({*static, *dynamic}) == 2 * len(ids)
+    assert None not in static + dynamic
+    assert (static[0], dynamic[0]) == ("x", "dynamic.x")
+
+
 def test_partitions_of_members_with_different_names_wait_under_different_names() -> None:
     """In `_instance_id`, replace characters without a digest, or keep the name short: two members would share it."""
     names = ["a~", "a_", "a%7E", "a_7E", "a/", "a_2F", "é", "_C3_A9", "~" * 151, "~" * 152, "%" * 50 + "/"]
