@@ -21,6 +21,7 @@ from consumer_agent.membership import effects, events
 from consumer_agent.membership.offset_books import NO_OFFSET, Storage
 from consumer_agent.membership.registered_member import MemberSettings
 from consumer_agent.membership.state_machine import MachineSettings, State, StateMachine
+from zkrebalancer.group_protocol.central import registered_as
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Call, Connected, Content, Delete, Get, Lost, Multi, Refused, Replied, Reply
@@ -29,8 +30,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import (
     MAX_STATIC_GRACE_MS,
     MAX_STOP_TIMEOUT_MS,
-    STATIC,
-    WHITE_LIST,
     Registration,
 )
 from zkrebalancer.protocol.requests import RequestLimit
@@ -308,12 +307,7 @@ class MemberAgent:
 
 def registration_of(standing: Standing, instance_id: str | None) -> Registration:
     """Return a member's registration; the timestamp is filled in later."""
-    names = [name for name in standing.topic_names if paths.is_legal_topic(name)]
-    if standing.topic_regex:
-        alternatives = [f"(?:{standing.topic_regex})", *map(re.escape, names)]
-        pattern, subscription = WHITE_LIST, {f"^(?:{'|'.join(alternatives)})$": 1}
-    else:
-        pattern, subscription = STATIC, dict.fromkeys(names, 1)
+    pattern, subscription = registered_as(standing.topic_names, standing.topic_regex)
     return Registration(
         pattern=pattern,
         subscription=subscription,

@@ -5,7 +5,8 @@ Each member has its own epoch, so targets of other members do not affect a membe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,9 +15,12 @@ from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, Descript
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import NOTHING, Partition, Partitions
+from zkrebalancer.group_protocol.refusals import RefusedError
 from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, JoinGroupRequest, OneGroup
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.errors import InvalidNameError
+from zkrebalancer.protocol.errors import InvalidNameError, PatternError
+from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.registration import MAX_TOPICS, STATIC, WHITE_LIST
 
 if TYPE_CHECKING:
     from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 FIRST_TARGET = "first-target"  # a timer of a member
 HASTE = "haste"  # a timer of the group
 MAX_FIRST_TARGET_MS = 10_000  # longest time for short heartbeat intervals, or a held join, before the first target
+MAX_NAMES_BYTES = 950_000  # of topics, as a registration has them: a request to ZooKeeper has 1,000,000
+NAME_BYTES = 5  # of a topic there, besides its name
 MAX_REST_MS = 3_000  # longest time for which a held join waits for more: after Kafka's default interval, clients know
 
 
@@ -232,3 +238,49 @@ def join_error(request: OneGroup, *, is_ready: bool) -> ErrorCode:
     except InvalidNameError:
         return ErrorCode.INVALID_GROUP_ID
     return ErrorCode.NONE if is_ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+# ---- what a member's registration may name
+
+
+def registered_as(names: Iterable[str], expression: str) -> tuple[str, dict[str, int]]:
+    """Return the kind of a member's subscription as it is registered, and the topics, or the one expression."""
+    legal = [name for name in names if paths.is_legal_topic(name)]
+    if not expression:
+        return STATIC, dict.fromkeys(legal, 1)
+    return WHITE_LIST, {f"^(?:{'|'.join([f'(?:{expression})', *map(re.escape, legal)])})$": 1}
+
+
+def check_registration(names: Iterable[str], expression: str) -> None:
+    """Check that the coordinator will read the registration of a member that wants these topics.
+
+    Raises:
+        RefusedError: it names too many, or they are too long. Otherwise the member would get nothing, without an error.
+
+    """
+    pattern, subscription = registered_as(names, expression)
+    if pattern == WHITE_LIST:
+        try:
+            TopicFilter(pattern, *subscription)
+        except PatternError as error:
+            raise RefusedError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"With all topics: {error}") from None
+        return
+    count = len(subscription)
+    size = sum(map(len, subscription)) + NAME_BYTES * count
+    if count > MAX_TOPICS or size > MAX_NAMES_BYTES:
+        text = f"a request is refused: {count} topics of {size} bytes, more than {MAX_TOPICS} or {MAX_NAMES_BYTES}"
+        raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, text, text)
+
+
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, group: ConsumerGroup | None) -> None:
+    """Check what a member of KIP-848 would be subscribed to; raises as `check_registration`."""
+    names, expression = request.subscribed_topic_names, request.subscribed_topic_regex
+    if names is None and expression is None:
+        return
+    member = None if group is None else group.roster.members.get(request.member_id)
+    if member is None and group is not None and request.instance_id is not None:
+        member = group.roster.static_member(request.instance_id)
+    if member is not None:
+        names = member.topic_names if names is None else names
+        expression = member.topic_regex if expression is None else expression
+    check_registration(dict.fromkeys(names or ()), expression or "")

@@ -13,6 +13,7 @@ from zkrebalancer.group_protocol.answers import (
     LeaveGroupMember,
     SyncGroupAnswer,
 )
+from zkrebalancer.group_protocol.central import check_registration
 from zkrebalancer.group_protocol.consumer_group import JOIN, SYNC, ConsumerGroup, Turn
 from zkrebalancer.group_protocol.consumer_heartbeat import replace_static
 from zkrebalancer.group_protocol.consumer_protocol import (
@@ -79,6 +80,8 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
     if len(members) >= group.size_limit.max_size and request.member_id not in members:
         raise RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     subscription = _subscription(group, request)
+    if group.central is not None:
+        check_registration(subscription.topics, "")
     member_id = request.member_id
     if member_id == UNKNOWN_MEMBER_ID:
         member_id = f"{request.group_instance_id or received.client_id}-{received.fresh_id}"

@@ -278,8 +278,11 @@ class Machine:
         try:
             self._check(received, request)
             if isinstance(request, ConsumerGroupHeartbeatRequest):
-                present = self._groups.get(request.group_id)
-                check_ids(request, present if isinstance(present, ConsumerGroup) else None, self._topics)
+                found = self._groups.get(request.group_id)
+                joined = found if isinstance(found, ConsumerGroup) else None
+                check_ids(request, joined, self._topics)
+                if self._settings.assigns_centrally:
+                    central.check_heartbeat(request, joined)
             group = self._group_for(request)
             if group is None:
                 self._scheduler.reply(received.ticket, for_unknown_group(request, received.api_version))
