@@ -316,6 +316,7 @@ class Frontend(Usage):
         def checked_change() -> Mapping[TopicPartition, int | None]:
             self._require_known(method, partitions)
             known = {partition for partition in partitions if shared.is_known(partition)}
+            shared.changed.notify()  # there may be records to return then, which had been set aside
             try:
                 return change(known)
             except BaseException:  # a signal's exception, which may come between any two steps

@@ -115,6 +115,7 @@ class SharedState:
             for notice in self._notices:
                 if notice.tell is Tell.ASSIGNED:
                     notice.partitions.difference_update(partitions)
+            self.changed.notify()  # a callback may have waited for one of these to be admitted
             self.fetcher_wake.notify()
 
     def positions(self) -> dict[TopicPartition, Position]:
