@@ -95,6 +95,8 @@ class Sidecar:
         self._start_at_ms = 0
         self._revoking: set[TopicPartition] = set()
         self._unanswered: Counter[TopicPartition] = Counter()  # revokes that the child has not answered with `revoked`
+        self._lost: Counter[TopicPartition] = Counter()  # those of them that told of a loss; they are the oldest
+        self._release_by_s = 0.0  # when the last one has to be answered
         self._give_up_s: float | None = None  # known once the agent has to stop
         self._left_behind = 0
 
@@ -157,6 +159,7 @@ class Sidecar:
             if child is not None:
                 child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
                 self._listen(child, timeout_s, now_ms)
+                self._require_release()
             self._bury()
         except ConsumerError:  # after any other exception, a record may be missing in the ledger
             self._consumer.finish(ledger.finished())
@@ -171,11 +174,21 @@ class Sidecar:
         except ChildEndedError as error:
             self._child_ended(str(error))
 
+    def _require_release(self) -> None:
+        """Kill a child that does not answer the loss of partitions: its other answers about them do not count."""
+        if self._lost and time.monotonic() > self._release_by_s:
+            timeout_s = self._settings.revoke_timeout_ms / 1_000
+            self._child_ended(f"the child has not released lost partitions within {timeout_s:g} s")
+
     def _handle(self, frame: Frame, now_ms: int) -> None:
         if isinstance(frame, Revoked):
-            self._unanswered -= Counter(frame.partitions)
+            answered = Counter(frame.partitions)
+            self._unanswered -= answered
+            self._lost -= answered
             self._revoking &= self._unanswered.keys()
             return
+        if frame.partition in self._lost:
+            return  # of records before the loss: others have the same offsets if these were reset meanwhile
         count = 0
         if isinstance(frame, Ack):
             count = self._ledger.ack(frame.partition, frame.offset)
@@ -213,6 +226,7 @@ class Sidecar:
         held = self._ledger.child_ended(reason)
         self._revoking.clear()
         self._unanswered.clear()
+        self._lost.clear()
         if self._signal_count():
             self._left_behind += held
             return
@@ -294,6 +308,8 @@ class Sidecar:
         self._ledger.drop(partitions)
         if self._child is not None:
             self._tell_child(self._child, partitions)
+            self._lost.update(partitions)
+            self._release_by_s = time.monotonic() + self._settings.revoke_timeout_ms / 1_000
 
     def _tell_child(self, child: Child, partitions: list[TopicPartition]) -> None:
         child.send(child.codec.revoke(partitions))

@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from unittest import mock
 
 import pytest
 
-from consumer_agent.records import Batch
-from consumer_agent.sidecar.frames import FrameError, Revoked
+from consumer_agent.records import Batch, Record
+from consumer_agent.sidecar.frames import Ack, Fail, Frame, FrameError, JsonLines, Revoked
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
 
 A, B = ("orders", 0), ("orders", 1)
+
+
+def records(partition: int, offsets: Iterable[int], generation: int) -> list[Record]:
+    return [Record("orders", partition, offset, b"", b"", (), 0, generation) for offset in offsets]
+
+
+def after_a_loss(*answers: Frame, losses: int = 1, revoke_timeout_ms: int = 20_000) -> tuple[Sidecar, mock.Mock]:
+    """Return a sidecar whose child is slow: A was lost, set back from 190 to 0, and is there again; and the child."""
+    consumer = mock.Mock()
+    consumer.finished.return_value = consumer.position.return_value = {}
+    settings = SidecarSettings(command="true", revoke_timeout_ms=revoke_timeout_ms)
+    sidecar = Sidecar(settings, consumer, None, lambda: 0, RunCounts(), lambda: None)
+    sidecar._child = child = mock.Mock(codec=JsonLines())
+    child.exchange.return_value = []
+    sidecar._ledger.take([*records(0, range(190, 200), 1), *records(1, range(5), 1)])
+    sidecar._exchange(0.0)
+    for _ in range(losses):
+        sidecar._lose([A])
+    sidecar._assign([A])
+    sidecar._ledger.take(records(0, range(10), 2))
+    child.exchange.return_value = []
+    sidecar._exchange(0.0)
+    child.exchange.return_value = answers
+    consumer.finish.reset_mock()
+    sidecar._exchange(0.0)
+    child.exchange.return_value = []
+    return sidecar, child
+
+
+@pytest.mark.parametrize("late", [Ack(A, 199), Fail(A, 3, "bad")])
+def test_a_late_answer_about_a_lost_partition_is_not_one_about_its_records_of_today(late: Frame) -> None:
+    """In `Sidecar._handle`, listen to it: records that the child never worked on were finished, and so lost."""
+    sidecar, child = after_a_loss(Ack(B, 1), late)
+    assert (sidecar._run_counts.failures, sidecar._ledger.open_count) == (0, 10 + 3)
+    child.exchange.return_value = [Revoked(frozenset({A})), Ack(A, 4)]
+    sidecar._exchange(0.0)
+    assert (sidecar._ledger.given_count, sidecar._ledger.open_count) == (5 + 3, 5 + 3)
+    finish: mock.Mock = sidecar._consumer.finish  # type: ignore[assignment]
+    assert [call.args[0] for call in finish.call_args_list if call.args[0]] == [{B: 2}, {A: 5}]
+
+
+def test_each_loss_has_its_own_answer() -> None:
+    sidecar, child = after_a_loss(Revoked(frozenset({A})), Ack(A, 9), losses=2)
+    assert sidecar._ledger.open_count == 10 + 5
+    child.exchange.return_value = [Revoked(frozenset({A})), Ack(A, 9)]
+    sidecar._exchange(0.0)
+    assert sidecar._ledger.open_count == 5
+
+
+def test_a_child_that_does_not_answer_a_loss_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """In `Sidecar._require_release`, wait for ever: no acknowledgement of that partition would ever count."""
+    with mock.patch.object(Sidecar, "_start"):  # of the next one
+        sidecar, child = after_a_loss(revoke_timeout_ms=0)
+    child.kill.assert_called_once_with()
+    assert sidecar._child is None
+    assert caplog.messages[0].startswith("the child has not released lost partitions within 0 s, 15 records in hand")
+    assert (sidecar._lost, sidecar._ledger.open_count) == ({}, 15)
 
 
 def test_a_late_answer_to_an_earlier_notice_does_not_release_a_partition() -> None:
