@@ -127,11 +127,14 @@ def check_topic(method: str, topic: object) -> None:
 
 def checked_commit(what: object) -> dict[TopicPartition, Finished] | None:
     """Require a record, or (topic, partition) -> next offset, or None; return it as next offsets."""
-    if what is None:
-        return None
+    return None if what is None else checked_finished("commit", what)
+
+
+def checked_finished(method: str, what: object) -> dict[TopicPartition, Finished]:
+    """Require a record, or (topic, partition) -> next offset; return it as next offsets."""
     if isinstance(what, Record):
         return {(what.topic, what.partition): Finished(what.offset + 1, what.generation)}
     if not isinstance(what, Mapping):
         wanted = "a record, or a mapping of (topic, partition) to the next offset"
-        raise ConfigurationError(f"commit: {wanted} is expected, not {what!r:.80}")
-    return {partition: Finished(offset) for partition, offset in checked_positions("commit", what).items()}
+        raise ConfigurationError(f"{method}: {wanted} is expected, not {what!r:.80}")
+    return {partition: Finished(offset) for partition, offset in checked_positions(method, what).items()}

@@ -10,6 +10,7 @@ from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.membership.duties import NO_DUTIES, Duties
+from consumer_agent.records import Record
 from consumer_agent.runtime import moving, threads
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend
 from consumer_agent.runtime.notices import Tell
@@ -156,18 +157,19 @@ class ConsumerBase:
         with shared.lock:
             return shared.ends.each(shared.buffer.emitting_positions(), shared.now_ms())
 
-    def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Mark the returned records below these offsets as finished: `{("orders", 0): 42}`. Does not wait.
+    def finish(self, what: Record | Mapping[TopicPartition, int]) -> None:
+        """Mark returned records as finished: up to this record, or below these offsets: `{("orders", 0): 42}`.
 
         For `enable_auto_finish=False`, where nothing else marks records as finished. Finished offsets are stored every
         `auto_commit_interval_ms`, when a partition is given up, and at `close`. Partitions that are not assigned are
-        skipped. Any thread may call this, and callbacks may.
+        skipped. So is a record of an earlier assignment of its partition, which an offset does not tell. Any thread may
+        call this, and callbacks may. It does not wait.
 
         Raises:
-            ConfigurationError: not a mapping of (topic, partition) to offsets.
+            ConfigurationError: neither a record nor a mapping of (topic, partition) to offsets.
 
         """
-        self._frontend.own_state("finish").finish_below(arguments.checked_positions("finish", offsets))
+        self._frontend.own_state("finish").finish_below(arguments.checked_finished("finish", what))
 
     def finished(self) -> dict[TopicPartition, int]:
         """Return the offset below which each partition is finished; partitions without a position are left out."""

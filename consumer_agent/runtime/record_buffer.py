@@ -279,11 +279,12 @@ class RecordBuffer:
         """Return the partitions of one of `count` consumer threads."""
         return {partition for partition, held in self._partitions.items() if held.thread % count == thread}
 
-    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Mark the returned records below these offsets as finished; unknown partitions are skipped."""
-        for partition, held in self._held(offsets):
-            if not self.keeps_copies or offsets[partition] <= held.returned:
-                held.finished = max(held.finished, min(offsets[partition], held.returned))
+    def finish_below(self, finished: Mapping[TopicPartition, Finished]) -> None:
+        """Mark the returned records below these offsets as finished; unknown partitions and starts are skipped."""
+        for partition, held in self._held(finished):
+            offset, generation = finished[partition]
+            if generation in {None, held.generation} and (not self.keeps_copies or offset <= held.returned):
+                held.finished = max(held.finished, min(offset, held.returned))
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition from `position` on."""
@@ -294,9 +295,8 @@ class RecordBuffer:
     def place(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Let partitions without a position begin here, with nothing finished; return those that had none."""
         placed = {partition: positions[partition] for partition, held in self._held(positions) if held.returned < 0}
-        for partition, position in placed.items():
-            held = self._partitions[partition]
-            held.returned = held.finished = held.next_offset = position
+        for partition, held in self._held(placed):
+            held.returned = held.finished = held.next_offset = placed[partition]
         return placed
 
     def unplaced(self) -> list[TopicPartition]:

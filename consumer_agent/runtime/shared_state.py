@@ -443,7 +443,7 @@ class SharedState:
         with self.lock:
             self.buffer.finish()
 
-    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def finish_below(self, finished: Mapping[TopicPartition, Finished]) -> None:
         """Mark the returned records below these offsets as finished."""
         with self.lock:
-            self.buffer.finish_below(offsets)
+            self.buffer.finish_below(finished)

@@ -18,7 +18,7 @@ from consumer_agent import arguments
 from consumer_agent.records import Batch
 from consumer_agent.runtime.frontend import Frontend
 from consumer_agent.runtime.notices import Notice
-from consumer_agent.runtime.record_buffer import Run
+from consumer_agent.runtime.record_buffer import Finished, Run
 from consumer_agent.runtime.steps import Callback, Decoded, decoded
 from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
@@ -115,7 +115,8 @@ class Workers:
                 batch, ends = self._decoded(runs)
                 if batch:
                     arguments.require_answer(self._handler(batch))
-                shared.finish_below(ends)
+                generations = {(run.topic, run.partition): run.generation for run in runs}
+                shared.finish_below({tp: Finished(end, generations[tp]) for tp, end in ends.items()})
             finally:
                 with shared.changed.lock:
                     shared.presence.end_work(number)

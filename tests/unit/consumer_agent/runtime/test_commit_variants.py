@@ -74,6 +74,22 @@ def test_all_of_it_or_nothing(
     assert finished(shared) == before
 
 
+def test_a_record_from_before_a_loss_finishes_none_of_those_that_came_back() -> None:
+    """In `RecordBuffer.finish_below`, look at the offset only: after a reset, records without work were skipped."""
+    setting = Setting()
+    former = setting.consumer.poll(0.0)[-1]
+    setting.shared.forget([PARTITION])
+    setting.shared.admit(PARTITION, 2, 0)
+    setting.fetcher.change(lambda: {PARTITION: 0})
+    setting.fetcher_round()
+    records = setting.consumer.poll(0.0)
+    assert (former.offset, records[-1].offset) == (4, 4)
+    setting.consumer.finish(former)
+    assert setting.consumer.finished() == {PARTITION: 0}
+    setting.consumer.finish(records[1])
+    assert setting.consumer.finished() == {PARTITION: 2}
+
+
 def test_ends_are_heard_in_the_order_of_the_commits(shared: SharedState) -> None:
     for token in (1, 2, 3):
         begin(shared, token)

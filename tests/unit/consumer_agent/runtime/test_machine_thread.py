@@ -27,7 +27,7 @@ from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.runtime import machine_thread
 from consumer_agent.runtime.machine_thread import DROPPED_TIMEOUT_MS, MachineThread
 from consumer_agent.runtime.notices import Tell
-from consumer_agent.runtime.record_buffer import RecordBuffer
+from consumer_agent.runtime.record_buffer import Finished, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.support.deadlines import WITHIN_S
@@ -135,7 +135,7 @@ def test_not_even_the_beginning_of_a_partition_is_finished_if_no_copy_of_its_sta
     setting.perform(StartFetching({P0: 17, P1: 5}, 1, copyless=frozenset({P1})))
     assert setting.fetcher.changes == {P0: 17, P1: 5}
     assert {tp: tuple(mark) for tp, mark in setting.shared.positions().items()} == {P0: (17, 17), P1: (5, NO_OFFSET)}
-    setting.shared.finish_below({P1: 5})  # now there is one
+    setting.shared.finish_below({P1: Finished(5)})  # now there is one
     assert setting.shared.positions()[P1].finished == 5
 
 

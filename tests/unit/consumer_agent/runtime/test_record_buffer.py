@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from consumer_agent.membership.events import Position
-from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
+from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Finished, Prefetch, RecordBuffer
 from consumer_agent.runtime.shares import equal_shares
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -133,7 +133,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), offset=st.integers(0, 80))
     def finish_below(self, partition: tuple[str, int], offset: int) -> None:
-        self.buffer.finish_below({partition: offset})
+        self.buffer.finish_below({partition: Finished(offset)})
         if partition in self.finished:
             self.finished[partition] = max(self.finished[partition], min(offset, self.returned[partition]))
 
