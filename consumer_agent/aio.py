@@ -22,7 +22,7 @@ from consumer_agent.runtime import question_steps as questions
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Turn, Wait
-from consumer_agent.runtime.threads import while_in_use
+from consumer_agent.runtime.threads import Thread, while_in_use
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_TURN_S = 0.005  # how long polls that always find records may run before other tasks do
@@ -219,11 +219,30 @@ class AsyncConsumer(ConsumerBase):
 
 
 async def _in_a_thread(call: Callable[[], object]) -> None:
-    """Call it in a thread of its own: the application may keep all threads of the loop's executor busy."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # rarely used
+    """Call it in a thread of its own: the application may keep all threads of the loop's executor busy.
 
-    executor = ThreadPoolExecutor(1, "consumer-agent-blocking")
-    try:
-        await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
-    finally:
-        executor.shutdown(wait=False)
+    A signal's exception while an executor starts its thread could leave that waiting for ever, and the program's end.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def end(error: BaseException | None) -> None:
+        if ended.done():  # the task was cancelled
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            context.run(call)
+        except BaseException as raised:  # noqa: BLE001  # the task raises it
+            error = raised
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(end, error)
+        del error  # its traceback refers to this frame
+
+    Thread(run, "consumer-agent-blocking").start()
+    await ended

@@ -191,7 +191,7 @@ class Consumer(ConsumerBase):
             ConsumerStateError: not subscribed, closed, or called from within a callback or a handler.
 
         """
-        from consumer_agent.runtime.workers import Workers  # noqa: PLC0415  # imports a pool of threads
+        from consumer_agent.runtime.workers import Workers  # noqa: PLC0415  # rarely used
 
         arguments.check_run(handler, threads)
         self._frontend.require_usable("run")

@@ -168,11 +168,12 @@ class Condition:
 class Thread:
     """A thread of the operating system; the program ends without waiting for it."""
 
-    def __init__(self, target: Callable[[], None], name: str) -> None:
-        """Prepare; nothing runs before `start`."""
+    def __init__(self, target: Callable[[], None], name: str, *, is_applications: bool = False) -> None:
+        """Prepare; nothing runs before `start`. With `is_applications`, it is a greenlet where others are."""
         self._target = target
         self._name = name
-        self._is_patched = _is_patched()  # then a thread of `threading` would be a greenlet
+        self._is_own = not is_applications
+        self._is_patched = self._is_own and _is_patched()  # then a thread of `threading` would be a greenlet
         self._python_thread = None if self._is_patched else self._new_thread()
         self._ended = Condition(new_reentrant_lock())  # for signals' handlers
         self.ident: int | None = None  # while it runs
@@ -205,8 +206,9 @@ class Thread:
             if self._is_in_doubt and not self.has_begun:
                 self.is_alive = False
         is_at_its_end = self._ended.wait_until(lambda: not self.is_alive, timeout_s)
-        if is_at_its_end and self._python_thread is not None and self._python_thread.ident is not None:
-            self._python_thread.join(timeout_s)
+        thread = self._python_thread if self.has_begun else None  # else Python may not know that it has begun
+        if is_at_its_end and thread is not None and thread.ident is not None:
+            thread.join(timeout_s)
 
     def _new_thread(self) -> threading.Thread:
         return threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -217,11 +219,13 @@ class Thread:
             if self.has_begun or not self.is_alive:  # started twice, or joined before
                 return
             self.ident, self.has_begun = ident, True
-        _own.add(ident)
+        if self._is_own:
+            _own.add(ident)
         try:
             self._target()
         finally:
-            _own.discard(ident)
+            if self._is_own:
+                _own.discard(ident)
             del self._target  # it may refer to this object, and so keep clients open until a garbage collection
             with self._ended.lock:
                 self.ident, self.is_alive = None, False

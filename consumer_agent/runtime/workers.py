@@ -12,7 +12,7 @@ returned: otherwise one thread could get records that another one still works on
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from consumer_agent import arguments
 from consumer_agent.records import Batch
@@ -20,7 +20,7 @@ from consumer_agent.runtime.frontend import Frontend
 from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.record_buffer import Finished, Run
 from consumer_agent.runtime.steps import Callback, Decoded, decoded
-from consumer_agent.runtime.threads import Condition
+from consumer_agent.runtime.threads import Condition, Thread
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import logs
 
@@ -41,37 +41,59 @@ class Workers:
         self._count = count
         self._run_notice = run_notice
         self._ending = False
-        self._futures: list[Future[None]] = []
+        self._running = 0  # threads that have begun and not ended
+        self._failure: BaseException | None = None  # the first one of a handler
         self._in_hand: dict[int, set[TopicPartition]] = {}  # the partitions each thread works on
         self._idle = [Condition(frontend.shared.lock) for _ in range(count)]  # wake one thread each
 
     def run(self) -> None:
-        """Work until a handler or a callback raises, and raise that when all threads have finished their batch."""
-        frontend = self._frontend
-        if not frontend.config.enable_auto_commit:
+        """Work until a handler or a callback raises, and raise that when all threads have finished their batch.
+
+        A signal's exception may come at any point, so no executor is used: its locks may stay held, and threads wait.
+        """
+        if not self._frontend.config.enable_auto_commit:
             _log.warning(
                 "run with enable_auto_commit=False stores what is finished only when partitions are given up, and at"
                 " close: after a crash, all since then is read again"
             )
-        frontend.listeners.append(self._wake_all)
         try:
-            frontend.begin_poll(is_handled=True)
-            frontend.start()
-            with ThreadPoolExecutor(self._count, "consumer-agent-worker") as executor:
-                try:
-                    self._futures = [executor.submit(self._work, number) for number in range(self._count)]
-                    for future in self._futures:
-                        future.add_done_callback(lambda _: self._ring())
-                    while not self._is_over():
-                        self._attend()
-                finally:
-                    self._ending = True
-                    self._ring()
+            self._begin()
+            while self._failure is None:
+                self._attend()
+            self._end()
+        except BaseException:
+            self._end()  # perhaps again
+            raise
+        try:
+            raise self._failure
         finally:
-            frontend.listeners.remove(self._wake_all)
+            self._failure = None  # its traceback refers to this object
+
+    def _begin(self) -> None:
+        frontend = self._frontend
+        frontend.listeners.append(self._wake_all)
+        frontend.begin_poll(is_handled=True)
+        frontend.start()
+        for number in range(self._count):
+            name = f"consumer-agent-worker_{number}"
+            Thread(partial(self._work_to_the_end, number), name, is_applications=True).start()
+
+    def _end(self) -> None:
+        """Wait until all threads have finished their batch, and leave the poll; after an interrupt, call it again."""
+        frontend, changed = self._frontend, self._frontend.shared.changed
+        try:
+            with changed.lock:
+                self._ending = True
+                self._wake_all()
+            while True:
+                changes = changed.changes
+                if not self._running:
+                    break
+                changed.wait_for_change(changes, None)
+        finally:
+            if self._wake_all in frontend.listeners:
+                frontend.listeners.remove(self._wake_all)
             frontend.end_poll()
-        for future in self._futures:
-            future.result()
 
     def _attend(self) -> None:
         """Run a callback that is due, or wait for one. After an interrupt, one that was not called is due again."""
@@ -93,20 +115,31 @@ class Workers:
             step: Notice | Batch | None = None
             if not waits_to_revoke:
                 step = shared.next_notice() if waits_to_join else frontend.next(0)
-            is_idle = not step and not self._is_over()
+            is_idle = not step and self._failure is None
         if is_idle:
             changed.wait_for_change(changes, LOOK_INTERVAL_S)  # it leaves the lock as it is also if Ctrl-C ends it
         if isinstance(step, Notice):
             self._run_notice(step)
 
-    def _is_over(self) -> bool:
-        return any(future.done() for future in self._futures)
-
-    def _ring(self) -> None:
-        with self._frontend.shared.changed.lock:
-            self._frontend.shared.changed.notify()
-
     # ---- in each of the threads
+
+    def _work_to_the_end(self, number: int) -> None:
+        shared = self._frontend.shared
+        failure: BaseException | None = None
+        with shared.lock:
+            if self._ending:  # an interrupt has come while this thread was started
+                return
+            self._running += 1
+        try:
+            self._work(number)
+        except BaseException as raised:  # noqa: BLE001  # `run` raises it
+            failure = raised
+        with shared.lock:
+            self._running -= 1
+            if self._failure is None:
+                self._failure = failure
+            shared.changed.notify()
+        del failure  # its traceback refers to this frame
 
     def _work(self, number: int) -> None:
         shared = self._frontend.shared

@@ -83,7 +83,9 @@ MAY_CATCH_ALL = {  # how often a file may: where a bug in one group must not dis
     "zkrebalancer/group_protocol/machine.py": 2,
     "zkrebalancer/runtime/logs.py": 1,  # whatever an application's log handler raises
     "consumer_agent/runtime/decoding.py": 1,  # whatever an application's deserializer raises, with the record
+    "consumer_agent/aio.py": 1,  # raised again in the task that waits
     "consumer_agent/region/at_once.py": 1,  # raised again in the thread that waits
+    "consumer_agent/runtime/workers.py": 1,  # the same
 }
 
 

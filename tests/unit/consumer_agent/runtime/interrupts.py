@@ -9,9 +9,11 @@ from __future__ import annotations
 import dis
 import gc
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, TypeVar
@@ -81,6 +83,22 @@ class Interrupt:
             sys.settrace(None)
             sys.unraisablehook = told
             _release_logs()
+
+
+@contextmanager
+def no_longer_than(limit_s: float) -> Iterator[None]:
+    """Raise if it takes longer, also in what cleans up: a thread that waits for itself would wait for ever."""
+
+    def over(*_: object) -> None:
+        raise AssertionError(f"it waits for more than {limit_s:g} s")
+
+    former = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def _tell_nobody(_: object) -> None: ...

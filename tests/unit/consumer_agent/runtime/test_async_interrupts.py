@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
 
 from consumer_agent import AsyncConsumer, Consumer
+from consumer_agent.aio import _in_a_thread
 from consumer_agent.membership.events import Revoked
 from consumer_agent.runtime.notices import Tell
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
+from tests.support.deadlines import WITHIN_S
+from tests.unit.consumer_agent.runtime.interrupts import (
+    COUNT,
+    PARTITION,
+    Interrupt,
+    Interrupted,
+    Setting,
+    interrupted_at_each_point,
+)
 
 # Python drops an exception that comes within a deallocation.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -105,3 +115,26 @@ def test_a_commit_after_one_that_was_interrupted(stride: int) -> None:
         setting.consumer.commit()
         assert setting.consumer.finished() == {PARTITION: 5}
         assert setting.read_all() == list(range(5, COUNT))
+
+
+def test_an_interrupted_start_of_a_call_that_blocks_keeps_no_program_from_its_end() -> None:
+    """In `_in_a_thread`, use an executor: its thread could wait for ever for a lock, and the program for that."""
+    loop = asyncio.new_event_loop()
+    asyncio._set_running_loop(loop)
+    ended, interrupted = threading.Event(), 0
+    for at in range(1, 10_000):
+        coroutine, interrupt = _in_a_thread(ended.set), Interrupt(at)
+        try:
+            interrupt.during(lambda: coroutine.send(None))  # noqa: B023
+        except Interrupted:
+            interrupted += 1
+        coroutine.close()
+        if interrupt.points < at:
+            break
+    assert ended.wait(WITHIN_S)
+    assert interrupted > 10
+    waited_for = [thread for thread in threading.enumerate() if not thread.daemon and "blocking" in thread.name]
+    for thread in waited_for:
+        thread.join(1.0)
+        assert not thread.is_alive()
+    loop.close()

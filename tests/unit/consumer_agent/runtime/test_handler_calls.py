@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from consumer_agent.errors import ConsumerError
 from consumer_agent.membership.events import Event
 from consumer_agent.runtime.notices import Tell
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, Signal
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, Signal, no_longer_than
 
 MAX_POINTS = 10_000
 LIMIT_S = 20.0
@@ -61,22 +60,6 @@ CALLS: Mapping[str, Call] = {
 }
 LEAVING = {"close", "unsubscribe"}
 INTERRUPTED = ("poll", "commit", "commit_async", "committed", "seek", "pause", "close")
-
-
-@contextmanager
-def no_longer_than(limit_s: float) -> Iterator[None]:
-    """Raise if it takes longer: a lock that is not reentrant would wait for ever."""
-
-    def over(*_: object) -> None:
-        raise AssertionError(f"it waits for more than {limit_s:g} s")
-
-    former = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, former)
 
 
 @dataclass

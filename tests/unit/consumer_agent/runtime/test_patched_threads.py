@@ -14,7 +14,7 @@ import gc, os, weakref
 from confluent_kafka import KafkaError, KafkaException
 from consumer_agent.region.at_once import CallsAtOnce
 from consumer_agent.region.kafka_sink import _repeat
-from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from consumer_agent.runtime.threads import Condition, Thread, get_ident, new_lock
 
 def wait():
     changed = Condition(new_lock())
@@ -41,12 +41,16 @@ CallsAtOnce([repeat]).do()
 opened.append(len(os.listdir("/proc/self/fd")))
 ended = weakref.ref(thread)
 del thread
-print(len(set(opened)), ended())
+idents = []
+handling = Thread(lambda: idents.append(get_ident()), "it", is_applications=True)
+handling.start()
+handling.join(60)
+print(len(set(opened)), ended(), idents == [get_ident()])
 """
 
 
-def test_a_wait_and_a_pause_in_our_own_thread_leave_no_descriptors() -> None:
+def test_a_wait_and_a_pause_in_our_own_thread_leave_no_descriptors_and_handlers_run_in_greenlets() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=WITHIN_S
     )
-    assert (done.stdout, done.stderr) == ("1 None\n", "")
+    assert (done.stdout, done.stderr) == ("1 None True\n", "")

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from consumer_agent import Batch, Consumer, ConsumerStateError
-from tests.unit.consumer_agent.runtime.interrupts import Setting
+from consumer_agent.runtime.notices import Tell
+from tests.unit.consumer_agent.runtime.interrupts import (
+    COUNT,
+    PARTITION,
+    Setting,
+    T,
+    interrupted_at_each_point,
+    no_longer_than,
+)
+
+LIMIT_S = 20.0
 
 
 class KeepingSetting(Setting):
@@ -30,3 +44,63 @@ def test_run_says_if_nothing_stores_what_handlers_finish(
     with pytest.raises(ConsumerStateError, match="and stored by automatic commits, or with its partition"):
         setting.consumer.run(handle)
     assert len(caplog.messages) == lines
+
+
+class HandlingSetting(Setting):
+    """A consumer whose handler gets one batch, and ends `run`."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.is_handling = False
+        super().__init__()
+        self.shared.tell(Tell.ASSIGNED, [PARTITION])
+
+    def handle(self, batch: Batch) -> None:
+        self.is_handling = True
+        self.offsets += [record.offset for record in batch]
+        until_s = time.monotonic() + 0.001
+        while time.monotonic() < until_s:  # it works, so that `run` has to wait for it
+            time.sleep(0)
+        self.is_handling = False
+        raise EndedError
+
+    def run(self) -> None:
+        with suppress(EndedError):
+            self.consumer.run(self.handle, threads=2)
+
+
+class EndedError(Exception): ...
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops one in a deallocation
+@pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=pytest.mark.long)])
+def test_an_interrupt_ends_run_with_all_its_threads(rounds: int) -> None:
+    """In `Workers.run`, use an executor, or do not repeat `_end`: it hung, or left threads that nobody ended.
+
+    What a point is differs from round to round: the threads run beside it.
+    """
+    interrupted = 0
+    runs = chain.from_iterable(interrupted_runs() for _ in range(rounds))
+    for setting, _, is_interrupted in each_within(LIMIT_S, runs):
+        assert isinstance(setting, HandlingSetting)
+        frontend = setting.frontend
+        assert not setting.is_handling
+        assert (frontend.listeners, frontend._in_poll, frontend.runner) == ([], False, None)
+        assert not setting.shared.presence.is_working
+        assert setting.offsets + setting.read_all() == list(range(COUNT))
+        interrupted += is_interrupted
+    assert interrupted > 100 * rounds
+
+
+def interrupted_runs() -> Iterator[tuple[Setting, object, bool]]:
+    return interrupted_at_each_point(HandlingSetting.run, kind=HandlingSetting)  # type: ignore[arg-type]
+
+
+def each_within(limit_s: float, found: Iterator[T]) -> Iterator[T]:
+    """Return what an iterator returns, each within a time."""
+    while True:
+        with no_longer_than(limit_s):
+            one = next(found, None)
+        if one is None:
+            return
+        yield one
