@@ -29,11 +29,11 @@ BUGS = {
     ),
     "a client that comes back stays where it was": (
         Edit("Member._be_admitted", 'self.settings.recovery == "forced"', "False"),
-        14,
+        11,
     ),
     "records flow although a reset was asked for": (
         Edit("Member.begin_records", "if self.state is RegionState.RESET_PENDING:", "if False:"),
-        32,
+        0,
     ),
 }
 

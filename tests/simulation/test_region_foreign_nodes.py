@@ -146,3 +146,29 @@ def test_a_region_that_is_deleted_while_it_is_read_is_not_asked_for_without_a_pa
         make(world, region, documents.encode_settings(Settings("billing", "group", every_ms=2_000)))
     world.pass_time(100_000)
     assert (f"{region}/order" in world.zk.nodes) == kept
+
+
+@pytest.mark.parametrize("kind", ["order", "members", "requests", "contributions", "merged"])
+def test_no_records_effect_is_lost_or_doubled_if_a_node_of_the_region_is_deleted(kind: str) -> None:
+    """In `RegionNodes._trace_read`, begin anew: after a restart, all states lack what the last checkpoint has."""
+    run = running_region()
+    run.step_until(lambda: (order := run.order()) is not None and order.open is None and order.pending is None)
+    before = run.order()
+    assert before is not None
+    path = paths.region(GROUP, kind)
+    doomed = [node for node in run.world.zk.nodes if f"{node}/".startswith(f"{path}/")]
+    run.world.zk.perform(Multi(tuple(map(Delete, sorted(doomed, reverse=True)))))
+    for member in run.running():
+        member.kill()
+        run.add(member.name)
+    for _ in range(MAX_CALLS):
+        for _ in range(10):
+            run.step()
+        run.world.now_us += 100_000  # a former registration stays for a while
+        run.world.tick()
+        order = run.order()
+        if order is not None and (order.complete or 0) > before.id and run.is_done():
+            break
+    assert run.is_done()
+    assert path in run.world.zk.nodes
+    run._check_end()

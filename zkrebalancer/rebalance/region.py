@@ -6,19 +6,16 @@ waiting for a rebalance. An order that fails because another client wrote first 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Children,
     Content,
     Create,
     Delete,
-    Done,
     Get,
     ListChildren,
     Operation,
@@ -29,17 +26,18 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.rebalance.region_nodes import RegionNodes
 from zkrebalancer.rebalance.region_writes import RegionWrites
 from zkrebalancer.rebalance.round_times import RoundTimes
 from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
-from zkrebalancer.region.leader import Decision, Next, Seen, decide, made_anew
-from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS
+from zkrebalancer.region.leader import Decision, Next, Seen, decide
+from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES, MAX_REQUESTS, piece_bytes
 from zkrebalancer.region.merge import Answers, ContradictionError
 
-MAX_QUARANTINED_BYTES = 10_000
+READ_AGAIN_US = 300_000_000  # as a group's RECONCILE_INTERVAL_US
 OWN_CHILDREN = ("",)  # stands for the list of the children of a group's own node
 
 
@@ -61,6 +59,7 @@ class Region:
         self._view = view
         self._is_at_rest = is_at_rest
         self._writes = RegionWrites(scheduler, view)
+        self._nodes = RegionNodes(scheduler, view, self._order_found, self._begin_later, self._known_merge)
         self._tries = 0  # to write an order, in a row
         self._staying: set[str] = set()  # requests that cannot be deleted
         self._times = RoundTimes()
@@ -87,7 +86,11 @@ class Region:
         self._forget()
         self._writes.forget()
         if "region" in children:
+            self._begin_at(self._scheduler.now.mono_us + READ_AGAIN_US)  # a group without consumers is not reconciled
             self._scheduler.ask(Get(self._path(), watch=True), self._settings_read)
+        else:
+            self._scheduler.cancel_wake("region-anew")
+            self._nodes.had_order = False
 
     def watched(self, path: tuple[str, ...]) -> None:
         """Read what changed: the list of the group's children, or below the region's node."""
@@ -95,6 +98,8 @@ class Region:
             self._scheduler.ask(ListChildren(paths.group(self._view.group), watch=True), self._children_listed)
         elif path == ("region",):
             self._scheduler.ask(Get(self._path(), watch=True), self._settings_read)
+            if self.order is not None:
+                self._nodes.look()
         elif path == ("region", "members"):
             self._list_members()
         elif path == ("region", "requests"):
@@ -103,7 +108,7 @@ class Region:
             self._list_answers()
 
     def _children_listed(self, reply: Reply) -> None:
-        if isinstance(reply, Children) and self._settings is None:
+        if isinstance(reply, Children) and (self._settings is None or "region" not in reply.names):
             self.begin(reply.names)
 
     def _path(self, kind: str | None = None, name: str | None = None) -> str:
@@ -118,52 +123,22 @@ class Region:
             self._scheduler.complain(self._path(), f"{self._path()}: {error}; its members cannot begin")
             return
         if self.order is None:
-            self._read_order()
+            self._nodes.read_order()
 
-    def _read_order(self) -> None:
-        self._scheduler.ask(Get(self._path("order")), self._order_read)
-
-    def _order_read(self, reply: Reply) -> None:
-        if not isinstance(reply, Content):
-            self._scheduler.write([Create(self._path("order"), documents.encode_order(Order()))], self._order_made)
-            return
-        try:
-            self.order, self._version = documents.decode_order(reply.content), reply.stat.version
-        except NodeContentError as error:
-            self._scheduler.complain(self._path("order"), f"{self._path('order')}: {error}; it is made anew")
-            self._scheduler.ask(ListChildren(self._path("merged")), self._make_order_anew, reply)
-            return
+    def _order_found(self, order: Order, version: int) -> None:
+        self.order, self._version = order, version
         if self._settings is not None:
-            self._times.read(self.order, self._scheduler.now.mono_us, self._settings.reset_ms)
+            self._times.read(order, self._scheduler.now.mono_us, self._settings.reset_ms)
+        self._nodes.look()
         self._read_merge()
-
-    def _order_made(self, reply: Reply) -> None:
-        if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
-            self._begin_later()
-        else:
-            self._read_order()
 
     def _begin_later(self) -> None:
         """Read the region again after a pause, because another client has changed it; it may be gone by then."""
         self._tries += 1
-        at_us = self._scheduler.now.mono_us + pause_us(self._tries)
+        self._begin_at(self._scheduler.now.mono_us + pause_us(self._tries))
+
+    def _begin_at(self, at_us: int) -> None:
         self._scheduler.wake("region-anew", at_us, self.begin, ("region",))
-
-    def _make_order_anew(self, reply: Reply, foreign: Content) -> None:
-        """Replace foreign bytes, and keep a copy of them."""
-        order = made_anew(reply.names if isinstance(reply, Children) else (), foreign.stat.version)
-        encoded = base64.b64encode(foreign.content[:MAX_QUARANTINED_BYTES]).decode()
-        copy = fields.write_document({"reason": "no order of a region", "content_base64": encoded})
-        digest = hashlib.sha256(foreign.content).hexdigest()[:32]
-        path = paths.quarantine(self._view.group, digest)
-        write = SetContent(self._path("order"), documents.encode_order(order), foreign.stat.version)
-        self._scheduler.write([Create(path, copy), write], self._made_anew, write)
-
-    def _made_anew(self, reply: Reply, write: SetContent) -> None:
-        if isinstance(reply, Done):
-            self._read_order()
-        else:  # the same bytes were quarantined before
-            self._scheduler.write([write], self._order_made)
 
     def _read_merge(self) -> None:
         order = self.order
@@ -187,6 +162,16 @@ class Region:
             self._scheduler.complain(self._path("merged"), f"{self._path('merged')}: {error}")
         if not reading.missing:
             self._list_members()
+
+    def _known_merge(self) -> list[Operation]:
+        """Return what makes the merge of the last complete checkpoint anew that somebody has deleted."""
+        order, merge = self.order, self._merge
+        if order is None or merge is None or merge.id != order.complete:
+            return []
+        pieces = documents.merge_pieces(merge, piece_bytes(self._scheduler.limit.max_bytes))
+        if len(pieces) != order.pieces:  # another leader has stored it, whose requests may be longer or shorter
+            return []
+        return [Create(self._path("merged", f"{merge.id}.{at}"), content) for at, content in enumerate(pieces)]
 
     def _list_members(self) -> None:
         if self.order is not None:

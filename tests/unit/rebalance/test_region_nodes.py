@@ -12,11 +12,12 @@ import pytest
 from tests.support.groups import answer_one, world_with
 from tests.support.region_world import ORDER, SETTINGS, RegionWorld
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import region as region_module
-from zkrebalancer.rebalance.region import MAX_QUARANTINED_BYTES
+from zkrebalancer.rebalance.region_nodes import MAX_QUARANTINED_BYTES
 from zkrebalancer.rebalance.scheduler import pause_us
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, RESET, Order, Round
@@ -130,7 +131,7 @@ def orders_made_anew(region: RegionWorld) -> list[Order]:
 
 
 def test_an_order_that_is_made_anew_uses_no_former_id_even_if_its_node_is_new() -> None:
-    """A restored tree begins with version 0. In `Region._make_order_anew`, forget the ids of merges."""
+    """A restored tree begins with version 0. In `RegionNodes._make_anew`, forget the ids of merges."""
     region = RegionWorld("a", "b")
     for _ in range(3):
         number = region.complete_checkpoint()
@@ -145,6 +146,124 @@ def test_an_order_that_is_made_anew_without_any_merge_begins_with_the_initial_of
     made = orders_made_anew(region)
     assert made[0] == Order(id=1, pending="the order was lost")
     assert region.order().open == Round(2, RESET, ("a", "b"))
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_an_order_that_was_deleted_is_made_anew_above_all_former_ids(*, is_led: bool) -> None:
+    """In `RegionNodes._trace_read`, begin anew: members who restart have no state, and no place to begin."""
+    region = RegionWorld("a", "b")
+    number = region.complete_checkpoint()
+    pieces = region.order().pieces
+    region.open_checkpoint()
+    region.pass_time(SETTINGS.reset_ms)  # it is void, and its id is used
+    former = region.order().id
+    if not is_led:
+        region.world.kill_coordinator(region.world.leader())
+    region.delete(ORDER)
+    if not is_led:
+        region.world.add_coordinator()
+    region.pass_time(1_000)
+    made = next(order for order in region.orders() if order.pending == "the order was lost")
+    assert (made.complete, made.pieces, made.members) == (number, pieces, {})
+    assert made.id > former > number
+    assert region.order().open == Round(made.id + 1, RESET, ("a", "b"))
+    assert f"group {GROUP}: {ORDER}: it was deleted; it is made anew" in region.warnings()
+    region.answer_all(0)
+    region.complete_checkpoint()
+
+
+def test_an_order_that_was_deleted_before_the_first_checkpoint_resets_everybody_to_the_initial_offsets() -> None:
+    region = RegionWorld("a", "b")
+    region.store_initial("t", {0: 3})
+    region.delete(ORDER)
+    region.pass_time(1_000)
+    made = next(order for order in region.orders() if order.pending == "the order was lost")
+    assert made.complete is None
+    assert region.order().open == Round(made.id + 1, RESET, ("a", "b"))
+
+
+def test_an_order_that_was_deleted_before_the_first_round_resets_everybody_too() -> None:
+    """In `RegionNodes._trace_read`, look at `merged` and the like only: members whom no order names wait for ever."""
+    region = RegionWorld("a", "b")
+    region.delete(ORDER)
+    region.pass_time(1_000)
+    opened = region.order().open
+    assert opened is not None
+    assert opened.kind == RESET
+    region.answer_all(0)
+    region.complete_checkpoint()
+
+
+@pytest.mark.parametrize("kind", paths.REGION_CHILDREN)
+def test_a_container_that_was_deleted_is_made_anew_and_named(kind: str) -> None:
+    """In `RegionNodes._listed`, only name it: members who may not make it wait for ever, also without a watch on it."""
+    region = RegionWorld("a", "b")
+    region.store_initial("t", {0: 3})
+    region.complete_checkpoint()
+    path = paths.region(GROUP, kind)
+    below = [node for node in region.world.zk.nodes if node.startswith(f"{path}/")]
+    region.delete(*sorted(below, reverse=True), path)
+    region.pass_time(1_000)
+    if kind == "merged":
+        assert region.merge().offsets  # as the leader knows it
+    assert path in region.world.zk.nodes
+    assert [text for text in region.warnings() if text == f"group {GROUP}: {path}: it was deleted; it is made anew"]
+    if kind == "members":
+        for name in ("a", "b"):
+            region.register(name)
+        region.run()
+        region.answer_all(0)  # the reset
+    region.ask("checkpoint")
+    region.run()
+    opened = region.order().open
+    assert opened is not None
+    assert opened.kind == CHECKPOINT
+    region.answer_all()
+    assert region.order().complete == opened.id
+
+
+def test_a_container_that_may_not_be_made_is_named_and_made_once_it_may() -> None:
+    region = RegionWorld("a", "b")
+    denied, path = ("", NODE, Right.CREATE), paths.region(GROUP, "requests")
+    region.world.zk.denied.add(denied)
+    region.delete(path)
+    region.pass_time(600_000)
+    assert path not in region.world.zk.nodes
+    assert [text for text in region.warnings() if "no permission" in text]
+    region.world.zk.denied.discard(denied)
+    region.pass_time(31_000)
+    assert path in region.world.zk.nodes
+    made = [one for operations in region.world.zk.transactions for one in operations if one == Create(path)]
+    assert len(made) == 2  # at first, and now
+
+
+def test_a_region_that_was_deleted_and_made_anew_begins_anew() -> None:
+    """In `Region._children_listed`, forget nothing: the leader has no watch on the new nodes."""
+    region = RegionWorld("a")
+    region.complete_checkpoint()
+    nodes = sorted((node for node in region.world.zk.nodes if f"{node}/".startswith(f"{NODE}/")), reverse=True)
+    region.delete(*nodes)
+    region.run()
+    children = [Create(paths.region(GROUP, kind)) for kind in paths.REGION_CHILDREN]
+    region.write(Create(NODE, documents.encode_settings(SETTINGS)), *children)
+    region.run()
+    region.register("a")
+    region.run()
+    assert region.order().members.keys() == {"a"}
+    assert region.complete_checkpoint() == 1
+
+
+def test_a_forced_region_is_read_again_although_its_group_has_no_consumers() -> None:
+    """In `Region.begin`, set no timer: ZooKeeper sends no event while the right to read is withheld."""
+    region = RegionWorld(settings=replace(SETTINGS, recovery="forced"))
+    region.pass_time(1_000_000)
+    denied = "", paths.region(GROUP, "members"), Right.READ
+    region.world.zk.denied.add(denied)
+    region.register("a")
+    region.pass_time(1_000)
+    region.world.zk.denied.discard(denied)
+    region.pass_time(310_000)
+    assert region.order().members.keys() == {"a"}
 
 
 def test_an_order_that_somebody_else_has_written_is_followed() -> None:
