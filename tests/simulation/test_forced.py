@@ -21,7 +21,7 @@ BUGS = {
     ),
     "an assignment is placed where the last merge that the member knows says": (
         Edit("Member._read_merge", "self.last_merge.id == order.complete", "True"),
-        2,
+        7,
     ),
     "a reset during a reset is swallowed": (
         Edit("Member.advance", "order.reset > self.done", "self.state is not RegionState.RESET_COMPLETE"),
@@ -29,11 +29,11 @@ BUGS = {
     ),
     "a client that comes back stays where it was": (
         Edit("Member._be_admitted", 'self.settings.recovery == "forced"', "False"),
-        11,
+        1,
     ),
     "records flow although a reset was asked for": (
         Edit("Member.begin_records", "if self.state is RegionState.RESET_PENDING:", "if False:"),
-        0,
+        3,
     ),
 }
 

@@ -172,3 +172,13 @@ def test_no_records_effect_is_lost_or_doubled_if_a_node_of_the_region_is_deleted
     assert run.is_done()
     assert path in run.world.zk.nodes
     run._check_end()
+
+
+def test_members_whose_whole_region_is_deleted_begin_it_anew() -> None:
+    """In `Member._without_order`, look at nothing; in `Member._create`, keep what was done in the former region."""
+    run = running_region()
+    path = paths.region(GROUP)
+    doomed = [node for node in run.world.zk.nodes if f"{node}/".startswith(f"{path}/")]
+    run.world.zk.perform(Multi(tuple(map(Delete, sorted(doomed, reverse=True)))))
+    run.step_until(lambda: (order := run.order()) is not None and len(order.members) == len(run.running()))
+    run.complete_another()

@@ -6,7 +6,7 @@ an application's thread and in the simulation, which interrupts it between any t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from zkrebalancer.protocol import paths
@@ -30,11 +30,9 @@ from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
 from zkrebalancer.region.limits import MAX_PIECES
 from zkrebalancer.region.permitted import require_permitted
-from zkrebalancer.region.replies import is_refused, order_in
-from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps, T
+from zkrebalancer.region.replies import is_refused, order_in, portions
+from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps
 from zkrebalancer.region.states import TRANSITIONS, InvalidTransitionError, RegionState
-
-MAX_INITIAL_AT_ONCE = 100  # nodes that are created or read at once
 
 
 @dataclass(slots=True)
@@ -88,10 +86,7 @@ class Member:
         self.go(RegionState.RESET_PENDING)
 
     def revoked(self) -> bool:
-        """Note that a classic client gives partitions up; return whether all members have to reset because of it.
-
-        That is ignored before the first record since the subscription or the last reset; the reset is requested once.
-        """
+        """Note that a classic client gives partitions up; return whether all have to reset: if it has had a record."""
         if self.state is not RegionState.RECORDS_FETCHED:
             return False
         self.lost("partitions were revoked")
@@ -159,6 +154,8 @@ class Member:
         is_lost_reply = is_refused(created, Refusal.NODE_EXISTS) and found.stat.created_zxid != self._admitted_as
         if isinstance(created, Done) or is_lost_reply:
             self.zxid = found.stat.created_zxid
+            self.done = self.last_checkpoint = self._retired = 0  # the region may have been made anew since
+            self.last_merge, self._initial = None, {}
         return self.zxid is not None
 
     def session_lost(self) -> None:
@@ -169,8 +166,8 @@ class Member:
 
     def advance(self, order: Order | None) -> Steps[Phase]:
         """Do what the order says; return what the member may do until the next one."""
-        if self.zxid is None or order is None:  # that will be made, or made anew
-            return Phase.OUT if self.zxid is None else Phase.WAIT
+        if self.zxid is None or order is None:
+            return Phase.OUT if self.zxid is None else (yield from self._without_order())
         if order.members.get(self.name) != self.zxid or order.id < max(self.done, self.last_checkpoint):
             return self._not_named(order)
         if not self._is_admitted and not (yield from self._be_admitted(order)):
@@ -189,6 +186,12 @@ class Member:
         if self.is_leaving:
             yield from self._ask_to_leave(order)
         return Phase.WAIT if self.is_leaving else Phase.FLOW
+
+    def _without_order(self) -> Steps[Phase]:
+        """Wait for an order that is made, or made anew; register again if the whole region is gone."""
+        (own,) = yield [Get(paths.region(self.group, "members", self.name))]
+        self.zxid = None if is_refused(own, Refusal.NO_NODE) else self.zxid
+        return Phase.OUT if self.zxid is None else Phase.WAIT
 
     def _must_wait(self, order: Order) -> bool:
         """Whether a reset is wanted, ordered, or not done by all."""
@@ -305,7 +308,7 @@ class Member:
                 ):
                     targets[tp] = merge.offsets[tp]
         rest = sorted(set(held) - targets.keys())
-        for some in _portions(rest):
+        for some in portions(rest):
             replies = yield [Get(self._initial_path(tp)) for tp in some]
             for tp, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Content):
@@ -338,9 +341,9 @@ class Member:
         marks = {topic: self._source.identity(topic) for topic, _number in first}
         new = sorted(tp for tp in first if self._initial.get(tp) != marks[tp[0]])
         topics = sorted({topic for topic, _number in new})
-        for some_topics in _portions(topics):
+        for some_topics in portions(topics):
             yield [Multi((Create(paths.region(self.group, "initial", topic)),)) for topic in some_topics]
-        for some in _portions(new):
+        for some in portions(new):
             contents = [documents.encode_initial(Initial(first[tp], marks[tp[0]])) for tp in some]
             creates = [
                 Multi((Create(self._initial_path(tp), content),)) for tp, content in zip(some, contents, strict=True)
@@ -444,7 +447,3 @@ class Member:
         if answer is not None and answer.kind == documents.CHECKPOINT:
             self.last_checkpoint = max(self.last_checkpoint, answer.round)
         return True
-
-
-def _portions(entries: Sequence[T]) -> Iterable[Sequence[T]]:
-    return (entries[at : at + MAX_INITIAL_AT_ONCE] for at in range(0, len(entries), MAX_INITIAL_AT_ONCE))

@@ -1,11 +1,16 @@
-"""What the replies of ZooKeeper tell a member of a region."""
+"""What the replies of ZooKeeper tell a member of a region, and how many it awaits at once."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from zkrebalancer.protocol.calls import Content, Refusal, Refused, Reply
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Order
+from zkrebalancer.region.roles import T
+
+MAX_AT_ONCE = 100  # nodes that are created or read at once
 
 
 def order_in(reply: Reply) -> Order | None:
@@ -21,3 +26,8 @@ def order_in(reply: Reply) -> Order | None:
 def is_refused(reply: Reply, refusal: Refusal) -> bool:
     """Whether a call was refused for this reason."""
     return isinstance(reply, Refused) and reply.refusal is refusal
+
+
+def portions(entries: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Yield the entries in portions whose nodes are created or read at once."""
+    return (entries[at : at + MAX_AT_ONCE] for at in range(0, len(entries), MAX_AT_ONCE))
