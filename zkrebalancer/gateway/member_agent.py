@@ -36,7 +36,9 @@ from zkrebalancer.protocol.requests import RequestLimit
 
 NEVER_MS = 10**12  # clients of a gateway do not poll the machine
 MAX_INSTANCE_LENGTH = 150
-DYNAMIC = "dynamic."  # before the id of a member without an instance id
+DYNAMIC = "dynamic."  # before the id of a member without an instance id, if its form is not one of these:
+# Kafka's text of a UUID (22 characters with 128 bits), or what ends with a UUID, as the gateway and librdkafka make it.
+_GENERATED = re.compile(r"[a-zA-Z0-9_-]{21}[AQgw]|([a-zA-Z0-9._-]*-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 STOP_MARGIN_MS = 10_000  # so that a client, whose time starts when it learns of a stop, is fenced before it is evicted
 _ESCAPE = "~"  # not allowed in ZooKeeper's layout
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -325,12 +327,15 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
 def _instance_id(standing: Standing) -> str | None:
     """Return the name under which partitions wait for a member: its instance id, or a dynamic one's member id.
 
-    Two members of the same name would end each other, and clients choose their ids. So a dynamic member's name has a
-    prefix, and an instance id that begins like one is changed. A name that ZooKeeper's layout does not allow becomes a
-    longer one than those that are kept, with a digest.
+    Two members of the same name would end each other, and clients choose their ids. So only member ids of the usual
+    form are kept, and others have a prefix; instance ids that look like either are changed. A name that ZooKeeper's
+    layout does not allow becomes a longer one than those that are kept, with a digest.
     """
-    wanted = standing.instance_id or DYNAMIC + standing.member_id
-    if standing.instance_id and wanted.startswith((DYNAMIC, _ESCAPE)):
+    wanted = standing.instance_id or standing.member_id
+    is_generated = _GENERATED.fullmatch(wanted) is not None
+    if not standing.instance_id:
+        wanted = wanted if is_generated else DYNAMIC + wanted
+    elif is_generated or wanted.startswith((DYNAMIC, _ESCAPE)):
         wanted = _ESCAPE + wanted
     name = quote(wanted, safe="").replace("%", "_").replace("~", "_")
     if name != wanted:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from unittest import mock
+from uuid import UUID
 
 import pytest
 
@@ -351,13 +352,16 @@ def test_partitions_wait_under_a_name_that_is_legal_in_zookeeper(instance_id: st
 
 
 def test_no_member_id_is_taken_for_an_instance_id() -> None:
-    """In `_instance_id`, leave out the prefix, or do not change an instance id that has it."""
+    """In `_instance_id`, leave out the prefix, or do not change an instance id that has it, or is a usual member id."""
     ids = ["x", "dynamic.x", "dynamic.dynamic.x", "~dynamic.x", "~~dynamic.x", "~x", "dynamic.~x", "dynamic.é", "é"]
+    usual = ["IzWnhWzXQzeeJ3ugr0CAdw", UUID(int=7).hex, f"c-{UUID(int=7).hex}", f"a.b-{UUID(int=7)}", str(UUID(int=7))]
+    ids += [*usual, *(f"~{one}" for one in usual), *(f"dynamic.{one}" for one in usual), f"é-{UUID(int=7)}"]
     static = [_instance_id(member(instance_id=one)) for one in ids]
     dynamic = [_instance_id(replace(member(instance_id=None), member_id=one)) for one in ids]
     assert len({*static, *dynamic}) == 2 * len(ids)
     assert None not in static + dynamic
     assert (static[0], dynamic[0]) == ("x", "dynamic.x")
+    assert dynamic[9 : 9 + len(usual)] == usual  # they were kept before, so that partitions wait through an upgrade
 
 
 def test_partitions_of_members_with_different_names_wait_under_different_names() -> None:
