@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,32 @@ class Fleet:
         self._stage += 1
         return [f"stage-{self._stage}-{number}" for number in range(MEMBERS)]
 
+    def owned(self) -> Counter[str]:
+        """Return how many partitions each process owns."""
+        self.delivered()
+        owners: dict[int, str] = {}
+        for event in sorted(self._events, key=lambda event: int(event["mono_us"])):
+            if event["kind"] == "fetcher_started":
+                owners.update(dict.fromkeys(event["partitions"], event["process"]))
+            elif event["kind"] == "fetcher_stopped":
+                for partition in event["partitions"]:
+                    owners.pop(partition, None)
+        return Counter(owners.values())
+
     def read_and_stop(self, names: list[str]) -> None:
-        """Wait until a stage has read some records, then stop its processes cleanly."""
+        """Wait until a stage has read some records and is complete, then stop its processes cleanly.
+
+        Complete, because librdkafka's cooperative consumers do not leave if they own nothing, as while they join: the
+        brokers keep them until their sessions expire, and the next stage is refused, as it has to be.
+        """
         enough = self.delivered() + LEAST
-        self.lab.wait_for(f"{LEAST} records by {names[0]} and others", lambda: self.delivered() >= enough)
+        share = dict.fromkeys(names, PARTITIONS // MEMBERS)
+
+        def is_so() -> bool:
+            self.lab.require_running(*names)
+            return self.delivered() >= enough and self.owned() == share
+
+        self.lab.wait_for(f"{LEAST} records by {names[0]} and others, with all partitions", is_so)
         self.lab.stop(*names)
 
     def move(self, source: str, target: str) -> Any:

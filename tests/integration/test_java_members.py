@@ -24,7 +24,12 @@ from zkrebalancer.observe.reading import Event
 PARTITIONS = 6
 COMMANDS = {"old": old_consumer_command, "java": java_consumer_command, "helix": helix_consumer_command}
 SETTINGS = {
-    "old": ("zookeeper.session.timeout.ms=6000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500"),
+    "old": (
+        "zookeeper.session.timeout.ms=6000",
+        "rebalance.backoff.ms=200",
+        "rebalance.max.retries=100",  # the default is 4, 0.8 s here: on busy cores, others need longer to let go
+        "auto.commit.interval.ms=500",
+    ),
     "java": ("session.timeout.ms=6000", "heartbeat.interval.ms=500", "auto.commit.interval.ms=500"),
     "helix": ("zk.session.timeout=6000", "auto.commit.interval.ms=500"),
 }
