@@ -87,7 +87,7 @@ def fault(group: str, found: Found, starting: Mapping[TopicPartition, int | None
         some = ", ".join([*sorted(members)[:MAX_NAMES_SHOWN], *(["…"] if len(members) > MAX_NAMES_SHOWN else [])])
         return GroupInUseError(
             f"group {group} has members of Kafka's own protocol ({some}), which read the same records: stop them first;"
-            " after a kill, Kafka needs their session timeout to notice"
+            " Kafka may keep one that was killed, or owned nothing when it closed, until its session expires"
         )
     known = sorted(tp for tp, offset in starting.items() if offset is None and tp in committed)
     if known:

@@ -120,7 +120,10 @@ class StoredInKafka:
             raise KafkaOffsetsError(f"no members of group {self._group} from Kafka: {self._reason(error)}") from None
         if found.members:
             some = ", ".join(member.client_id for member in found.members[:3])
-            raise KafkaOffsetsError(f"group {self._group} has members in Kafka ({some}); stop them first")
+            raise KafkaOffsetsError(
+                f"group {self._group} has members in Kafka ({some}); stop them first; Kafka may keep one that was"
+                " killed, or owned nothing when it closed, until its session expires"
+            )
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace committed offsets.

@@ -121,7 +121,10 @@ def test_an_error_is_one_line_that_names_what_was_found_and_the_ways_on() -> Non
     newer = str(fault("g", Found([], {A: 600}, []), {A: 599}))
     assert "newer offsets in Kafka, for example 600 for orders/0, than in ZooKeeper (599)" in newer
     assert all(way in newer for way in ways)
-    assert "\n" not in text + newer
+    members = str(fault("g", Found(["c"], {}, []), {}))
+    assert members.startswith("group g has members of Kafka's own protocol (c), which read the same records: stop them")
+    assert members.endswith("one that was killed, or owned nothing when it closed, until its session expires")
+    assert "\n" not in text + newer + members
 
     text = str(fault("g", Found(["d", "b", "c", "a"], {}, []), {}))
     assert "(a, b, c, …)" in text

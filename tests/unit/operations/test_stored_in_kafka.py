@@ -38,6 +38,7 @@ class Admin:
     def __init__(self, reply: list[SimpleNamespace] | Exception | None) -> None:
         self.reply = reply
         self.passing: list[list[SimpleNamespace] | Exception] = []
+        self.members: list[SimpleNamespace] = []
         self.asked: list[Any] = []
         self.written: list[Any] = []
 
@@ -62,7 +63,7 @@ class Admin:
         if isinstance(reply, Exception):
             future.set_exception(reply)
         elif reply is not None:
-            future.set_result(SimpleNamespace(topic_partitions=reply, members=[]))
+            future.set_result(SimpleNamespace(topic_partitions=reply, members=self.members))
         return {group: future}
 
     def poll(self, _timeout: float) -> int:
@@ -135,6 +136,16 @@ def test_connections_live_while_a_coordinator_is_asked(monkeypatch: pytest.Monke
     """In `StoredInKafka._answer`, wait outside of a thread."""
     monkeypatch.setattr(kafka_offsets, "AdminClient", lambda _settings: SlowAdmin([answer("t", 0, 5)]))
     assert StoredInKafka(KAFKA, "g").read() == {("t", 0): 5}
+
+
+def test_a_refusal_because_of_members_says_that_some_remain_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were stopped cleanly, so "stop them first" alone leads nowhere."""
+    admin, store = stored(monkeypatch, [])
+    admin.members = [SimpleNamespace(client_id=f"c-{number}") for number in range(4)]
+    remain = "Kafka may keep one that was killed, or owned nothing when it closed, until its session expires"
+    wanted = rf"^group g has members in Kafka \(c-0, c-1, c-2\); stop them first; {remain}$"
+    with pytest.raises(KafkaOffsetsError, match=wanted):
+        store.refuse_members()
 
 
 @pytest.mark.parametrize("code", sorted(kafka_offsets.PASSING))
