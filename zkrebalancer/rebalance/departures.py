@@ -30,11 +30,12 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import LEFT
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.blocks import ALL_TOPICS
 from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.leases import UNKNOWN_LEASE_MS, WORK_OF_ONE, Leases, lease_wait_us
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
-from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500

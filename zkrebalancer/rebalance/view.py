@@ -22,13 +22,13 @@ from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.blocks import ALL_TOPICS, Blocks
 from zkrebalancer.rebalance.marks import OffsetMarks
 from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
 from zkrebalancer.rebalance.unclaimed import Unclaimed
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 SESSIONLESS = "its registration or its record belongs to no session"
-ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
 ANY_VERSION = -1  # of a node that may not be read: it is written whatever it says
 
 NONE: frozenset[Any] = frozenset()  # one for all members: every other empty set takes 216 bytes
@@ -271,7 +271,7 @@ class GroupView(OffsetMarks):
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     _held: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
-    _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
+    _blocks: Blocks = field(default_factory=Blocks)
 
     def bound(self) -> Bound:
         """Return how many partitions one node may name; the cluster's topics are known before nodes are read."""
@@ -322,9 +322,7 @@ class GroupView(OffsetMarks):
             held = {**(record.partitions if record else {}), **(leaving_with or {}), **held}
         if consumer in self.evicted:
             blocks += (ALL_TOPICS,) if record is None else record.topics
-        unblocked = bool(self._blocks.pop(consumer, ())) and not blocks
-        if blocks:
-            self._blocks[consumer] = blocks
+        unblocked = self._blocks.change(consumer, blocks)
         return Released(consumer, frozenset(self._reindex(consumer, held)), unblocked)
 
     def _reindex(self, consumer: str, held: Mapping[TopicPartition, int]) -> set[TopicPartition]:
@@ -447,4 +445,4 @@ class GroupView(OffsetMarks):
         holders = self.holders(partition)
         if holders and holders != (consumer,):
             return False
-        return not any(topic in {ALL_TOPICS, partition[0]} for topics in self._blocks.values() for topic in topics)
+        return partition[0] not in self._blocks

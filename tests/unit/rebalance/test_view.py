@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import STATIC, Registration
+from zkrebalancer.rebalance.blocks import Blocks
 from zkrebalancer.rebalance.view import GroupView, Member
 
 
@@ -39,3 +42,36 @@ def test_a_member_holds_what_its_eviction_record_names_too() -> None:
     del view.evicted["a"]
     assert view.refresh("a").partitions == {("t", 1)}
     assert not view.held_topics()
+
+
+class Names(tuple[str, ...]):
+    """Topics that count how often they are gone through."""
+
+    __slots__ = ()
+    readings = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Names.readings += 1
+        return super().__iter__()
+
+
+def test_a_topic_is_blocked_while_any_consumer_blocks_it_and_each_look_costs_the_same() -> None:
+    """In `Blocks.__contains__`, go through the topics of each consumer: all groups wait for a step of such looks."""
+    blocks, names = Blocks(), Names(f"t{number}" for number in range(100))
+    assert not blocks.change("a", names)
+    assert not blocks.change("b", ("t1", "t2"))
+    before = Names.readings
+    assert "t3" in blocks
+    assert "u" not in blocks
+    assert Names.readings == before
+    assert not blocks.change("a", ("t1",))
+    assert "t3" not in blocks
+    assert blocks.change("b", ())
+    assert "t1" in blocks
+    assert "t2" not in blocks
+    assert not blocks.change("b", ("*",))
+    assert "u" in blocks
+    assert blocks.change("b", ())
+    assert blocks.change("a", ())
+    assert not blocks.change("a", ())
+    assert "t1" not in blocks
