@@ -39,8 +39,8 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Compute, Computed, Event, Now, Request, RequestEach, Tick
 from zkrebalancer.rebalance.election import Identity
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
 from zkrebalancer.rebalance.planning import answer
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 
 PARTITIONS = 4
 MEMBERS = 2  # of each group

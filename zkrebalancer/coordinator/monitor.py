@@ -16,7 +16,8 @@ from zkrebalancer.rebalance.census import Figures
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit, Event, Tick
 from zkrebalancer.rebalance.election import ElectionState
-from zkrebalancer.rebalance.group import RECONCILIATION, Group
+from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.reconciling import RECONCILIATION
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 

@@ -32,11 +32,12 @@ from zkrebalancer.rebalance.effects import (
 from zkrebalancer.rebalance.election import OWNER as ELECTION
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.former_lives import FormerLives
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US, Group
+from zkrebalancer.rebalance.group import Group
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.obstacles import Obstacles
 from zkrebalancer.rebalance.quarantine import Quarantine
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 from zkrebalancer.rebalance.region import OWN_CHILDREN
 from zkrebalancer.rebalance.rubbish import Rubbish
 from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler

@@ -7,7 +7,6 @@ parts of a group do not know one another: they report facts, and `handle` decide
 from __future__ import annotations
 
 from collections.abc import Iterator
-from zlib import crc32
 
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
@@ -30,6 +29,7 @@ from zkrebalancer.rebalance.moving import Moving
 from zkrebalancer.rebalance.plan import Plan, Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
+from zkrebalancer.rebalance.reconciling import RECONCILIATION, Reconciling
 from zkrebalancer.rebalance.region import Region
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
 from zkrebalancer.rebalance.states import REST, GroupState
@@ -39,9 +39,6 @@ from zkrebalancer.rebalance.topic_reset import TopicReset
 from zkrebalancer.rebalance.view import GroupView, Member, Released
 
 MIN_BACKOFF_US, MAX_BACKOFF_US = 100_000, 10_000_000
-RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
-RECONCILE_SPREAD_US = 75_000_000
-RECONCILIATION = "reconciliation"  # the trigger
 
 
 class Group:
@@ -71,6 +68,7 @@ class Group:
         self._authors = Authors(scheduler, view, leadership.deletions)
         self._history = History(scheduler, view, leadership.epoch)
         self.region = Region(scheduler, view, self._is_at_rest)
+        self._reconciling = Reconciling(name, scheduler, leadership, self._is_in_use, self._membership.list_ids)
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
         self._moving = Moving(scheduler, view, self._vacancies, leadership.epoch, self.handle)
@@ -83,9 +81,15 @@ class Group:
     def _is_at_rest(self) -> bool:
         return self.state in REST and self._causes.pending is None
 
+    def _is_in_use(self) -> bool:
+        view = self.view  # a region's order is not known at once; the list is as old as the last reading
+        return bool(view.members or view.evicted or self.region.order or "region" in self._loading.children)
+
     def _go(self, state: GroupState, reason: str) -> None:
-        self.story.go(state, self._scheduler.now.mono_us, reason)
+        self.story.go(state, self._scheduler.now.mono_us, reason, is_reread=reason == RECONCILIATION)
         self._moving.is_held_back = state in {GroupState.LOADING, GroupState.PLANNING}
+        if state is not GroupState.LOADING:
+            self._reconciling.expect()
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -171,9 +175,11 @@ class Group:
     def load(self, trigger: str) -> None:
         """Read the group anew, because of `trigger`, and forget every reply that is still awaited.
 
-        A leader may load a group at any time; it reconciles a group only if that is still settled when its turn comes.
+        A reconciliation waits for a plan that is being made, but not until the group is at rest: it may never be.
         """
-        if trigger == RECONCILIATION and self.state not in REST:
+        if trigger == RECONCILIATION and self.state in {GroupState.LOADING, GroupState.PLANNING}:
+            if self.state is GroupState.PLANNING:
+                self._reconciling.expect_soon()
             return
         self._scheduler.forget()
         self._leadership.rebalance_request_queue.remove(self.name)
@@ -181,7 +187,7 @@ class Group:
         self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
-        self._moving.reset(is_after_break=trigger != "outdated")
+        self._moving.reset(is_after_break=trigger not in {"outdated", RECONCILIATION})
         self._topic_reset.reset()
         self._membership.reset()
         self._history.reset(is_new_group=trigger == "group-created")
@@ -395,13 +401,7 @@ class Group:
         self._go(self.planning.state_at_rest, reason)
         self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
-        now_us = self._scheduler.now.mono_us  # below, so that groups are not all read again at once
-        pause_us = RECONCILE_INTERVAL_US - crc32(f"{self.name}/{now_us}".encode()) % RECONCILE_SPREAD_US
-        if not (self.view.members or self.view.evicted or self._load_trigger != RECONCILIATION):
-            self._membership.look_ever_more_rarely(pause_us)
-        elif not self._scheduler.has_timer("reconcile"):  # a group that rests again and again is read all the same
-            load_later = self._leadership.groups_to_load.add
-            self._scheduler.wake("reconcile", now_us + pause_us, load_later, self.name, RECONCILIATION)
+        self._reconciling.rest(is_found_empty=self._load_trigger == RECONCILIATION)
         if self._causes.pending is not None:
             self._queue_debounced()
         self.region.look()

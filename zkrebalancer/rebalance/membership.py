@@ -14,7 +14,6 @@ from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 WORK_OF_A_NEWCOMER = 2  # units of `scheduler.MAX_WORK_PER_STEP`
-MAX_LOOK_PAUSE_US = 3_600_000_000
 LARGE_BYTES = 10_000  # of a registration
 PAUSE_PER_BYTE_US = 5  # after a large one was read, which takes about 0.4 us for each byte
 
@@ -93,16 +92,6 @@ class Membership:
         if member is not None and isinstance(reply, Content):
             member.refused -= {path}
         self._owners_read(reply, consumer, None)
-
-    def look_ever_more_rarely(self, pause_us: int) -> None:
-        """List members again at growing intervals: ZooKeeper sends no watch events without the right to read."""
-        self._scheduler.wake("look", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
-
-    def _look(self, pause_us: int) -> None:
-        if self._view.members:
-            return  # the group is reconciled instead
-        self.look_ever_more_rarely(min(2 * pause_us, MAX_LOOK_PAUSE_US))
-        self.list_ids()
 
     def list_ids(self) -> None:
         """List the consumers again, because some joined or left."""

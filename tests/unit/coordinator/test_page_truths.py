@@ -25,7 +25,7 @@ from zkrebalancer.protocol.calls import Get, Refusal, Suspended
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit, EventField
-from zkrebalancer.rebalance.group import RECONCILIATION
+from zkrebalancer.rebalance.reconciling import RECONCILIATION
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.http_server import Answer
 

@@ -11,7 +11,7 @@ from zkrebalancer.protocol.shards import Shard, shard_of
 from zkrebalancer.rebalance.all_shards import PATIENCE_US
 from zkrebalancer.rebalance.effects import ShutDown
 from zkrebalancer.rebalance.former_lives import FORGOTTEN_US
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 
 NAMES = {f"g-{number}" for number in range(20)}
 SETTLED_MS = 5_000

@@ -10,7 +10,7 @@ from tests.benchmarks.many_groups import NOT_DATA, ManyLab
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Delete
 from zkrebalancer.protocol.registration import STATIC, Registration
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 
 GROUPS, TOPICS = 1, 2
 ROUNDS = 12  # of five minutes each: an hour, twice

@@ -20,7 +20,7 @@ def long_empty() -> World:
 
 
 def test_it_is_read_again_once_and_then_waits_for_a_watch() -> None:
-    """In `Group._rest`, always wake for the reconciliation."""
+    """In `Reconciling.rest`, always expect a reading."""
     triggers = [event["trigger"] for event in events(long_empty(), "rebalance_requested")]
     assert triggers.count("reconciliation") == 1
 

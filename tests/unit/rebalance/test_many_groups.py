@@ -16,7 +16,7 @@ from zkrebalancer.rebalance.coordinator import (
     PLAN_PATIENCE_US,
 )
 from zkrebalancer.rebalance.effects import Tick
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 from zkrebalancer.rebalance.states import GroupState
 
 MANY = MAX_LOADING + 50
@@ -176,7 +176,7 @@ def answer_all(world: World, process: CoordinatorProcess) -> None:
 
 
 def test_groups_are_reconciled_one_after_the_other() -> None:
-    """In `Group._rest`, wait for `RECONCILE_INTERVAL_US`."""
+    """In `Reconciling._pause_us`, return `RECONCILE_INTERVAL_US`."""
     world = world_with(100)
     world.pass_time(1_000)
     due = world.leader().machine.scheduler.due

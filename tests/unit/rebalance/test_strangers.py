@@ -27,7 +27,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import topic_reset
-from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US
+from zkrebalancer.rebalance.reconciling import RECONCILE_INTERVAL_US
 
 
 def write(world: World, *operations: Operation) -> None:
@@ -162,7 +162,7 @@ def test_a_leader_that_leads_once_more_in_the_same_epoch_repeats_no_id() -> None
 
 
 def test_a_group_that_rests_again_and_again_is_reconciled_all_the_same() -> None:
-    """In `Group._rest`, move the reconciliation each time: what no watch reports would never be found."""
+    """In `Reconciling.expect`, move the reading each time: what no watch reports would never be found."""
     world = world_with(GroupSettings(), "a")
     world.rogues.add("x")
     write(world, Create(paths.owners(GROUP, "x"), ownership.encode_owners(OwnersRecord(0, None, {}))))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.groups import world_with
+from tests.support.region_world import SETTINGS
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.region import documents
 
 RECONCILED_MS = 301_000
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 class Unreadable:
@@ -32,7 +37,7 @@ class Unreadable:
 
 
 def test_a_consumer_that_came_is_found() -> None:
-    """In `Group._rest`, do not wake for the reconciliation."""
+    """In `Reconciling.expect`, do not wake."""
     world = world_with(GroupSettings(), "a")
     with Unreadable(world, paths.ids(GROUP)):
         world.add_agent("b")
@@ -44,7 +49,7 @@ def test_a_consumer_that_came_is_found() -> None:
 
 
 def test_a_consumer_that_left_is_found() -> None:
-    """In `Group._rest`, do not wake for the reconciliation."""
+    """In `Reconciling.expect`, do not wake."""
     world = world_with(GroupSettings(), "a", "b")
     with Unreadable(world, paths.ids(GROUP)), Unreadable(world, paths.owners(GROUP, "b-1")):
         world.kill_agent(world.agents["b"])
@@ -54,13 +59,68 @@ def test_a_consumer_that_left_is_found() -> None:
 
 
 def test_a_consumer_that_came_into_a_group_that_was_empty_for_long_is_found() -> None:
-    """In `Group._rest`, look at a group without members no more."""
+    """In `Reconciling._look`, look no more."""
     world = world_with()
     world.pass_time(DAY_MS)
     with Unreadable(world, paths.ids(GROUP)):
         world.add_agent("a")
     world.pass_time(3_700_000)
     world.assert_settled()
+
+
+def test_settings_of_a_group_that_cannot_be_planned_are_found() -> None:
+    """In `Group.load`, reconcile a group at rest only: it kept the settings that fail, whatever was written since."""
+    world = world_with(GroupSettings(), "a")
+    world.configure(settings.encode(GroupSettings(strategy="nonsense")))
+    world.add_agent("b")
+    world.pass_time(5_000)
+    with Unreadable(world, paths.group(GROUP)):
+        world.configure(settings.encode(GroupSettings()))
+    world.pass_time(RECONCILED_MS)
+    world.assert_settled()
+    assert len(world.owned()["b-1"]) == 2
+
+
+def test_a_consumer_that_came_into_a_group_whose_plan_cannot_end_is_found() -> None:
+    """In `Group.load`, reconcile a group at rest only; or keep no time limit of the member that hangs.
+
+    In `Story.go`, count from the reading: no alert would ever say that the group is stuck.
+    """
+    world = world_with(GroupSettings(rebalance_timeout_ms=400_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(1_000)
+    group = world.leader().machine.groups[GROUP]
+    since_us = group.story.since_us
+    with Unreadable(world, paths.ids(GROUP)):
+        world.add_agent("c")
+    world.pass_time(RECONCILED_MS)
+    assert {"a-1", "b-1", "c-1"} == group.view.members.keys()
+    assert (group.state, group.story.since_us) == (GroupState.MOVING, since_us)
+    world.pass_time(101_000)
+    assert "a-1" not in group.view.members, "its stop was late after 400 s"
+
+
+def register_in_region(world: World, name: str) -> None:
+    create = Create(paths.region(GROUP, "members", name), ephemeral=True)
+    world.zk.perform(Multi((create,)), world.zk.open().session_id)
+
+
+@pytest.mark.parametrize("before_ms", [0, 2 * RECONCILED_MS])
+def test_a_member_of_a_region_whose_group_has_none_is_found(before_ms: int) -> None:
+    """In `Group._is_in_use`, leave out one of the two signs of a region: only `ids` would be listed."""
+    world = world_with()
+    world.pass_time(before_ms)
+    forced = documents.encode_settings(replace(SETTINGS, recovery="forced", every_ms=HOUR_MS))
+    children = [Create(paths.region(GROUP, kind)) for kind in paths.REGION_CHILDREN]
+    world.zk.perform(Multi((Create(paths.region(GROUP), forced), *children)))
+    register_in_region(world, "x")
+    world.pass_time(HOUR_MS // 2)
+    with Unreadable(world, paths.region(GROUP, "members")):
+        register_in_region(world, "y")
+    world.pass_time(RECONCILED_MS)
+    order = documents.decode_order(world.zk.nodes[paths.region(GROUP, "order")].content)
+    assert sorted(order.members) == ["x", "y"]
 
 
 @pytest.mark.parametrize("path", [paths.BROKER_TOPICS, paths.topic("t")])
