@@ -387,6 +387,9 @@ class Departures:
                 member.registered = False
             if is_missing and path == paths.given(self._view.group, consumer):
                 self._view.recorded.discard(consumer)
+            if is_missing and path == paths.evicted(self._view.group, consumer):
+                self._report(facts.Outdated())  # to read the group makes the folder anew
+                return
             is_over = member.is_record_gone and not member.registered
             is_vain = path == owners or (path == ids and reply.refusal is Refusal.NOT_EMPTY)
             stay = self._left_behind(member, has_channel=paths.channel(self._view.group, consumer) in written)

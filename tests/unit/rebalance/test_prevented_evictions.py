@@ -39,6 +39,18 @@ def make(world: World, path: str, content: bytes = b"") -> None:
     assert isinstance(world.zk.perform(Multi((Create(path, content),))), Done)
 
 
+def test_a_folder_of_evictions_that_was_deleted_is_made_anew() -> None:
+    """In `Departures._evicted`, take that for a race: a member that hangs would keep its partitions for ever."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(100)
+    assert isinstance(world.zk.perform(Multi((Delete(paths.evicted(GROUP)),))), Done)
+    world.pass_time(30_000)
+    assert len(world.owned()["b-1"]) == 4
+    assert not world.zk.children(paths.evicted(GROUP))
+
+
 @pytest.mark.parametrize("kinds", [("owners",), ("ids",), ("ids", "owners")], ids=str)
 def test_a_member_of_no_session_that_cannot_be_deleted_is_tried_at_growing_intervals(kinds: tuple[str, ...]) -> None:
     """In `Departures.evict_broken`, do not look for the timer; in `_give_way`, count nothing."""
