@@ -22,7 +22,7 @@ from zkrebalancer.protocol.registration import MAX_STATIC_GRACE_MS, Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.unclaimed import Unclaimed
 from zkrebalancer.rebalance.view import ANY_VERSION, GroupView, Member
 
@@ -341,8 +341,14 @@ class StaticMembers:
         waiting = replace(record, deadline_ms=deadline_ms)
         write = stores(self._view, instance, waiting)
         note_stored(self._view, instance, waiting)
-        self._scheduler.write([write], self._deadline_written, instance)
+        self._store(write, instance, waiting)
         self._await_deadline(instance, deadline_ms)
+
+    def _store(self, write: Operation, instance: str, waiting: StaticMember, tries: int = 0) -> None:
+        """Store a deadline, unless the record was replaced since: its version, which may be unknown, proves nothing."""
+        known = self._view.statics.get(instance)
+        if known is not None and known[0] is waiting:
+            self._scheduler.write([write], self._deadline_written, write, instance, waiting, tries, expected=ANY)
 
     def _wait_for(self, instance: str, partitions: Iterable[TopicPartition]) -> None:
         view = self._view
@@ -351,12 +357,17 @@ class StaticMembers:
     def _grace_ms(self, record: StaticMember) -> int:
         return record.grace_ms or self._view.settings.static_grace_ms
 
-    def _deadline_written(self, reply: Reply, instance: str) -> None:
+    def _deadline_written(
+        self, reply: Reply, write: Operation, instance: str, waiting: StaticMember, tries: int
+    ) -> None:
         if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._scheduler.cancel_wake(("static", instance))  # its member deleted it, and left for good
             self._removed(reply, instance)
-        elif isinstance(reply, Refused):
+        elif isinstance(reply, Refused) and reply.refusal in RACES:
             self._report(facts.Outdated())
+        elif isinstance(reply, Refused):
+            at_us = self._scheduler.now.mono_us + pause_us(tries)
+            self._scheduler.wake(("deadline", instance), at_us, self._store, write, instance, waiting, tries + 1)
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
         """Wait for the deadline, or, if a client of a former life may still read, for one whole grace.
@@ -371,12 +382,17 @@ class StaticMembers:
             seen = self._until_us[instance] = deadline_ms, now.mono_us + min(left_us, grace_us)
         self._scheduler.wake(("static", instance), seen[1], self._grace_over, instance)
 
-    def _grace_over(self, instance: str) -> None:
+    def _grace_over(self, instance: str, tries: int = 0) -> None:
+        """Delete the record; if that is refused, look again later, because the instance may return until then."""
         if instance not in _instances_present(self._view):
             delete = Delete(paths.static(self._view.group, instance), _version(self._view, instance))
-            self._scheduler.write([delete], self._removed, instance)
+            self._scheduler.write([delete], self._removed, instance, tries, expected=ANY)
 
-    def _removed(self, reply: Reply, instance: str) -> None:
+    def _removed(self, reply: Reply, instance: str, tries: int = 0) -> None:
+        if isinstance(reply, Refused) and reply.refusal not in RACES:
+            at_us = self._scheduler.now.mono_us + pause_us(tries)
+            self._scheduler.wake(("static", instance), at_us, self._grace_over, instance, tries + 1)
+            return
         if isinstance(reply, Refused) and reply.refusal is Refusal.BAD_VERSION:
             self._report(facts.Outdated())  # its member has returned
             return

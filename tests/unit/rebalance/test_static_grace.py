@@ -294,6 +294,56 @@ def test_rule_17_a_failover_alone_gives_a_member_nothing_that_it_no_longer_wants
     assert events(world, "command_sent")[told:] == []
 
 
+def a_member_with_a_hidden_record(world: World, *denied: tuple[str, str, Right], grace_ms: int = GRACE_MS) -> Agent:
+    """Return a member of the instance pod-1 whose record the leader knows, but may not read: it has no version."""
+    member = world.add_agent("c", instance_id="pod-1", static_grace_ms=grace_ms)
+    world.pass_time(1_000)
+    world.zk.denied |= {("", paths.static(GROUP), Right.READ), *denied}
+    world.pass_time(301_000)
+    return member
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_rule_17_a_refused_deletion_of_a_hidden_record_is_decided_anew(*, returns: bool) -> None:
+    """In `StaticMembers._grace_over`, let the scheduler repeat it: it deletes the record of a member that is back.
+
+    In `_removed`, do not try again.
+    """
+    world = world_with(GroupSettings(), "b")
+    denied = [("", paths.static(GROUP), right) for right in (Right.CREATE, Right.DELETE)]
+    member = a_member_with_a_hidden_record(world, *denied)
+    world.kill_agent(member)
+    world.pass_time(6_000 + GRACE_MS + 5_000)
+    if returns:
+        member = gateways_member(world, "d")
+        world.pass_time(2_000)
+        assert len(world.owned()["d-1"]) == 2
+    world.zk.denied.discard(denied[-1])
+    world.pass_time(31_000)
+    assert (paths.static(GROUP, "pod-1") in world.zk.nodes) is returns
+    assert len(world.owned()["b-1"]) == (2 if returns else 4)
+    world.kill_agent(member)
+    world.pass_time(6_500)
+    assert len(world.owned()["b-1"]) == (2 if returns else 4), "its clients may read on for one grace"
+
+
+def test_a_refused_deadline_of_a_hidden_record_does_not_replace_a_later_record() -> None:
+    """In `StaticMembers._set_deadline`, let the scheduler repeat it."""
+    world = world_with(GroupSettings(), "b")
+    denied = ("", paths.static(GROUP, "pod-1"), Right.WRITE)
+    member = a_member_with_a_hidden_record(world, denied, grace_ms=200_000)
+    world.kill_agent(member)
+    world.pass_time(58_000)  # 52 s after its session has ended: the next try is 29 s away
+    gateways_member(world, "d")
+    world.pass_time(1_000)
+    world.zk.denied.discard(denied)
+    world.pass_time(10_000)
+    assert len(world.owned()["d-1"]) == 2
+    world.pass_time(40_000)
+    record = ownership.decode_static(world.zk.nodes[paths.static(GROUP, "pod-1")].content, None)
+    assert (record.consumer, record.deadline_ms) == ("d-1", None)
+
+
 def a_returned_member(denied: tuple[str, str, Right], away_ms: int) -> tuple[World, Agent]:
     """Return a world where a write of its record was refused while it was away, and allowed since it has returned."""
     world = world_with(GroupSettings(static_grace_ms=30_000))
