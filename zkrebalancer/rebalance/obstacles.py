@@ -118,10 +118,20 @@ class Obstacles:
             return
         operations: list[Operation] = [Delete(self._path)] if self._exists else []
         if now != NOTHING:
-            operations.append(Create(self._path, encode(self._epoch, *now), ephemeral=True))
+            operations.append(self._create(self._epoch, now, operations))
         if operations:
             self._is_writing = True
             self._own.write(operations, self._written, now, expected=OF_A_FORMER_LEADER)
+
+    def _create(self, epoch: int, now: Published, before: list[Operation]) -> Create:
+        """Return the operation that fits: if paths of other programs' nodes are too long, they are only counted."""
+        found, more = now
+        while True:
+            create = Create(self._path, encode(epoch, found, more), ephemeral=True)
+            if self._own.room([*before, create]) >= 0 or not found:
+                return create
+            kept = set(sorted(found, key=lambda each: len(each.path or ""))[: len(found) // 2])
+            found, more = [each for each in found if each in kept], more + len(found) - len(kept)
 
     def _written(self, reply: Reply, now: Published) -> None:
         self._is_writing = False

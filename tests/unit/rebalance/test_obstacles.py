@@ -11,6 +11,7 @@ from zkrebalancer.protocol import obstacles, paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Get, Multi, Refusal
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.obstacles import PublishedObstacle
+from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.obstacles import Published
 from zkrebalancer.rebalance.refusals import REFUSED_US
@@ -149,6 +150,22 @@ def test_plans_that_wait_are_published_before_all_others() -> None:
     assert [each.group for each in found if each.kind == obstacles.UNAPPROVED] == ["w0", "w1", "w2"]
     assert len(found) == obstacles.MAX_OBSTACLES
     assert b'"more":53' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
+
+
+def test_paths_that_are_too_long_for_the_node_leave_room_for_the_others() -> None:
+    """In `Obstacles._create`, return the first one: it is refused as too large, and nothing later is published."""
+    world = world_with(GroupSettings(), "a")
+    machine = world.leader().machine
+    for number in range(obstacles.MAX_OBSTACLES - 1):
+        machine.scheduler.note_refused(Get(f"{paths.ids(GROUP)}/{number}{'x' * 20_000}"), Refusal.NO_AUTH)
+    machine.scheduler.part("w").note_unapproved(Waiting(5, 1), 1)
+    world.tick()
+    world.pass_time(3_000)
+    content = world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
+    assert len(content) < MAX_REQUEST_BYTES
+    found = published(world)
+    assert "w" in {each.group for each in found}
+    assert f'"more":{obstacles.MAX_OBSTACLES - len(found)}'.encode() in content
 
 
 def test_what_comes_later_fills_the_room_that_is_left() -> None:
