@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.strangers import Do, Target
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import SetContent
 
 REFUSED_US = (200_000, 8_000_000)
+FAILING_US = (100_000, 3_000_000)
 STARTED_US = 500_000  # until a static member has got its share
 
 
@@ -123,6 +125,22 @@ def _deny_place(cluster: Cluster, draw: Random, target: Target) -> None:
     _deny(cluster, draw, name, "coordinator", path, right)
 
 
+def _hide_repair(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Let the plans of a group fail, and hide for a moment that its settings are repaired: no watch stands after it."""
+    group = target.group
+    cluster.schedule.tell("FAULT", f"the plans of {group} fail, and nobody sees how its settings are repaired")
+    cluster.write(SetContent(paths.group(group), cluster.settings(group, f'{SETTINGS[0]},"strategy":"nonsense"')))
+    cluster.schedule.after(draw.randrange(*FAILING_US), _repair_unseen, cluster, group, draw.randrange(*REFUSED_US))
+
+
+def _repair_unseen(cluster: Cluster, group: str, refused_us: int) -> None:
+    denied = "coordinator", paths.group(group), Right.READ
+    cluster.ensemble.zk.denied.add(denied)
+    cluster.ensemble.refusing_groups.add(group)
+    cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
+    cluster.schedule.after(refused_us, cluster.ensemble.zk.denied.discard, denied)
+
+
 def _deny_mark(cluster: Cluster, draw: Random, target: Target) -> None:
     """Hide what the offsets of one topic say of it."""
     path_of = draw.choice([paths.offsets, paths.incarnations])
@@ -160,4 +178,5 @@ DENIALS: dict[str, Do] = {
     "deny_mark": _deny_mark,
     "deny_member": _deny_member,
     "deny_agents": _deny_agents,
+    "hide_repair": _hide_repair,
 }

@@ -101,6 +101,7 @@ HOSTILE_WEIGHTS = {
     "restore": 4,
     "restore_offsets": 4,
     "starve_agent": 3,
+    "hide_repair": 3,
 }
 
 # The same for runs in which the coordinators share several shards of groups, see `shards.py`.

@@ -48,7 +48,8 @@ NUMBERS = (
     b'{"version":1,"shards":0,"first_epoch":0}',
     b'{"version":1,"shards":1000000,"first_epoch":0}',
 )
-PLACES = ("given", "incarnations", "quarantine", "channel", "ids", "deleted_offsets", "history", "generation")
+PLACES = ("given", "incarnations", "quarantine", "channel", "ids", "owners", "deleted_offsets", "history", "generation")
+EMPTY_PLACES = ("evicted", "static")  # deleted only while empty: no other node has what their records say
 STARVED_US = (1_000, 300_000)  # after the link is whole again
 SESSIONS_MS = ((0, 1_000), (0, 2_500), (5_000, 60_000))  # what the servers grant, at least and at most
 
@@ -93,12 +94,22 @@ def _rewrite_node(cluster: Cluster, draw: Random, target: Target) -> None:
 
 def _delete_place(cluster: Cluster, draw: Random, target: Target) -> None:
     """Delete one of a group's folders with all that is in it; sometimes it is made again, empty."""
-    path = f"{paths.group(target.group)}/{draw.choice(PLACES)}"
+    place = draw.choice((*PLACES, *EMPTY_PLACES))
+    path = f"{paths.group(target.group)}/{place}"
     below = [each for each in cluster.ensemble.zk.nodes if each == path or each.startswith(path + "/")]
+    if (place in EMPTY_PLACES and len(below) > 1) or _would_end_members(cluster, target.group, place):
+        return
     cluster.schedule.tell("FAULT", f"{path} and {len(below) - 1} nodes below it are deleted")
     cluster.write(*map(Delete, sorted(below, reverse=True)))
     if draw.random() < 0.5 and not path.endswith("generation"):
         cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write, Create(path))
+
+
+def _would_end_members(cluster: Cluster, group: str, place: str) -> bool:
+    """Whether members would have neither a registration nor a record: then their sessions count as over."""
+    other = {"ids": paths.owners, "owners": paths.ids}.get(place)
+    children = cluster.ensemble.zk.children
+    return other is not None and not set(children(f"{paths.group(group)}/{place}")) <= set(children(other(group)))
 
 
 def _refuse_sync(cluster: Cluster, draw: Random, target: Target) -> None:

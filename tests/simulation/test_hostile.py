@@ -65,6 +65,23 @@ def test_a_member_whose_hidden_stop_is_answered_gets_a_share_again() -> None:
     assert failure is None, failure.text
 
 
+@pytest.mark.parametrize("pick", range(2))
+def test_settings_that_were_repaired_unseen_are_found(pick: int) -> None:
+    """In `Group.load`, reconcile a group at rest only: its plans fail for ever."""
+    plan = Plan(7, Scenario.CHAOS, 2, 2, (Fault(2_000_000, "hide_repair", pick),), is_hostile=True)
+    _result, failure = run(plan)
+
+    assert failure is None, failure.text
+
+
+def test_members_are_evicted_although_the_folder_of_evictions_was_deleted() -> None:
+    """In `Departures._evicted`, take that for a race."""
+    faults = Fault(2_000_000, "delete_place", 22), Fault(2_100_000, "restore_member", 1)
+    _result, failure = run(Plan(7, Scenario.CHAOS, 2, 2, faults, is_hostile=True))
+
+    assert failure is None, failure.text
+
+
 @pytest.mark.parametrize("kind", ["deny_mark", "deny_member"])
 @pytest.mark.parametrize("pick", range(4))
 def test_a_hidden_node_of_one_topic_or_member_concerns_nothing_else(kind: str, pick: int) -> None:
