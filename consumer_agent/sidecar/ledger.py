@@ -98,12 +98,12 @@ class Ledger:
             held.end = record.offset + 1
             self._open_count += 1
 
-    def give(self, now_ms: int) -> list[Record]:
-        """Return the records to give the child now."""
+    def give(self, now_ms: int, unreleased: Collection[TopicPartition] = ()) -> list[Record]:
+        """Return the records to give the child now; none of unreleased partitions, which may be at other offsets."""
         given: list[Record] = []
         for partition, held in list(self._partitions.items()):
             count = len(given)
-            if held.is_withheld:
+            if held.is_withheld or partition in unreleased:
                 continue
             if held.failed:
                 if not held.given and not held.dead and now_ms >= held.not_before_ms and self._has_room:

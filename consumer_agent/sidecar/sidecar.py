@@ -157,7 +157,7 @@ class Sidecar:
         child, ledger = self._child, self._ledger
         try:
             if child is not None:
-                child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
+                child.send(b"".join(map(child.codec.record, ledger.give(now_ms, self._lost))))
                 self._listen(child, timeout_s, now_ms)
                 self._require_release()
             self._bury()
@@ -175,7 +175,7 @@ class Sidecar:
             self._child_ended(str(error))
 
     def _require_release(self) -> None:
-        """Kill a child that does not answer the loss of partitions: its other answers about them do not count."""
+        """Kill a child that does not answer the loss of partitions: until then, it gets no records of them."""
         if self._lost and time.monotonic() > self._release_by_s:
             timeout_s = self._settings.revoke_timeout_ms / 1_000
             self._child_ended(f"the child has not released lost partitions within {timeout_s:g} s")
@@ -187,8 +187,6 @@ class Sidecar:
             self._lost -= answered
             self._revoking &= self._unanswered.keys()
             return
-        if frame.partition in self._lost:
-            return  # of records before the loss: others have the same offsets if these were reset meanwhile
         count = 0
         if isinstance(frame, Ack):
             count = self._ledger.ack(frame.partition, frame.offset)
@@ -304,7 +302,11 @@ class Sidecar:
                 time.sleep(LOOK_INTERVAL_S)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        """Drop these partitions and notify the child, which cannot save anything."""
+        """Drop these partitions and notify the child, which cannot save anything.
+
+        It gets no more records of them until it has answered. They may come back before, at offsets that it has already
+        had: a late acknowledgement would count for records that it never worked on.
+        """
         self._ledger.drop(partitions)
         if self._child is not None:
             self._tell_child(self._child, partitions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from unittest import mock
 
@@ -44,31 +45,60 @@ def after_a_loss(*answers: Frame, losses: int = 1, revoke_timeout_ms: int = 20_0
 
 @pytest.mark.parametrize("late", [Ack(A, 199), Fail(A, 3, "bad")])
 def test_a_late_answer_about_a_lost_partition_is_not_one_about_its_records_of_today(late: Frame) -> None:
-    """In `Sidecar._handle`, listen to it: records that the child never worked on were finished, and so lost."""
+    """In `Ledger.give`, give them at once: records that the child never worked on were finished, and so lost."""
     sidecar, child = after_a_loss(Ack(B, 1), late)
     assert (sidecar._run_counts.failures, sidecar._ledger.open_count) == (0, 10 + 3)
-    child.exchange.return_value = [Revoked(frozenset({A})), Ack(A, 4)]
-    sidecar._exchange(0.0)
+    for answers in ([Revoked(frozenset({A}))], [Ack(A, 4)]):
+        child.exchange.return_value = answers
+        sidecar._exchange(0.0)
     assert (sidecar._ledger.given_count, sidecar._ledger.open_count) == (5 + 3, 5 + 3)
     finish: mock.Mock = sidecar._consumer.finish  # type: ignore[assignment]
     assert [call.args[0] for call in finish.call_args_list if call.args[0]] == [{B: 2}, {A: 5}]
 
 
 def test_each_loss_has_its_own_answer() -> None:
-    sidecar, child = after_a_loss(Revoked(frozenset({A})), Ack(A, 9), losses=2)
-    assert sidecar._ledger.open_count == 10 + 5
-    child.exchange.return_value = [Revoked(frozenset({A})), Ack(A, 9)]
+    sidecar, child = after_a_loss(Revoked(frozenset({A})), losses=2)
+    for answers, given in (([], 5), ([Revoked(frozenset({A}))], 5), ([], 5 + 10)):
+        child.exchange.return_value = answers
+        sidecar._exchange(0.0)
+        assert sidecar._ledger.given_count == given
+
+
+def test_a_child_that_finishes_all_it_has_before_it_answers_a_loss_goes_on() -> None:
+    """Give it what has come back at once, and drop its answers until it has answered the loss: no others come."""
+    consumer = mock.Mock()
+    consumer.finished.return_value = consumer.position.return_value = {}
+    settings = SidecarSettings(command="true", max_in_flight_records=10)
+    sidecar = Sidecar(settings, consumer, None, lambda: 0, RunCounts(), lambda: None)
+    sidecar._child = child = mock.Mock(codec=JsonLines())
+    child.exchange.return_value = []
+    sidecar._ledger.take(records(0, [190], 1))
     sidecar._exchange(0.0)
-    assert sidecar._ledger.open_count == 5
+    sidecar._lose([A])
+    sidecar._assign([A])
+    sidecar._ledger.take(records(0, range(10), 2))
+    child.exchange.side_effect = lambda _timeout_s: answers_in_turn(child)
+    for _ in range(2):
+        sidecar._exchange(0.0)
+    assert (sidecar._ledger.open_count, sidecar._ledger.room) == (0, 10)
+
+
+def answers_in_turn(child: mock.Mock) -> list[Frame]:
+    """Return the answers of a child that has finished all that it was sent since it answered last."""
+    frames = [json.loads(line) for call in child.send.call_args_list for line in call.args[0].splitlines()]
+    child.send.reset_mock()
+    given = [frame["record"] for frame in frames if "record" in frame]
+    acks = [Ack((record["topic"], record["partition"]), record["offset"]) for record in given]
+    return [*acks, *(Revoked(frozenset({A})) for frame in frames if "revoke" in frame)]
 
 
 def test_a_child_that_does_not_answer_a_loss_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """In `Sidecar._require_release`, wait for ever: no acknowledgement of that partition would ever count."""
+    """In `Sidecar._require_release`, wait for ever: no acknowledgement of that partition would ever be given."""
     with mock.patch.object(Sidecar, "_start"):  # of the next one
         sidecar, child = after_a_loss(revoke_timeout_ms=0)
     child.kill.assert_called_once_with()
     assert sidecar._child is None
-    assert caplog.messages[0].startswith("the child has not released lost partitions within 0 s, 15 records in hand")
+    assert caplog.messages[0].startswith("the child has not released lost partitions within 0 s, 5 records in hand")
     assert (sidecar._lost, sidecar._ledger.open_count) == ({}, 15)
 
 
