@@ -82,8 +82,7 @@ class Group:
         return self.state in REST and self._causes.pending is None
 
     def _is_in_use(self) -> bool:
-        view = self.view  # a region's order is not known at once; the list is as old as the last reading
-        return bool(view.members or view.evicted or self.region.order or "region" in self._loading.children)
+        return bool(self.view.members or self.view.evicted)  # a region has a timer of its own
 
     def _go(self, state: GroupState, reason: str) -> None:
         self.story.go(state, self._scheduler.now.mono_us, reason, is_reread=reason == RECONCILIATION)

@@ -29,7 +29,7 @@ class Reconciling:
         is_in_use: Callable[[], bool],
         list_ids: Callable[[], None],
     ) -> None:
-        """Set no timer yet. `is_in_use`: whether the group has anything to be found by a reading."""
+        """Set no timer yet. `is_in_use`: whether the group has members, or had some just now."""
         self._name = name
         self._scheduler = scheduler
         self._queue = leadership.groups_to_load

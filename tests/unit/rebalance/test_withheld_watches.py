@@ -108,7 +108,7 @@ def register_in_region(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("before_ms", [0, 2 * RECONCILED_MS])
 def test_a_member_of_a_region_whose_group_has_none_is_found(before_ms: int) -> None:
-    """In `Group._is_in_use`, leave out one of the two signs of a region: only `ids` would be listed."""
+    """In `Region.begin`, do not read again: in a group without members, only `ids` is listed."""
     world = world_with()
     world.pass_time(before_ms)
     forced = documents.encode_settings(replace(SETTINGS, recovery="forced", every_ms=HOUR_MS))
