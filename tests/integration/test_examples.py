@@ -206,8 +206,7 @@ def test_fair_poll(examples: Examples) -> None:
 
 def test_resubscribe(examples: Examples) -> None:
     """It gets the partitions of the second topic, without a stop of the first."""
-    second = f"{examples.topic}-more"
-    examples.lab.create_topic(second, 1)
+    examples.lab.create_topic(second := f"{examples.topic}-more", 1)
     example = examples.start("resubscribe.py", TOPIC2=second, END=str(RECORDS))
     examples.wait_for("the second topic", example, lambda: f"also gets [('{second}', 0)]" in output(example))
     examples.produce(1)
