@@ -25,6 +25,7 @@ from zkrebalancer.protocol.calls import (
     Reply,
 )
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.requests import RequestLimit
 
 
 class MemberRegisteredError(Exception):
@@ -38,6 +39,7 @@ class Registered:
     group: str
     created: int | None  # children that `channel` ever had, read before the consumers; None: there is no such node
     consumers: tuple[str, ...]  # also one that was evicted a moment ago, and may still commit
+    limit: RequestLimit  # of a transaction with the guard
     _unchanged: list[Operation] = field(default_factory=list, init=False)
 
     def guard(self) -> list[Operation]:
@@ -53,7 +55,11 @@ class Registered:
         self.created = 0 if self.created is None else self.created + 1
 
     def topics(self, registrations: Iterable[tuple[str, Reply]]) -> set[str] | None:
-        """Return the topics that consumers want, by their registrations; None if they may want any."""
+        """Return the topics that consumers want, by their registrations.
+
+        None if they may want any, or are too many to check in a transaction: half of it is for what is written.
+        """
+        room = self.limit.max_bytes // 2
         topics: set[str] = set()
         read: set[str] = set()
         for consumer, reply in registrations:
@@ -64,14 +70,18 @@ class Registered:
                     return None
                 if found.pattern != registration.STATIC:
                     return None
+                check = Check(paths.ids(self.group, consumer), reply.stat.version)
+                room -= self.limit.operation_size(check)
+                if room < 0:
+                    return None
                 read.add(consumer)
                 topics.update(found.subscription)
-                self._unchanged.append(Check(paths.ids(self.group, consumer), reply.stat.version))
+                self._unchanged.append(check)
         return topics if read.issuperset(self.consumers) else None
 
 
-def read_registered(group: str, ask: Callable[[Get | ListChildren], Reply]) -> Registered:
-    """Read who is registered; `ask` reads one node, which may be missing.
+def read_registered(group: str, ask: Callable[[Get | ListChildren], Reply], limit: RequestLimit) -> Registered:
+    """Read who is registered; `ask` reads one node, which may be missing; `limit` is that of a transaction.
 
     A consumer that was evicted has no registration any more; it may commit as long as it has a record in `owners`.
     """
@@ -79,4 +89,4 @@ def read_registered(group: str, ask: Callable[[Get | ListChildren], Reply]) -> R
     lists = [ask(ListChildren(path)) for path in (paths.ids(group), paths.owners(group))]
     consumers = {name for listed in lists if isinstance(listed, Children) for name in listed.names}
     created = channel.stat.children_created if isinstance(channel, Content) else None
-    return Registered(group, created, tuple(sorted(consumers)))
+    return Registered(group, created, tuple(sorted(consumers)), limit)

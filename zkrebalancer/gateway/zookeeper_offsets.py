@@ -308,7 +308,7 @@ class ZooKeeperOffsets:
 
     def _look_who_is_registered(self, group: str) -> Registered:
         """Read the group's consumers, which the request counts on from now on: see `_perform`."""
-        found = self._registered[group] = read_registered(group, self._ask)
+        found = self._registered[group] = read_registered(group, self._ask, self._session.request_limit)
         return found
 
     def _read_existing(

@@ -8,11 +8,12 @@ import pytest
 
 from tests.support.secured_model import GATEWAY, SecuredTree, who
 from tests.unit.gateway.model_session import ModelSession
-from tests.unit.gateway.test_zookeeper_offsets import GROUP, Store
+from tests.unit.gateway.test_zookeeper_offsets import GROUP, SlowSession, Store
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Operation, Reply, SetContent
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
+from zkrebalancer.protocol.requests import MIN_REQUEST_BYTES, RequestLimit
 
 ORDERS = paths.offsets(GROUP, "orders", 3)
 OFFSETS = {("orders", 3): 7, ("logs", 0): 5}
@@ -131,6 +132,24 @@ def test_many_offsets_are_written_and_deleted_in_several_guarded_transactions(st
     assert store.delete_group() == ErrorCode.NONE
     assert store.fetch() == {}
     assert store.session.model.children(paths.channel(GROUP)) == []
+
+
+@pytest.mark.parametrize(("agents", "are_deleted"), [(850, True), (900, False), (1_800, False)])
+def test_deletions_fit_into_transactions_beside_very_many_agents(
+    monkeypatch: pytest.MonkeyPatch, *, agents: int, are_deleted: bool
+) -> None:
+    """In `Registered.topics`, note a check for each, however many they are: ZooKeeper takes no such transaction."""
+    session = SlowSession()
+    store = Store(session)
+    assert store.commit(OFFSETS) == {}
+    consumer = encode(Registration(STATIC, {"orders": 1}, "", "c", "h", 10_000))
+    session.do(*(Create(paths.ids(GROUP, f"agent-{number:04d}"), consumer) for number in range(agents)))
+    limit = RequestLimit(MIN_REQUEST_BYTES)
+    monkeypatch.setattr(ModelSession, "request_limit", limit)
+    session.calls.clear()
+    assert store.delete(("logs", 0)) == ({} if are_deleted else {("logs", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC})
+    assert all(limit.fits(call.operations) for call in session.calls if isinstance(call, Multi))
+    assert (("logs", 0) in store.fetch()) != are_deleted
 
 
 def test_a_group_without_a_folder_for_channels_loses_its_offsets_too(store: Store) -> None:
