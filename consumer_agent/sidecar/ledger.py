@@ -150,8 +150,11 @@ class Ledger:
         held.not_before_ms = now_ms + backoff_ms(entry.failures)
         return 1
 
-    def child_ended(self, reason: str) -> int:
-        """Reclaim the child's records for the next one; return how many there were."""
+    def child_ended(self, reason: str, *, had_others: bool = False) -> int:
+        """Reclaim the child's records for the next one; return how many there were.
+
+        With `had_others`, it may have died of one that was dropped: a single record is a suspect, too.
+        """
         count = self.given_count
         for held in self._partitions.values():
             while held.given:
@@ -159,7 +162,7 @@ class Ledger:
                 self._taken_back(entry)
                 self._suspect_count += not entry.is_suspect
                 entry.is_suspect = True
-                if count == 1:
+                if count == 1 and not had_others:
                     self._blame(held, entry, reason)
                 else:
                     held.failed.append(entry)

@@ -221,7 +221,7 @@ class Sidecar:
     def _child_ended(self, reason: str) -> None:
         """Reclaim the child's records; another child starts after a pause."""
         self._kill()
-        held = self._ledger.child_ended(reason)
+        held = self._ledger.child_ended(reason, had_others=bool(self._lost))
         self._revoking.clear()
         self._unanswered.clear()
         self._lost.clear()

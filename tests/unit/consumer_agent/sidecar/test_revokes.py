@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from consumer_agent.records import Batch, Record
+from consumer_agent.sidecar.child import ChildEndedError
 from consumer_agent.sidecar.frames import Ack, Fail, Frame, FrameError, JsonLines, Revoked
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
@@ -100,6 +101,24 @@ def test_a_child_that_does_not_answer_a_loss_is_replaced(caplog: pytest.LogCaptu
     assert sidecar._child is None
     assert caplog.messages[0].startswith("the child has not released lost partitions within 0 s, 5 records in hand")
     assert (sidecar._lost, sidecar._ledger.open_count) == ({}, 15)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_record_is_not_blamed_for_the_end_of_a_child_that_worked_on_a_lost_one(*, is_killed: bool) -> None:
+    """In `Sidecar._child_ended`, leave out `had_others`: the other record becomes a dead letter, or ends the agent."""
+    settings = SidecarSettings(command="true", max_failures=1, revoke_timeout_ms=0 if is_killed else 20_000)
+    sidecar = Sidecar(settings, mock.Mock(), None, lambda: 0, RunCounts(), lambda: None)
+    sidecar._child = child = mock.Mock(codec=JsonLines())
+    child.exchange.return_value = []
+    sidecar._ledger.take(records(0, [190], 1))
+    sidecar._exchange(0.0)
+    sidecar._lose([A])
+    sidecar._ledger.take(records(1, [7], 1))
+    if not is_killed:
+        child.exchange.side_effect = ChildEndedError("the child has ended")
+    sidecar._exchange(0.0)
+    assert (sidecar._run_counts.restarts, sidecar._ledger.open_count) == (1, 1)
+    assert sidecar._ledger.give(0) == records(1, [7], 1)
 
 
 def test_a_late_answer_to_an_earlier_notice_does_not_release_a_partition() -> None:
