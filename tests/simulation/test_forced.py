@@ -17,11 +17,11 @@ DEAF_US = 15_000_000
 BUGS = {
     "a revocation resets nobody": (
         Edit("Member.revoked", "if self.state is not RegionState.RECORDS_FETCHED:", "if True:"),
-        0,
+        2,
     ),
     "an assignment is placed where the last merge that the member knows says": (
         Edit("Member._read_merge", "self.last_merge.id == order.complete", "True"),
-        7,
+        1,
     ),
     "a reset during a reset is swallowed": (
         Edit("Member.advance", "order.reset > self.done", "self.state is not RegionState.RESET_COMPLETE"),
@@ -29,11 +29,11 @@ BUGS = {
     ),
     "a client that comes back stays where it was": (
         Edit("Member._be_admitted", 'self.settings.recovery == "forced"', "False"),
-        1,
+        29,
     ),
     "records flow although a reset was asked for": (
         Edit("Member.begin_records", "if self.state is RegionState.RESET_PENDING:", "if False:"),
-        3,
+        7,
     ),
 }
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 
 import pytest
 
-from tests.simulation.region import RegionRun
+from tests.simulation.region import STEPS, RegionRun
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Get, Multi, Reply, SetContent
@@ -16,6 +17,8 @@ from zkrebalancer.region.documents import Request, Settings
 
 DIGITS = "9" * 5_000
 MAX_CALLS = 3_000
+DELETED = ("order", "members", "requests", "contributions")
+DELETED_UNTIL = STEPS - 800  # steps
 REQUEST = documents.encode_request(Request("checkpoint", "m0"))
 
 
@@ -182,3 +185,43 @@ def test_members_whose_whole_region_is_deleted_begin_it_anew() -> None:
     run.world.zk.perform(Multi(tuple(map(Delete, sorted(doomed, reverse=True)))))
     run.step_until(lambda: (order := run.order()) is not None and len(order.members) == len(run.running()))
     run.complete_another()
+
+
+def test_a_member_whose_node_is_deleted_before_an_order_names_it_registers_again() -> None:
+    """In `Member._not_named`, only wait."""
+    run = running_region()
+    for process in run.world.coordinators:
+        if process.alive:
+            run.world.kill_coordinator(process)
+    run.join()
+    name = run.members[-1].name
+    path = paths.region(GROUP, "members", name)
+    run.step_until(lambda: path in run.world.zk.nodes)
+    run.world.zk.perform(Multi((Delete(path),)))
+    run.world.add_coordinator()
+    run.step_until(lambda: (order := run.order()) is not None and name in order.members)
+    run.complete_another()
+
+
+class DeletedRun(RegionRun):
+    """A run in which nodes of the region are deleted at drawn steps, beside its faults."""
+
+    def __init__(self, seed: int) -> None:
+        drawn = Random(f"{seed}/deletions")
+        self.left = sorted((drawn.randrange(DELETED_UNTIL), drawn.choice(DELETED)) for _ in range(3))
+        self.steps = 0
+        super().__init__(seed)
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.left and self.steps >= self.left[0][0]:
+            path = paths.region(GROUP, self.left.pop(0)[1])
+            doomed = [node for node in self.world.zk.nodes if f"{node}/".startswith(f"{path}/")]
+            self.world.zk.perform(Multi(tuple(map(Delete, sorted(doomed, reverse=True)))))
+        super().step()
+
+
+@pytest.mark.parametrize("seed", [109, 112, 117])
+def test_no_records_effect_is_lost_or_doubled_if_nodes_are_deleted_among_faults(seed: int) -> None:
+    """In `Region._written`, keep the order, or count former replies; in `_members_listed`, do not begin again."""
+    DeletedRun(seed).run()

@@ -61,6 +61,7 @@ class Region:
         self._writes = RegionWrites(scheduler, view)
         self._nodes = RegionNodes(scheduler, view, self._order_found, self._begin_later, self._known_merge)
         self._tries = 0  # to write an order, in a row
+        self._begun = 0  # how often it was read: a reply to what was written before counts for nothing
         self._staying: set[str] = set()  # requests that cannot be deleted
         self._times = RoundTimes()
         self._forget()
@@ -83,6 +84,7 @@ class Region:
     def begin(self, children: tuple[str, ...]) -> None:
         """Read the region, if the group has one; what was read before is forgotten."""
         self._times.begin(is_busy=self._is_busy)
+        self._begun += 1
         self._forget()
         self._writes.forget()
         if "region" in children:
@@ -166,7 +168,7 @@ class Region:
     def _known_merge(self) -> list[Operation]:
         """Return what makes the merge of the last complete checkpoint anew that somebody has deleted."""
         order, merge = self.order, self._merge
-        if order is None or merge is None or merge.id != order.complete:
+        if merge is None or order is None or merge.id != order.complete:
             return []
         pieces = documents.merge_pieces(merge, piece_bytes(self._scheduler.limit.max_bytes))
         if len(pieces) != order.pieces:  # another leader has stored it, whose requests may be longer or shorter
@@ -179,6 +181,8 @@ class Region:
 
     def _members_listed(self, reply: Reply) -> None:
         """Read all members, because a name that was registered again differs only in its transaction's id."""
+        if not isinstance(reply, Children):  # the list may be there again before anybody misses it, without a watch
+            self._begin_later()
         names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
         reading = self._reading = _Reading(len(names))
         for name in names:
@@ -206,6 +210,8 @@ class Region:
             self._scheduler.ask(ListChildren(self._path("requests"), watch=True), self._requests_listed)
 
     def _requests_listed(self, reply: Reply) -> None:
+        if not isinstance(reply, Children):  # as above
+            self._begin_later()
         names = reply.names if isinstance(reply, Children) else ()
         self._staying &= set(names)
         names = tuple(name for name in names if name not in self._staying)[:MAX_REQUESTS]
@@ -386,9 +392,13 @@ class Region:
         if after.open is not None and (before is None or before.open is None or before.open.id != after.open.id):
             operations.append(Create(self._path("contributions", str(after.open.id))))
         operations += [Delete(self._path("requests", name)) for name in decision.requests]
-        self._scheduler.write(operations, self._written, decision, merge, operations)
+        self._scheduler.write(operations, self._written, self._begun, decision, merge, operations)
 
-    def _written(self, reply: Reply, decision: Decision, merge: Merge | None, operations: list[Operation]) -> None:
+    def _written(
+        self, reply: Reply, begun: int, decision: Decision, merge: Merge | None, operations: list[Operation]
+    ) -> None:
+        if begun != self._begun:
+            return
         self._is_busy = False
         if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
             self._leave_out(operations[reply.index].path.rpartition("/")[2])
@@ -397,6 +407,7 @@ class Region:
         if isinstance(reply, Refused):
             if reply.refusal is Refusal.NODE_EXISTS and self.order is not None:
                 self._writes.sweep(self.order)  # a foreign node is where the round would have its answers
+            self.order = None  # it is another one: to write it again would be refused, and would put the reading off
             self._begin_later()
             return
         before, self.order, self._version = self.order, decision.order, self._version + 1

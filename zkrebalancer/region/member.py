@@ -169,7 +169,7 @@ class Member:
         if self.zxid is None or order is None:
             return Phase.OUT if self.zxid is None else (yield from self._without_order())
         if order.members.get(self.name) != self.zxid or order.id < max(self.done, self.last_checkpoint):
-            return self._not_named(order)
+            return (yield from self._not_named(order))
         if not self._is_admitted and not (yield from self._be_admitted(order)):
             return Phase.WAIT
         if order.reset > self.done:
@@ -188,7 +188,7 @@ class Member:
         return Phase.WAIT if self.is_leaving else Phase.FLOW
 
     def _without_order(self) -> Steps[Phase]:
-        """Wait for an order that is made, or made anew; register again if the whole region is gone."""
+        """Wait for an order that names it; register again if its node is gone, perhaps with the whole region."""
         (own,) = yield [Get(paths.region(self.group, "members", self.name))]
         self.zxid = None if is_refused(own, Refusal.NO_NODE) else self.zxid
         return Phase.OUT if self.zxid is None else Phase.WAIT
@@ -204,9 +204,9 @@ class Member:
             self._retired = order.complete
             self._application.retire(order.complete)
 
-    def _not_named(self, order: Order) -> Phase:
+    def _not_named(self, order: Order) -> Steps[Phase]:
         if not self._is_admitted:
-            return Phase.WAIT
+            return (yield from self._without_order())
         if order.left.get(self.name) == self.zxid:
             return Phase.LEFT
         self.zxid = None
