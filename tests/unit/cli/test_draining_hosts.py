@@ -43,7 +43,7 @@ def test_a_host_is_drained_in_all_other_groups_and_the_one_is_named(commands: Co
     result = commands.run("drain", "--host", "b1", "--yes")
     assert result.stdout.splitlines()[-1] == "b1 is drained in a, c"
     assert isinstance(result.exception, LeftOutError)
-    assert str(result.exception).startswith("a group is left out: /consumers/groups/bad: group settings: not JSON")
+    assert str(result.exception).startswith("left out: group bad (/consumers/groups/bad: group settings: not JSON")
     assert drained_in(commands) == ["a", "c"]
     result = commands.run("undrain", "--host", "b1", "--yes", "--json")
     assert [(one["group"], one["applied"]) for one in json.loads(result.stdout)["groups"]] == [("a", True), ("c", True)]
@@ -51,6 +51,27 @@ def test_a_host_is_drained_in_all_other_groups_and_the_one_is_named(commands: Co
     assert drained_in(commands) == []
     zk.set(paths.group("bad"), b"")
     assert commands.run("drain", "--host", "b1", "--yes").exception is None
+
+
+def test_each_group_that_cannot_be_changed_is_named(commands: Commands, zk: ModelClient) -> None:
+    """In `_noted`, leave out the group: an error about its new settings does not say whose they are."""
+    hosts = tuple(f"h{number:04d}" for number in range(settings.MAX_DRAINED))
+    zk.set(paths.group("a"), settings.encode(settings.GroupSettings(drained_hosts=hosts)))
+    result = commands.run("drain", "--host", "b1", "--yes")
+    assert result.stdout.splitlines()[-1] == "b1 is drained in c"
+    assert "group a (group settings: drained_hosts has 1001 names" in str(result.exception)
+    assert "; group bad (/consumers/groups/bad: " in str(result.exception)
+
+
+def test_a_group_that_is_undrained_meanwhile_keeps_no_other_from_it(
+    commands: Commands, zk: ModelClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_noted`, note `NotDrainedError`, or let it end the command."""
+    zk.set(paths.group("c"), settings.encode(settings.GroupSettings(drained_hosts=("b1",))))
+    monkeypatch.setattr("zkrebalancer.operations.drain.groups_of_host", lambda *_args, **_named: (["a", "c"], []))
+    result = commands.run("undrain", "--host", "b1", "--yes")
+    assert result.exception is None
+    assert result.stdout.splitlines()[-1] == "b1 is no longer drained in c"
 
 
 def test_a_group_that_may_not_be_written_keeps_no_other_from_being_drained(commands: Commands, zk: ModelClient) -> None:

@@ -97,17 +97,17 @@ def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *
     written: list[str] = []
     with BlockingZk(zookeeper) as zk:
         found, refused = operation.groups_of_host(zk, host, is_drain=is_drain)
-        failures: list[RebalancerError] = [*refused]
+        failures = [str(error) for error in refused]  # each has the node's path
         every: list[Change] = []
         for name in found:
-            with _noted(failures):
+            with _noted(failures, name):
                 every.append(prepare(zk, name, altered, asked.kafka))
         every = [change for change in every if change.changes]
         if not asked.as_json:
             _show(every)
         is_applied = not asked.dry_run and (not every or asked.is_confirmed(f"Apply to {len(every)} groups?"))
         for change in every if is_applied else ():
-            with _noted(failures):
+            with _noted(failures, change.group):
                 write(zk, change)
                 written.append(change.group)
     if asked.as_json:
@@ -119,19 +119,18 @@ def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *
         verb = "drained in" if is_drain else "no longer drained in"
         click.echo(f"{host} is {verb} {', '.join(written) or 'no further group'}")
     if failures:
-        others = f" (and {len(failures) - 1} more groups)" if len(failures) > 1 else ""
-        raise LeftOutError(f"a group is left out: {failures[0]}{others}")
+        raise LeftOutError(f"left out: {'; '.join(failures)}")
 
 
 @contextmanager
-def _noted(failures: list[RebalancerError]) -> Iterator[None]:
-    """Note why one group cannot be changed; one that was deleted meanwhile needs no change."""
+def _noted(failures: list[str], group: str) -> Iterator[None]:
+    """Note why a group cannot be changed; one that was deleted or undrained meanwhile needs no change."""
     try:
         yield
-    except UnknownGroupError:
+    except (UnknownGroupError, operation.NotDrainedError):
         return
     except (NodeContentError, ConfigurationError, ZooKeeperRefusedError, SettingsChangedError) as error:
-        failures.append(error)
+        failures.append(f"group {group} ({error})")
 
 
 def _show(changes: list[Change]) -> None:
