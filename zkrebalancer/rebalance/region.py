@@ -59,7 +59,9 @@ class Region:
         self._view = view
         self._is_at_rest = is_at_rest
         self._writes = RegionWrites(scheduler, view)
-        self._nodes = RegionNodes(scheduler, view, self._order_found, self._begin_later, self._known_merge)
+        self._nodes = RegionNodes(
+            scheduler, view, self._order_found, self._begin_later, self._known_merge, lambda: bool(self._registered)
+        )
         self._tries = 0  # to write an order, in a row
         self._begun = 0  # how often it was read: a reply to what was written before counts for nothing
         self._staying: set[str] = set()  # requests that cannot be deleted
@@ -103,6 +105,8 @@ class Region:
             if self.order is not None:
                 self._nodes.look()
         elif path == ("region", "members"):
+            if self.order is None and self._scheduler.has_timer("region-missing"):
+                self._nodes.read_order()  # it was deleted, and is made anew for members
             self._list_members()
         elif path == ("region", "requests"):
             self._list_requests()
@@ -200,6 +204,7 @@ class Region:
 
     def _members_read(self, found: dict[str, int]) -> None:
         self._registered = found
+        self._nodes.members_read()
         if self._is_known:
             self.look()
         else:

@@ -1,4 +1,8 @@
-"""A region's order and containers: reads the order, and makes anew what is foreign, or what somebody has deleted."""
+"""A region's order and containers: reads the order, and makes anew what is foreign, or what somebody has deleted.
+
+Who deletes a region may do so node by node. A region without members is made anew only when nothing has been deleted
+for a while: otherwise its leader would make nodes anew while the others are deleted, and no deletion would succeed.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from zkrebalancer.region.documents import Order
 from zkrebalancer.region.leader import made_anew
 
 MAX_QUARANTINED_BYTES = 10_000
+MISSING_PAUSE_US = 30_000_000  # of a region without members; also before what may not be made is tried again
 TRACES = ("merged", "contributions", "initial")  # one has children as soon as the region has read, or has had a round
 
 
@@ -38,6 +43,7 @@ class _Traces:
 
     missing: int = len(TRACES)
     names: list[str] = field(default_factory=list)
+    is_whole: bool = True  # otherwise somebody has deleted a container: members make all of them at first
 
 
 class RegionNodes:
@@ -50,15 +56,19 @@ class RegionNodes:
         found: Callable[[Order, int], None],
         begin_later: Callable[[], None],
         known_merge: Callable[[], list[Operation]],
+        has_members: Callable[[], bool],
     ) -> None:
         """`found` gets the order and its version; `begin_later` has the region read again.
 
-        `known_merge`: returns what makes the last complete checkpoint anew, as far as it is known.
+        `known_merge`: returns what makes the last complete checkpoint anew, as far as it is known. `has_members`:
+        whether members are known to be registered.
         """
         self._scheduler = scheduler
         self._view = view
         self._found, self._begin_later, self._known_merge = found, begin_later, known_merge
+        self._has_members = has_members
         self.had_order = False  # under this leadership
+        self._is_settled = False  # nothing has been deleted for a while
 
     def _path(self, kind: str | None = None) -> str:
         return paths.region(self._view.group, kind)
@@ -93,9 +103,24 @@ class RegionNodes:
         """
         traces.missing -= 1
         traces.names += reply.names if isinstance(reply, Children) else ()
-        if not traces.missing:
-            content = b"" if traces.names or self.had_order else documents.encode_order(Order())
-            self._scheduler.write([Create(self._path("order"), content)], self._order_made)
+        traces.is_whole = traces.is_whole and isinstance(reply, Children)
+        if traces.missing:
+            return
+        content = b"" if traces.names or self.had_order else documents.encode_order(Order())
+        if content and traces.is_whole:
+            self._make_order(content)
+        else:
+            self._scheduler.ask(ListChildren(self._path("members"), watch=True), self._members_listed, content)
+
+    def _members_listed(self, reply: Reply, content: bytes) -> None:
+        """Make a lost order anew for those who are registered, or when no deletion is under way."""
+        if (isinstance(reply, Children) and reply.names) or self._is_settled:
+            self._make_order(content)
+        else:
+            self._wait()
+
+    def _make_order(self, content: bytes) -> None:
+        self._scheduler.write([Create(self._path("order"), content)], self._order_made)
 
     def _order_made(self, reply: Reply) -> None:
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
@@ -128,18 +153,49 @@ class RegionNodes:
         """Look whether a node is missing, now and whenever one is deleted: whoever uses it would wait for ever."""
         self._scheduler.ask(ListChildren(self._path(), watch=True), self._listed)
 
+    def members_read(self) -> None:
+        """Look again if nodes are missing and members need them."""
+        if self._has_members() and self._scheduler.has_timer("region-missing"):
+            self.look()
+
+    def _wait(self) -> None:
+        self._scheduler.wake("region-missing", self._scheduler.now.mono_us + MISSING_PAUSE_US, self._waited)
+
+    def _waited(self) -> None:
+        if self._view.settings.starts_paused:  # so does a command that deletes the group
+            self._wait()
+        else:
+            self._is_settled = True
+            self.look()
+
     def _listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
+            self._is_settled = False
             return  # the region is gone
         missing = [self._path(kind) for kind in paths.REGION_CHILDREN if kind not in reply.names]
+        if not missing and "order" in reply.names:
+            self._is_settled = False
+            self._scheduler.cancel_wake("region-missing")
+        elif self._has_members() or self._is_settled:
+            self._make_missing(missing)
+            if "order" not in reply.names:
+                self._begin_later()
+        else:
+            self._wait()
+
+    def _make_missing(self, missing: list[str]) -> None:
         for path in missing:
             self._scheduler.complain(path, f"{path}: it was deleted; it is made anew")
             for create in (Create(path), *(self._known_merge() if path == self._path("merged") else ())):
                 self._scheduler.write([create], self._container_made, create, expected=ANY)
-        if missing or "order" not in reply.names:
-            self._begin_later()  # its watches went with it
 
     def _container_made(self, reply: Reply, create: Operation) -> None:
-        """Name a missing right; what is still missing is found missing again."""
-        if isinstance(reply, Refused) and reply.refusal not in {Refusal.NODE_EXISTS, Refusal.NO_NODE}:
+        """Read the region again, because its watches went with the container; or name a missing right, and try later.
+
+        Only what was made is read again: what may not be made would have the region read again for ever.
+        """
+        if not isinstance(reply, Refused) or reply.refusal is Refusal.NODE_EXISTS:
+            self._begin_later()
+        elif reply.refusal is not Refusal.NO_NODE:
             self._scheduler.note_refused(create, reply.refusal)
+            self._wait()

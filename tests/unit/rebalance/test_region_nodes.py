@@ -194,65 +194,6 @@ def test_an_order_that_was_deleted_before_the_first_round_resets_everybody_too()
     region.complete_checkpoint()
 
 
-@pytest.mark.parametrize("kind", paths.REGION_CHILDREN)
-def test_a_container_that_was_deleted_is_made_anew_and_named(kind: str) -> None:
-    """In `RegionNodes._listed`, only name it: members who may not make it wait for ever, also without a watch on it."""
-    region = RegionWorld("a", "b")
-    region.store_initial("t", {0: 3})
-    region.complete_checkpoint()
-    path = paths.region(GROUP, kind)
-    below = [node for node in region.world.zk.nodes if node.startswith(f"{path}/")]
-    region.delete(*sorted(below, reverse=True), path)
-    region.pass_time(1_000)
-    if kind == "merged":
-        assert region.merge().offsets  # as the leader knows it
-    assert path in region.world.zk.nodes
-    assert [text for text in region.warnings() if text == f"group {GROUP}: {path}: it was deleted; it is made anew"]
-    if kind == "members":
-        for name in ("a", "b"):
-            region.register(name)
-        region.run()
-        region.answer_all(0)  # the reset
-    region.ask("checkpoint")
-    region.run()
-    opened = region.order().open
-    assert opened is not None
-    assert opened.kind == CHECKPOINT
-    region.answer_all()
-    assert region.order().complete == opened.id
-
-
-def test_a_container_that_may_not_be_made_is_named_and_made_once_it_may() -> None:
-    region = RegionWorld("a", "b")
-    denied, path = ("", NODE, Right.CREATE), paths.region(GROUP, "requests")
-    region.world.zk.denied.add(denied)
-    region.delete(path)
-    region.pass_time(600_000)
-    assert path not in region.world.zk.nodes
-    assert [text for text in region.warnings() if "no permission" in text]
-    region.world.zk.denied.discard(denied)
-    region.pass_time(31_000)
-    assert path in region.world.zk.nodes
-    made = [one for operations in region.world.zk.transactions for one in operations if one == Create(path)]
-    assert len(made) == 2  # at first, and now
-
-
-def test_a_region_that_was_deleted_and_made_anew_begins_anew() -> None:
-    """In `Region._children_listed`, forget nothing: the leader has no watch on the new nodes."""
-    region = RegionWorld("a")
-    region.complete_checkpoint()
-    nodes = sorted((node for node in region.world.zk.nodes if f"{node}/".startswith(f"{NODE}/")), reverse=True)
-    region.delete(*nodes)
-    region.run()
-    children = [Create(paths.region(GROUP, kind)) for kind in paths.REGION_CHILDREN]
-    region.write(Create(NODE, documents.encode_settings(SETTINGS)), *children)
-    region.run()
-    region.register("a")
-    region.run()
-    assert region.order().members.keys() == {"a"}
-    assert region.complete_checkpoint() == 1
-
-
 def test_a_forced_region_is_read_again_although_its_group_has_no_consumers() -> None:
     """In `Region.begin`, set no timer: ZooKeeper sends no event while the right to read is withheld."""
     region = RegionWorld(settings=replace(SETTINGS, recovery="forced"))
