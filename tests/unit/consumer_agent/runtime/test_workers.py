@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -44,6 +45,26 @@ def test_run_says_if_nothing_stores_what_handlers_finish(
     with pytest.raises(ConsumerStateError, match="and stored by automatic commits, or with its partition"):
         setting.consumer.run(handle)
     assert len(caplog.messages) == lines
+
+
+def test_a_handler_from_before_a_loss_finishes_none_of_the_records_that_came_back() -> None:
+    """In `Workers._work`, name no generation: after a reset, records that no handler got were skipped."""
+    setting = KeepingSetting()
+    has_come_back = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        if batch[0].generation == 2:  # in the other thread
+            has_come_back.set()
+            raise EndedError
+        setting.shared.forget([PARTITION])
+        setting.shared.admit(PARTITION, 2, 0, thread=1)
+        setting.fetcher.change(lambda: {PARTITION: 0})
+        setting.fetcher_round()
+        assert has_come_back.wait(LIMIT_S)
+
+    with pytest.raises(EndedError):
+        setting.consumer.run(handle, threads=2)
+    assert setting.consumer.finished() == {PARTITION: 0}
 
 
 class HandlingSetting(Setting):
