@@ -186,7 +186,7 @@ class Region:
     def _members_listed(self, reply: Reply) -> None:
         """Read all members, because a name that was registered again differs only in its transaction's id."""
         if not isinstance(reply, Children):  # the list may be there again before anybody misses it, without a watch
-            self._begin_later()
+            self._nodes.look_for_missed()
         names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
         reading = self._reading = _Reading(len(names))
         for name in names:
@@ -216,7 +216,7 @@ class Region:
 
     def _requests_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):  # as above
-            self._begin_later()
+            self._nodes.look_for_missed()
         names = reply.names if isinstance(reply, Children) else ()
         self._staying &= set(names)
         names = tuple(name for name in names if name not in self._staying)[:MAX_REQUESTS]

@@ -69,6 +69,8 @@ class RegionNodes:
         self._has_members = has_members
         self.had_order = False  # under this leadership
         self._is_settled = False  # nothing has been deleted for a while
+        self._missing: list[str] = []  # while it waits for that
+        self._is_missed = False  # a container was not there when it was read, so that it has no watch
 
     def _path(self, kind: str | None = None) -> str:
         return paths.region(self._view.group, kind)
@@ -117,7 +119,7 @@ class RegionNodes:
         if (isinstance(reply, Children) and reply.names) or self._is_settled:
             self._make_order(content)
         else:
-            self._wait()
+            self._wait(["order"])
 
     def _make_order(self, content: bytes) -> None:
         self._scheduler.write([Create(self._path("order"), content)], self._order_made)
@@ -153,17 +155,25 @@ class RegionNodes:
         """Look whether a node is missing, now and whenever one is deleted: whoever uses it would wait for ever."""
         self._scheduler.ask(ListChildren(self._path(), watch=True), self._listed)
 
+    def look_for_missed(self) -> None:
+        """Look because a container was not there when it was read; once it is there, the region is read again."""
+        self._is_missed = True
+        self.look()
+
     def members_read(self) -> None:
         """Look again if nodes are missing and members need them."""
         if self._has_members() and self._scheduler.has_timer("region-missing"):
             self.look()
 
-    def _wait(self) -> None:
+    def _wait(self, missing: list[str]) -> None:
+        if missing == self._missing and self._scheduler.has_timer("region-missing"):
+            return  # nothing has been deleted since
+        self._missing = missing
         self._scheduler.wake("region-missing", self._scheduler.now.mono_us + MISSING_PAUSE_US, self._waited)
 
     def _waited(self) -> None:
         if self._view.settings.starts_paused:  # so does a command that deletes the group
-            self._wait()
+            self._wait(self._missing)
         else:
             self._is_settled = True
             self.look()
@@ -176,12 +186,15 @@ class RegionNodes:
         if not missing and "order" in reply.names:
             self._is_settled = False
             self._scheduler.cancel_wake("region-missing")
+            if self._is_missed:
+                self._is_missed = False
+                self._begin_later()
         elif self._has_members() or self._is_settled:
             self._make_missing(missing)
             if "order" not in reply.names:
                 self._begin_later()
         else:
-            self._wait()
+            self._wait(missing)
 
     def _make_missing(self, missing: list[str]) -> None:
         for path in missing:
@@ -195,7 +208,8 @@ class RegionNodes:
         Only what was made is read again: what may not be made would have the region read again for ever.
         """
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NODE_EXISTS:
+            self._is_missed = False
             self._begin_later()
         elif reply.refusal is not Refusal.NO_NODE:
             self._scheduler.note_refused(create, reply.refusal)
-            self._wait()
+            self._wait([create.path])

@@ -61,12 +61,18 @@ def test_a_container_that_may_not_be_made_is_named_and_made_once_it_may() -> Non
     assert len(made) == 2  # at first, and now
 
 
-def test_a_container_that_may_not_be_made_does_not_have_the_region_read_again_and_again() -> None:
-    """In `RegionNodes._make_missing`, always begin later: each round would be followed by another reading."""
+@pytest.mark.parametrize("kind", ["requests", "initial"])
+def test_a_container_that_may_not_be_made_does_not_have_the_region_read_again_and_again(kind: str) -> None:
+    """In `RegionNodes._make_missing`, always begin later: each round would be followed by another reading.
+
+    In `Region._requests_listed`, begin later, in a group that is read again.
+    """
     region = RegionWorld("a", "b")
     region.complete_checkpoint()
     region.world.zk.denied.add(("", NODE, Right.CREATE))
-    region.delete(paths.region(GROUP, "initial"))
+    region.delete(paths.region(GROUP, kind))
+    region.replace_leader()
+    region.pass_time(1_000)
     before, read = region.order().complete, read_paths(region.world)
     for _ in range(20):
         region.pass_time(10_000)
