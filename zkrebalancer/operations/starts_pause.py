@@ -132,7 +132,7 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
 
     The leader removes what consumers leave behind that have just ended; this waits for it for CLEANUP_TIMEOUT_S. Then
     a channel alone belongs to nobody: a consumer creates and loses it together with the nodes that are read after it.
-    Members at gateways count, and may take as long to leave; members of a region count as long as their sessions live.
+    Members at gateways and of a region count, and may take as long to leave.
     """
     give_up_s = time.monotonic() + CLEANUP_TIMEOUT_S
     while True:
@@ -147,12 +147,12 @@ def refuse_consumers(zk: BlockingZk, group: str) -> None:
             text = "their leases may not be over; try again once a coordinator has removed them"
             raise OffsetsRefusedError(f"group {group} has evicted consumers ({', '.join(evicted[:3])}): {text}")
         if is_late or not (owners or evicted or channels):
-            if in_region := members_of_region(zk, group):
+            in_region, at_gateways = members_of_region(zk, group), members_at_gateways(zk, group)
+            if not (in_region or at_gateways):
+                return
+            if in_region and is_late:
                 names = ", ".join(in_region[:3])
                 raise OffsetsRefusedError(f"group {group} has members of a region ({names}); stop them first")
-            at_gateways = members_at_gateways(zk, group)
-            if not at_gateways:
-                return
             if is_late:
                 raise OffsetsRefusedError(at_gateways)
         gevent.sleep(CLEANUP_INTERVAL_S)

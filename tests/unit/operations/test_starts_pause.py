@@ -136,9 +136,26 @@ def test_members_of_a_region_are_members_of_the_group() -> None:
     world.zk.perform(Multi((Create(f"{members}/m", ephemeral=True),)), region.session_id)
     wanted = r"^group g has members of a region \(m\); stop them first$"
     with pytest.raises(OffsetsRefusedError, match=wanted):
-        refuse_consumers(zk, GROUP)
+        refuse_consumers(client_of(world, 1_000), GROUP)
     with pytest.raises(GroupInUseError, match=wanted):
         read_nodes(zk, GROUP)
+
+
+def test_a_member_of_a_region_whose_second_session_ends_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `refuse_consumers`, refuse it at once: a command right after its end asks to stop a process that is gone."""
+    world = world_with()
+    region, members = world.zk.open(), paths.region(GROUP, "members")
+    nodes = (Create(paths.region(GROUP)), Create(members), Create(f"{members}/m", ephemeral=True))
+    world.zk.perform(Multi(nodes), region.session_id)
+    ends: list[float] = []
+
+    def end(seconds: float) -> None:
+        ends.append(seconds)
+        world.zk.expire(region)
+
+    monkeypatch.setattr(starts_pause, "gevent", SimpleNamespace(sleep=end))
+    refuse_consumers(client_of(world), GROUP)
+    assert len(ends) == 1
 
 
 class Breaking(ModelClient):
