@@ -67,7 +67,7 @@ def test_a_member_whose_hidden_stop_is_answered_gets_a_share_again() -> None:
 
 @pytest.mark.parametrize("pick", range(2))
 def test_settings_that_were_repaired_unseen_are_found(pick: int) -> None:
-    """In `Group.load`, reconcile a group at rest only: its plans fail for ever."""
+    """In `Reconciling.read_watched`, read no settings: its plans fail for ever."""
     plan = Plan(7, Scenario.CHAOS, 2, 2, (Fault(2_000_000, "hide_repair", pick),), is_hostile=True)
     _result, failure = run(plan)
 

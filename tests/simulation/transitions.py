@@ -21,9 +21,9 @@ def counted() -> Iterator[Counter[str]]:
     taken: Counter[str] = Counter()
     go, go_member, move = Story.go, Member.go, StateMachine._move
 
-    def count_group(story: Story, state: GroupState, at_us: int, reason: str, *, is_reread: bool) -> None:
+    def count_group(story: Story, state: GroupState, at_us: int, reason: str) -> None:
         taken[f"group {story.state.value} -> {state.value}"] += 1
-        go(story, state, at_us, reason, is_reread=is_reread)
+        go(story, state, at_us, reason)
 
     def count_member(member: Member, state: MemberState) -> None:
         if state is not member.state:

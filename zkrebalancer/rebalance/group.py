@@ -85,7 +85,7 @@ class Group:
         return bool(self.view.members or self.view.evicted)  # a region has a timer of its own
 
     def _go(self, state: GroupState, reason: str) -> None:
-        self.story.go(state, self._scheduler.now.mono_us, reason, is_reread=reason == RECONCILIATION)
+        self.story.go(state, self._scheduler.now.mono_us, reason)
         self._moving.is_held_back = state in {GroupState.LOADING, GroupState.PLANNING}
         if state is not GroupState.LOADING:
             self._reconciling.expect()
@@ -174,11 +174,11 @@ class Group:
     def load(self, trigger: str) -> None:
         """Read the group anew, because of `trigger`, and forget every reply that is still awaited.
 
-        A reconciliation waits for a plan that is being made, but not until the group is at rest: it may never be.
+        To reconcile a group that may never come to rest does not end its plan, which may be approved, or its limits.
         """
-        if trigger == RECONCILIATION and self.state in {GroupState.LOADING, GroupState.PLANNING}:
-            if self.state is GroupState.PLANNING:
-                self._reconciling.expect_soon()
+        if trigger == RECONCILIATION and self.state not in REST:
+            if self.state is not GroupState.LOADING:
+                self._reconciling.read_watched(self.view, self._settings_read, self._membership.read_again)
             return
         self._scheduler.forget()
         self._leadership.rebalance_request_queue.remove(self.name)
@@ -186,7 +186,7 @@ class Group:
         self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
-        self._moving.reset(is_after_break=trigger not in {"outdated", RECONCILIATION})
+        self._moving.reset(is_after_break=trigger != "outdated")
         self._topic_reset.reset()
         self._membership.reset()
         self._history.reset(is_new_group=trigger == "group-created")

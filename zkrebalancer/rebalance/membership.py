@@ -93,6 +93,20 @@ class Membership:
             member.refused -= {path}
         self._owners_read(reply, consumer, None)
 
+    def read_again(self) -> None:
+        """Read all that is watched, because the event of a watch may have been withheld."""
+        self.list_ids()
+        self._read_some(sorted(self._view.members))
+
+    def _read_some(self, consumers: list[str]) -> None:
+        while consumers and self._scheduler.has_time:
+            self._scheduler.spend(WORK_OF_A_NEWCOMER)
+            if (consumer := consumers.pop()) in self._view.members:
+                self.read_registration(consumer)
+                self.read_owners(consumer)
+        if consumers:
+            self._scheduler.wake_soon("read-again", self._read_some, consumers)
+
     def list_ids(self) -> None:
         """List the consumers again, because some joined or left."""
         self._scheduler.ask(ListChildren(paths.ids(self._view.group), watch=True), self._ids_listed)

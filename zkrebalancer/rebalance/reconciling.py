@@ -1,6 +1,7 @@
 """When a group is read again although no watch has fired: ZooKeeper withholds the event from whom may not read then.
 
-After that no watch stands, so only another reading shows what changes. A group that never comes to rest needs it too.
+After that no watch stands, so only another reading shows what changes. A group that never comes to rest needs it too:
+then what is watched is read anew, and its plan and time limits go on.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get, Reply
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.view import GroupView
 
 RECONCILE_INTERVAL_US = 300_000_000  # how often a group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
 RECONCILIATION = "reconciliation"  # the trigger
-BUSY_PAUSE_US = 10_000_000
 MAX_LOOK_PAUSE_US = 3_600_000_000
 
 
@@ -38,15 +41,22 @@ class Reconciling:
     def expect(self) -> None:
         """Read the group one interval after it was read before, whatever happens until then."""
         if not self._scheduler.has_timer("reconcile"):
-            self._wake(self._pause_us())
+            at_us = self._scheduler.now.mono_us + self._pause_us()
+            self._scheduler.wake("reconcile", at_us, self._queue.add, self._name, RECONCILIATION)
 
-    def expect_soon(self) -> None:
-        """Try again soon, because a plan is being made, which would be in vain."""
-        self._wake(BUSY_PAUSE_US)
+    def read_watched(
+        self, view: GroupView, settings_read: Callable[[Reply], None], read_members: Callable[[], None]
+    ) -> None:
+        """Read what is watched, as if each watch had fired."""
+        self.expect()
+        self._scheduler.ask(Get(paths.group(self._name), watch=True), self._settings_read, view, settings_read)
+        read_members()
 
-    def _wake(self, pause_us: int) -> None:
-        at_us = self._scheduler.now.mono_us + pause_us
-        self._scheduler.wake("reconcile", at_us, self._queue.add, self._name, RECONCILIATION)
+    def _settings_read(self, reply: Reply, view: GroupView, settings_read: Callable[[Reply], None]) -> None:
+        """Leave out what is known: settings that are written unchanged request a rebalance."""
+        known = view.created_zxid, view.settings_version
+        if not isinstance(reply, Content) or (reply.stat.created_zxid, reply.stat.version) != known:
+            settings_read(reply)
 
     def _pause_us(self) -> int:
         """Return another one for each group, so that groups are not all read again at once."""

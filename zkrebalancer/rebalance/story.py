@@ -5,7 +5,6 @@ from __future__ import annotations
 from zkrebalancer.rebalance.states import TRANSITIONS, GroupState, InvalidTransitionError
 
 MAX_STORY_LINES = 50
-ON_THE_WAY = frozenset({GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING})  # to what a reading leads to
 
 
 class Story:
@@ -16,14 +15,10 @@ class Story:
         self._group = group
         self.state = GroupState.LOADING
         self.since_us = 0  # when it came into this state
-        self._reread: tuple[GroupState, int] | None = None  # the same of the state in which the group is read again
         self._lines: list[str] = []  # at most MAX_STORY_LINES; an empty deque has room for 64
 
-    def go(self, state: GroupState, at_us: int, reason: str, *, is_reread: bool = False) -> None:
+    def go(self, state: GroupState, at_us: int, reason: str) -> None:
         """Change the state.
-
-        `is_reread`: whether it is only because the group is reconciled; if that leads back to the former state, the
-        former state has lasted on.
 
         Raises:
             InvalidTransitionError: the table has no such transition.
@@ -33,14 +28,8 @@ class Story:
         del self._lines[:-MAX_STORY_LINES]
         if state not in TRANSITIONS[self.state]:
             raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
-        since_us = self.since_us if state is self.state and self.since_us else at_us
-        if is_reread and state is GroupState.LOADING:
-            self._reread = self.state, self.since_us
-        elif self._reread is not None and self._reread[0] is state:
-            since_us, self._reread = self._reread[1], None
-        elif state not in ON_THE_WAY:
-            self._reread = None
-        self.since_us = since_us
+        if state is not self.state or not self.since_us:
+            self.since_us = at_us
         self.state = state
 
     def lines(self) -> list[str]:

@@ -143,7 +143,7 @@ def test_groups_wait_for_their_turn_when_a_right_is_back(
     world.zk.denied.clear()
     world.pass_time(40_000)
     assert "outdated" not in triggers(world)
-    assert turns.next() == (GROUP, reason), "a reconciliation waits for a plan that is made"
+    assert turns.next() == (GROUP, reason), "a reconciliation waits until the group is at rest"
     turns.add(GROUP, "outdated")
     monkeypatch.undo()
     world.tick()

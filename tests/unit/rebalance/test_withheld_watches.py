@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import events, read_paths, world_with
 from tests.support.region_world import SETTINGS
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.region import documents
@@ -69,7 +69,7 @@ def test_a_consumer_that_came_into_a_group_that_was_empty_for_long_is_found() ->
 
 
 def test_settings_of_a_group_that_cannot_be_planned_are_found() -> None:
-    """In `Group.load`, reconcile a group at rest only: it kept the settings that fail, whatever was written since."""
+    """In `Reconciling.read_watched`, read no settings: it kept those that fail, whatever was written since."""
     world = world_with(GroupSettings(), "a")
     world.configure(settings.encode(GroupSettings(strategy="nonsense")))
     world.add_agent("b")
@@ -82,23 +82,66 @@ def test_settings_of_a_group_that_cannot_be_planned_are_found() -> None:
 
 
 def test_a_consumer_that_came_into_a_group_whose_plan_cannot_end_is_found() -> None:
-    """In `Group.load`, reconcile a group at rest only; or keep no time limit of the member that hangs.
-
-    In `Story.go`, count from the reading: no alert would ever say that the group is stuck.
-    """
+    """In `Membership.read_again`, do not list; in `Group.load`, read all, and keep no limit of who hangs."""
     world = world_with(GroupSettings(rebalance_timeout_ms=400_000), "a")
     world.agents["a"].silent = True
     world.add_agent("b")
     world.pass_time(1_000)
     group = world.leader().machine.groups[GROUP]
-    since_us = group.story.since_us
     with Unreadable(world, paths.ids(GROUP)):
         world.add_agent("c")
     world.pass_time(RECONCILED_MS)
     assert {"a-1", "b-1", "c-1"} == group.view.members.keys()
-    assert (group.state, group.story.since_us) == (GroupState.MOVING, since_us)
+    assert group.state is GroupState.MOVING
     world.pass_time(101_000)
     assert "a-1" not in group.view.members, "its stop was late after 400 s"
+
+
+def stuck_group(known: GroupSettings) -> World:
+    """Return a group whose approved move waits for the member a."""
+    world = world_with(known, "a", "b", partitions=12)
+    world.pass_time(10_000)
+    world.add_agent("c")
+    world.pass_time(3_000)
+    waiting = world.leader().machine.groups[GROUP].planning.waiting
+    assert waiting is not None
+    world.agents["a"].silent = True
+    approved = replace(known, approved_moves=waiting.moves, approved_generation=world.generation())
+    world.configure(settings.encode(approved))
+    world.pass_time(2_000)
+    return world
+
+
+def test_a_move_that_was_approved_goes_on() -> None:
+    """In `Group.load`, read all: the rest of the move would need another approval.
+
+    In `Membership._read_some`, leave out a reading: what the member writes would not be seen.
+    """
+    world = stuck_group(GroupSettings(approve_moves_above=0, rebalance_timeout_ms=HOUR_MS))
+    read = read_paths(world)
+    world.pass_time(2 * RECONCILED_MS)
+    assert {paths.owners(GROUP, "a-1"), paths.ids(GROUP, "a-1")} <= set(read)
+    triggers = [event["trigger"] for event in events(world, "rebalance_requested")]
+    assert "reconciliation" not in triggers
+    planned = len(events(world, "rebalance_planned"))
+    world.agents["a"].silent = False
+    world.pass_time(5_000)
+    assert len(world.owned()["c-1"]) == 4
+    assert len(events(world, "rebalance_planned")) == planned
+
+
+def test_a_member_that_cannot_be_read_is_evicted_in_time() -> None:
+    """In `Group.load`, read all: its limit would begin anew with each reading."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=400_000), "a", "b", partitions=12)
+    world.pass_time(1_000)
+    world.zk.perform(Multi((SetContent(paths.owners(GROUP, "a-1"), b"nonsense", -1),)))
+    for agent in ("a", "b"):
+        world.agents[agent].silent = True
+    world.add_agent("c")
+    world.pass_time(390_000)
+    assert "a-1" in world.leader().machine.groups[GROUP].view.members
+    world.pass_time(20_000)
+    assert "a-1" not in world.leader().machine.groups[GROUP].view.members
 
 
 def register_in_region(world: World, name: str) -> None:
