@@ -153,20 +153,31 @@ def test_a_node_that_no_gateway_wrote_is_left_out(connect: Open) -> None:
     assert session.perform(Multi((Create(f"{BUCKETS}/{BUCKET}/{bad}"),))) == Refused(Refusal.NODE_EXISTS, 0)
 
 
-@pytest.mark.parametrize("deleted", ["group", "bucket"])
-def test_a_bucket_whose_nodes_somebody_deletes_is_claimed_again(connect: Open, deleted: str) -> None:
+def test_a_bucket_that_somebody_deletes_is_claimed_again(connect: Open) -> None:
     session = connect()
     joined(session, 1)
     buckets = Buckets(session)
     claim = claimed(buckets, BUCKET, 0)
     stored(buckets, claim, GROUP)
     session.perform(Multi((Delete(f"{BUCKETS}/{BUCKET}/a%2Fgroup"),)))
-    if deleted == "bucket":
-        session.perform(Multi((Delete(f"{BUCKETS}/{BUCKET}"),)))
+    session.perform(Multi((Delete(f"{BUCKETS}/{BUCKET}"),)))
     assert stored(buckets, claim, GROUP) is ErrorCode.NOT_COORDINATOR  # then the gateway claims it again
     again = claimed(buckets, BUCKET, 0)
     assert buckets.read_all(again) == {}
     assert stored(buckets, again, GROUP) is ErrorCode.NONE
+
+
+def test_a_group_that_somebody_deletes_is_written_again(connect: Open) -> None:
+    """The bucket stays: its other groups have nothing to do with that."""
+    session = connect()
+    joined(session, 1)
+    buckets = Buckets(session)
+    claim = claimed(buckets, BUCKET, 0)
+    stored(buckets, claim, GROUP)
+    session.perform(Multi((Delete(f"{BUCKETS}/{BUCKET}/a%2Fgroup"),)))
+    assert stored(buckets, claim, GROUP) is ErrorCode.COORDINATOR_NOT_AVAILABLE  # its client tries again
+    assert stored(buckets, claim, GROUP) is ErrorCode.NONE
+    assert buckets.read_all(claim) == {"a/group": GROUP}
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"9" * 5_000, b"-1", b"\xb2"])
