@@ -59,9 +59,7 @@ class Region:
         self._view = view
         self._is_at_rest = is_at_rest
         self._writes = RegionWrites(scheduler, view)
-        self._nodes = RegionNodes(
-            scheduler, view, self._order_found, self._begin_later, self._known_merge, lambda: bool(self._registered)
-        )
+        self._nodes = RegionNodes(scheduler, view, self._order_found, self._begin_later, self._known_merge)
         self._tries = 0  # to write an order, in a row
         self._begun = 0  # how often it was read: a reply to what was written before counts for nothing
         self._staying: set[str] = set()  # requests that cannot be deleted
@@ -204,7 +202,7 @@ class Region:
 
     def _members_read(self, found: dict[str, int]) -> None:
         self._registered = found
-        self._nodes.members_read()
+        self._nodes.members_read(has_members=bool(found))
         if self._is_known:
             self.look()
         else:

@@ -56,17 +56,15 @@ class RegionNodes:
         found: Callable[[Order, int], None],
         begin_later: Callable[[], None],
         known_merge: Callable[[], list[Operation]],
-        has_members: Callable[[], bool],
     ) -> None:
         """`found` gets the order and its version; `begin_later` has the region read again.
 
-        `known_merge`: returns what makes the last complete checkpoint anew, as far as it is known. `has_members`:
-        whether members are known to be registered.
+        `known_merge`: returns what makes the last complete checkpoint anew, as far as it is known.
         """
         self._scheduler = scheduler
         self._view = view
         self._found, self._begin_later, self._known_merge = found, begin_later, known_merge
-        self._has_members = has_members
+        self._has_members = False  # none was registered when they were last listed
         self.had_order = False  # under this leadership
         self._is_settled = False  # nothing has been deleted for a while
         self._missing: list[str] = []  # while it waits for that
@@ -160,9 +158,10 @@ class RegionNodes:
         self._is_missed = True
         self.look()
 
-    def members_read(self) -> None:
+    def members_read(self, *, has_members: bool) -> None:
         """Look again if nodes are missing and members need them."""
-        if self._has_members() and self._scheduler.has_timer("region-missing"):
+        self._has_members = has_members
+        if self._has_members and self._scheduler.has_timer("region-missing"):
             self.look()
 
     def _wait(self, missing: list[str]) -> None:
@@ -189,7 +188,7 @@ class RegionNodes:
             if self._is_missed:
                 self._is_missed = False
                 self._begin_later()
-        elif self._has_members() or self._is_settled:
+        elif self._has_members or self._is_settled:
             self._make_missing(missing)
             if "order" not in reply.names:
                 self._begin_later()
