@@ -31,6 +31,7 @@ from zkrebalancer.gateway.layout import (
 )
 from zkrebalancer.gateway.session import CallRefusedError, Session
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.addresses import MAX_PORT
 from zkrebalancer.protocol.calls import (
     ABSENT,
     Children,
@@ -46,6 +47,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.runtime import clock
 
 MAX_TRIES = 20  # of a write with which others may interfere
@@ -243,8 +245,8 @@ class Membership:
         """Add a gateway whose node may not be read: it serves its groups, at the address that it had when it began."""
         for address, number in self._layout.gateways.items():
             host, _, port = address.rpartition(":")
-            if str(number) == name and host and port.isdecimal():
-                gateways[number] = host, int(port)
+            if str(number) == name and host and (found := decimal(port, MAX_PORT)) is not None:
+                gateways[number] = host, found
                 self._complain(f"{ALIVE}/{name}", f"a gateway's address is taken from {LAYOUT}: {error}")
                 return
         self._complain(f"{ALIVE}/{name}", f"a gateway is left out: {error}")

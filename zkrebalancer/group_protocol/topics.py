@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredContent, StoredTopic
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import WHITE_LIST
 
@@ -83,12 +84,16 @@ def as_stored(topics: Iterable[StoredTopic]) -> dict[str, Topic]:
 
 
 def of_groups(groups: Iterable[StoredContent]) -> dict[str, Topic]:
-    """Return name -> topic of all groups that were read, except for groups that are damaged."""
+    """Return name -> topic of all groups that were read, except for groups that are damaged.
+
+    Names that no topic can have are left out: brokers would be asked for them, and some fit into no request.
+    """
     found: dict[str, Topic] = {}
     for group in groups:
         if isinstance(group, StoredConsumerGroup):
             with contextlib.suppress(ValueError):
-                found |= as_stored(group.topics)
+                known = as_stored(group.topics)
+                found |= {name: topic for name, topic in known.items() if paths.is_legal_topic(name)}
     return found
 
 

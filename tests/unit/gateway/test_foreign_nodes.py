@@ -142,6 +142,19 @@ def test_a_node_beside_those_of_gateways_keeps_none_from_joining(session: ModelS
     assert other.addresses().gateways == {0: ("gw", 1), 1: ("gw", 2)}
 
 
+@pytest.mark.parametrize("port", ["9" * 5_000, "99999", "\u0663"])
+def test_an_address_in_the_layout_that_is_none_leaves_its_gateway_out(session: ModelSession, port: str) -> None:
+    """In `Membership._take_from_layout`, take any digits for a port: every gateway would end."""
+    one = Membership(session, "gw", 1)
+    one.refresh()
+    session.do(SetContent(LAYOUT, encode(Layout({}, {"gw:1": 0, f"x:{port}": 1, "y:2": 2}))))
+    for number in (1, 2):
+        session.do(Create(f"{ALIVE}/{number}", b"?"))
+        session.forbidden.add(f"{ALIVE}/{number}")
+    one.refresh()
+    assert one.addresses().gateways == {0: ("gw", 1), 2: ("y", 2)}
+
+
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"{}", b"null", b"\xff", b'{"gateway":1}'])
 def test_a_claim_in_another_form_is_somebody_elses(session: ModelSession, content: bytes) -> None:
     """In `Buckets._is_own`, forget an error: the bucket's greenlet would end, and nobody would serve the bucket."""

@@ -15,7 +15,9 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.rights import TOPIC_AUTHORIZATION_FAILED
 from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, TopicReader, partition_counts, topics_of
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.topics import NO_ID, Topic, made_up_id
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
+from zkrebalancer.group_protocol.topics import NO_ID, Topic, made_up_id, of_groups
+from zkrebalancer.kafka_protocol import codec
 
 
 def topic(name: str | None, partitions: int, error_code: int = 0) -> dict[str, object]:
@@ -175,3 +177,23 @@ def test_a_topic_that_may_not_be_described_may_exist() -> None:
     brokers = Brokers("t", "u")
     brokers.hidden |= {"u"}
     assert partition_counts(cast("Links", brokers), ["t", "u", "v"]) == {"t": 3, "u": None}
+
+
+class Encoding(Brokers):
+    """Brokers that get what a link can write."""
+
+    def ask_any(self, name: str, fields: dict[str, Any]) -> Brokers.Answer:
+        codec.encode(f"{name}Request", 9, fields)
+        return super().ask_any(name, fields)
+
+
+@pytest.mark.parametrize("name", ["n" * 40_000, "a/b", ""])
+def test_names_that_no_topic_can_have_are_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `of_groups`, return all names: one that is too long ends each gateway that reads this group."""
+    topics = [StoredTopic(one, UUID(int=number).bytes, 3) for number, one in enumerate(("t", name), 1)]
+    brokers = Encoding("t")
+    one = Reading(brokers, monkeypatch)
+    one.reader.remember(of_groups([StoredConsumerGroup(3, 3, tuple(topics), ())]))
+    one.until(2 * MISSING_S)
+    assert one.read == [{"t"}]
+    assert brokers.by_name == []
