@@ -99,16 +99,36 @@ def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
         NothingToKeepError: there is no tree.
-        PartialTreeError: a restore is not complete.
+        PartialTreeError: a restore is not complete, or another one has begun meanwhile.
         ZooKeeperRefusedError: a node may not be read: a backup without it would be useless.
 
     """
     zk.perform(Sync(paths.CONSUMERS), ABSENT)  # the server may lag: offsets would be of before the backup
     if not exists(zk, paths.CONSUMERS):
         raise NothingToKeepError(f"there is no {paths.CONSUMERS} here; --zookeeper needs the chroot that Kafka uses")
+    mark = _mark_of_restore(zk)
     if exists(zk, paths.RESTORE):
         raise PartialTreeError("a restore is not complete here: a backup of this tree would keep a part only")
-    return backup_file.write(file, _counted(_nodes(zk), progress), now_ms)
+    return backup_file.write(file, _counted(_nodes_of_one_tree(zk, mark), progress), now_ms)
+
+
+def _mark_of_restore(zk: BlockingZk) -> bytes:
+    """Return the content of a node that only restores write, before all others."""
+    node = zk.perform(Get(paths.SERVED), ABSENT)
+    return node.content if isinstance(node, Content) else b""
+
+
+def _nodes_of_one_tree(zk: BlockingZk, mark: bytes) -> Iterator[Node]:
+    """Yield the nodes as `_nodes` does; `mark`: of the last restore before.
+
+    Raises:
+        PartialTreeError: another restore has begun since, so some nodes are of the tree before it.
+
+    """
+    yield from _nodes(zk)
+    if exists(zk, paths.RESTORE) or _mark_of_restore(zk) != mark:
+        text = "a restore has begun meanwhile: the backup would have nodes of two trees; repeat it after the restore"
+        raise PartialTreeError(text)
 
 
 def _counted(nodes: Iterator[Node], progress: Progress) -> Iterator[Node]:

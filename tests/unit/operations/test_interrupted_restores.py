@@ -258,3 +258,23 @@ def test_what_a_restore_cannot_take_back_is_told(
     assert [line for line in caplog.messages if "restore" in line] == [
         f"nothing was restored, but no coordinator may be able to lead: gone; {operation._REMEDY}"
     ]
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_backup_during_which_a_restore_begins_fails(tmp_path: Path, is_complete: bool) -> None:
+    """In `back_up`, look for a restore only at first: a file that looks whole would have nodes of two trees."""
+    file, world = backed_up(tmp_path), empty_world()
+    restored(world, file)
+
+    def meanwhile(count: int, _total: int | None) -> None:
+        if count == 1 and is_complete:
+            restored(world, file, overwrite=True, now_ms=5)
+        calls = 0
+        while count == 1 and not is_complete and paths.RESTORE not in world.zk.nodes:
+            calls += 1
+            with pytest.raises(KilledError):
+                restored(world, file, calls=calls, is_last_lost=False, overwrite=True, now_ms=5)
+
+    with pytest.raises(PartialTreeError, match="a restore has begun meanwhile"):
+        operation.back_up(client(world), tmp_path / "new", 1, meanwhile)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
