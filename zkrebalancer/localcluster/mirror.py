@@ -116,7 +116,7 @@ def _topic_change(path: str, topic: Topic, existing: bytes | None) -> tuple[Oper
         return (Create(path, content),)
     document = _read_document(existing)
     topic_id = document.get("topic_id")
-    if not document or topic_id not in {None, topic.topic_id}:  # None: Kafka before 2.8 wrote it
+    if not document or topic_id not in (None, topic.topic_id):  # None: Kafka before 2.8 wrote it
         return (Delete(path), Create(path, content))  # recreated in Kafka: the node needs a new creation zxid, too
     partitions = document.get("partitions")
     if isinstance(partitions, dict) and len(partitions) > len(topic.replicas):
