@@ -83,7 +83,9 @@ class Commits:
 
     def _numbers(self) -> list[int]:
         folder = self._out / COMMITS
-        return sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
+        if not folder.exists():
+            return []
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())  # others: file managers'
 
     def _parts(self, tree: Path) -> dict[str, dict[str, str]]:
         if not tree.exists():
@@ -91,6 +93,7 @@ class Commits:
         return {
             table.name: {WHOLE: _folder(str(table))} if table.is_symlink() else dict(_links(str(table)))
             for table in tree.iterdir()
+            if table.is_symlink() or table.is_dir()
         }
 
     def _tidy(self, parts: Parts, more: Iterable[str]) -> None:
@@ -108,8 +111,8 @@ class Commits:
             of_commit: Parts = parts if number == newest else self._parts(self._out / COMMITS / str(number))
             for folders in of_commit.values():
                 used |= {"/".join(folder.split("/")[:2]) for folder in folders.values()}
-        for table in (self._out / STORE).iterdir():
-            for folder in table.iterdir():
+        for table in filter(Path.is_dir, (self._out / STORE).iterdir()):
+            for folder in filter(Path.is_dir, table.iterdir()):
                 if f"{table.name}/{folder.name}" not in used:
                     shutil.rmtree(folder)
 
@@ -179,7 +182,7 @@ def _links(folder: str, within: str = "") -> Iterator[tuple[str, str]]:
         for entry in entries:
             if entry.is_symlink():
                 yield f"{within}{entry.name}", _folder(entry.path)
-            else:
+            elif entry.is_dir():
                 yield from _links(entry.path, f"{within}{entry.name}/")
 
 

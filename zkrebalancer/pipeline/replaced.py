@@ -104,7 +104,8 @@ def _is_of(kind: str, parts: Mapping[str, str]) -> bool:
 def _require_room(out: Path) -> None:
     """Refuse to take a folder of somebody else for a store, or a copy without links for commits."""
     current, commits, store = out / CURRENT, out / COMMITS, out / STORE
-    is_ours = not commits.exists() or all(path.name.isdigit() for path in commits.iterdir())
+    names = [path.name for path in commits.iterdir()] if commits.exists() else []
+    is_ours = all(name.isdecimal() or name.startswith(".") for name in names)
     if not is_ours or (current.exists() and not current.is_symlink()) or (store.exists() and not commits.exists()):
         text = f"--out {out} has {CURRENT}, {COMMITS} or {STORE}, but no commits of tables; name another folder"
         raise ConfigurationError(text)

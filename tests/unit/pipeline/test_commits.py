@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zkrebalancer.pipeline import commits
-from zkrebalancer.pipeline.commits import COMMITS, KEPT, STORE, Commits
+from zkrebalancer.pipeline.commits import COMMITS, KEPT, STORE, WHOLE, Commits
 
 
 def add(store: Commits, table: str, text: str) -> str:
@@ -100,3 +100,14 @@ def test_what_may_be_used_again_stays(tmp_path: Path) -> None:
     assert (store.path(kept) / "part").read_text() == "for later"
     assert store.parts().keys() == {"a"}
     assert (tmp_path / "a" / "x" / "1" / "part").read_text() == "3"
+
+
+def test_files_of_a_file_manager_do_not_matter(tmp_path: Path) -> None:
+    """In `_numbers`, `_parts`, `_links` or `_tidy`, expect only what a commit has made: no later one would succeed."""
+    store = Commits(tmp_path)
+    for number in range(2 * KEPT + 2):
+        store.commit({"a": {"x/y": add(store, "a", str(number))}, "b": {WHOLE: add(store, "b", "")}})
+        for folder in (COMMITS, f"{COMMITS}/{number + 1}", f"{COMMITS}/{number + 1}/a/x", STORE, f"{STORE}/a"):
+            (tmp_path / folder / ".DS_Store").write_text("")
+        assert (tmp_path / "a" / "x" / "y" / "part").read_text() == str(number)
+        assert store.parts().keys() == {"a", "b"}

@@ -200,3 +200,11 @@ def test_a_watchers_tables_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINT).mkdir()
     with pytest.raises(ConfigurationError, match="tables of a watcher"):
         run(tmp_path, SECOND)
+
+
+def test_a_file_of_a_file_manager_is_not_somebody_elses_store(tmp_path: Path) -> None:
+    """In `_require_room`, count it: the results of earlier runs could not be replaced any more."""
+    run(tmp_path, FIRST)
+    (tmp_path / COMMITS / ".DS_Store").write_text("")
+    run(tmp_path, SECOND)
+    assert seen(tmp_path) == SECOND
