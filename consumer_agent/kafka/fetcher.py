@@ -326,8 +326,6 @@ class Fetcher:
         self._is_flowing = len(messages) == count
         rest_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
         self._patience_s = POLL_TIMEOUT_S if messages else rest_s
-        if self._is_flowing:
-            self._shared.is_awaited = False  # there are many: from now on the application draws them
         if messages:
             self._take_in(messages)
         if not self._is_flowing:
@@ -406,6 +404,8 @@ class Fetcher:
                 if partition not in self._changes and not self._stopping:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
             if not is_drawn:
+                if self._is_flowing:  # there are many: from now on the application, which this wakes, draws them
+                    self._shared.is_awaited = False
                 self._shared.changed.notify()
         self._complaints.forget(sorted_out)
         for partition, fetched in sorted_out.items():

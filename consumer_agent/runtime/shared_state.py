@@ -232,7 +232,8 @@ class SharedState:
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record(runs, looked_at_us)
-        if self.buffer.has_shares and self.buffer.room:
+        is_relied_on = among is not None and self.is_awaited  # another thread waits, which the fetcher had no room for
+        if (self.buffer.has_shares or is_relied_on) and self.buffer.room:
             self.fetcher_wake.notify()
         return runs
 
