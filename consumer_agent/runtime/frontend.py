@@ -101,6 +101,8 @@ class Frontend(Usage):
     def unsubscribe(self) -> None:
         """Forget the subscription, after `end`; the application may subscribe again."""
         self._subscription = None
+        if self._engine is not None and not self._is_ended:  # nobody else would end it, or read its partitions
+            self._engine.machine_thread.dropped = "has unsubscribed, which was interrupted"
         self._engine = None
         self._renew(self.shared)
 

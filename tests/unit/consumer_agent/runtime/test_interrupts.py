@@ -10,6 +10,7 @@ import pytest
 
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import CommitRequested, Event, Polled, Revoked
+from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.workers import Workers
 from tests.support.deadlines import WITHIN_S
@@ -191,6 +192,25 @@ def test_closing_again_ends_what_was_interrupted() -> None:
         assert setting.shared.is_closed
         assert setting.frontend._is_ended
         assert setting.consumer.finished() == {PARTITION: 5}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops one in a deallocation
+@pytest.mark.parametrize("again_after", [0, 5, 40])
+def test_no_member_is_left_behind_by_an_interrupt_of_unsubscribe(again_after: int) -> None:
+    """In `Frontend.unsubscribe`, only forget the engine: a member stayed whose partitions nobody read."""
+    engines: list[Engine | None] = []
+
+    def prepare(setting: Setting) -> None:
+        setting.consumer.poll(0.0)
+        engines.append(setting.frontend._engine)
+
+    for setting, _, _ in interrupted_at_each_point(lambda one: one.consumer.unsubscribe(), prepare, again_after):
+        engine = engines.pop()
+        assert engine is not None
+        if setting.frontend._engine is engine:  # it has not begun, or has to be repeated
+            setting.consumer.unsubscribe()
+        assert setting.frontend._engine is None
+        assert setting.frontend._is_ended or engine.machine_thread.dropped
 
 
 def test_callbacks_stay_due_though_run_was_interrupted_before_them() -> None:
