@@ -72,13 +72,18 @@ class PlanningConsumer(Consumer):
         shared = self._frontend.own_state("has_lease")
         return shared.now_ms() < shared._emit_until_ms  # noqa: SLF001  # `metrics` would also ask Kafka
 
-    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+    def advance(
+        self, offsets: Mapping[TopicPartition, int], generations: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Advance]:
         """Count the records of paused partitions below these offsets as returned: `{("orders", 0): 42}`.
 
         Return the former position and the generation of each partition that advanced: those that are owned, paused,
         not being revoked and not yet beyond the offset, while the lease holds, and nothing is known that forbids to
         read. While Kafka is asked for that, and has not failed to answer, none advances. The records in between are
         unfinished until `finish` or `commit`, and a stop-fetcher waits for that.
+
+        `generations`: when the offsets were chosen. A partition that was started again since, without a batch in flight
+        that a stop would have waited for, may be one of another topic by now, and does not advance.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -87,4 +92,9 @@ class PlanningConsumer(Consumer):
         checked = arguments.checked_positions("advance", offsets)
         shared, thread = self._frontend.own_state("advance"), self._frontend.machine_thread
         is_forbidden = shared.breakdown is not None or (thread is not None and thread.is_looking)
-        return {} if is_forbidden else shared.advance(checked)
+        if is_forbidden:
+            return {}
+        with shared.lock:
+            present = shared.buffer.generations()
+            same = {tp: at for tp, at in checked.items() if tp in present and present[tp] == generations.get(tp)}
+            return shared.advance(same)

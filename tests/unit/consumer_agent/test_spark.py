@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from consumer_agent.membership.events import Origin
 from consumer_agent.spark import PlanningConsumer
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
@@ -64,3 +65,24 @@ def test_partitions_that_are_not_read_for_want_of_an_end_are_told_once(
         told.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
     text = "Kafka at b:1 does not report the ends of {} partitions, such as orders/{}: only targets are read"
     assert told == [[text.format(1, 1)], [], [], [text.format(2, 0)]]
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_nothing_is_planned_by_the_end_of_a_topic_that_was_made_anew_meanwhile(*, is_made_anew: bool) -> None:
+    """In `PlanningConsumer.advance`, ask for no generation: the batch went beyond the end, and never ended."""
+    consumer = PlanningConsumer(enable_auto_commit=False, **SETTINGS)
+    begun(consumer)._look = None
+    shared = consumer._frontend.shared
+    shared.emit_until(2**60)
+    shared.admit(ONE, 1, 190)
+    shared.origins[ONE] = Origin("then", 0)
+    with mock.patch.multiple(membership, PlanningConsumer=mock.Mock(return_value=consumer), Logs=mock.DEFAULT):
+        member = Membership(parse(OPTIONS))
+
+    def ends(*_: object) -> dict[TopicPartition, int]:
+        if is_made_anew:  # its stop is acknowledged at once, as no batch is in flight
+            shared.admit(ONE, 2, 0)
+        return {ONE: 200}
+
+    with mock.patch.object(consumer, "ends", ends):
+        assert [(one.begin, one.end) for one in member.plan(1_000)] == [(190, 200)] * (not is_made_anew)

@@ -51,7 +51,7 @@ class Setting:
         self.consumer.assignment.return_value = [PARTITION]
         self.consumer.position.return_value = {} if position is None else {PARTITION: position}
         self.consumer.origins.return_value = {PARTITION: Origin("", 0)}
-        self.consumer.advance.side_effect = lambda offsets: (
+        self.consumer.advance.side_effect = lambda offsets, _generations: (
             dict.fromkeys(offsets, Advance(position or 0, 1)) if lease.return_value else {}
         )
 
@@ -108,7 +108,7 @@ def test_a_query_whose_partitions_are_stopped_while_it_plans_waits_too(setting: 
 
     def ends(_partitions: object, _timeout_s: float) -> dict[TopicPartition, int]:
         setting.consumer.assignment.return_value, setting.consumer.position.return_value = [], {}
-        setting.consumer.advance.side_effect = lambda _offsets: {}
+        setting.consumer.advance.side_effect = lambda *_: {}
         return {PARTITION: 10}
 
     setting.consumer.ends.side_effect = ends
@@ -167,7 +167,7 @@ def test_a_query_of_whose_group_kafka_does_not_say_who_uses_it_fails(setting: Se
     """Nothing can be reserved meanwhile. In `Membership.plan`, forget that: the query ends as a success."""
     setting.own(4)
     setting.reader.prepareForTriggerAvailableNow()
-    setting.consumer.advance.side_effect = lambda _offsets: {}
+    setting.consumer.advance.side_effect = lambda *_: {}
     with pytest.raises(RebalancerError, match="Kafka at b:1 does not say who else uses group g"):
         setting.plan()
 

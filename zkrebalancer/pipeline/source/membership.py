@@ -98,14 +98,14 @@ class Membership:
             DataLossError: a log ends before its partition's position, and `failOnDataLoss` is set.
 
         """
-        assigned = self._consumer.assignment()
+        generations, assigned = self._consumer.generation(), self._consumer.assignment()  # in this order
         positions = {tp: at for tp, at in self._consumer.position().items() if tp in assigned}
         self.ends = self._consumer.ends(assigned, ENDS_TIMEOUT_S)
         self._note_silence(assigned)
         self._check_for_loss(positions, PATIENCE_S if targets is None else 0.0)
         wanted = offsets.limited(offsets.unread(positions, self.ends, targets), limit, self._turn)
         self._turn += 1
-        advances = self._consumer.advance(wanted)
+        advances = self._consumer.advance(wanted, generations)
         origins = self._consumer.origins()
         ranges = [
             Range(*partition, advance.begin, wanted[partition], advance.generation, *origins[partition])

@@ -29,6 +29,7 @@ def region(consumer: dict[str, Any] | None = None, **arguments: Any) -> Consiste
 SETTINGS: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
 HANDLERS: dict[str, Any] = {"on_checkpoint": print, "on_reset": print}
 ORDERS = ("orders", 0)
+FIRST = {ORDERS: 1}  # its generation
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,11 @@ def test_a_spark_query_reads_nothing_while_kafka_is_asked_who_else_uses_its_grou
     consumer, look = planning()
     shared = consumer._frontend.shared
     look.check({ORDERS: 5}, shared.break_down, lambda: None)
-    assert consumer.advance({ORDERS: 9}) == {}
+    assert consumer.advance({ORDERS: 9}, FIRST) == {}
     look._note(Found([], {}, []))
-    assert consumer.advance({ORDERS: 9}) == {ORDERS: Advance(5, 1)}
+    assert consumer.advance({ORDERS: 9}, FIRST) == {ORDERS: Advance(5, 1)}
     shared.break_down(ConsumerStateError("the group has members of Kafka's own protocol"))
-    assert consumer.advance({ORDERS: 12}) == {}
+    assert consumer.advance({ORDERS: 12}, FIRST) == {}
 
 
 @mock.patch.object(LookAtKafka, "_send", mock.Mock())
@@ -113,18 +114,18 @@ def test_a_spark_query_reads_on_while_the_coordinator_of_its_group_is_away() -> 
     consumer, look = planning()
     for offset in (9, 12):
         look.check({ORDERS: 5}, consumer._frontend.shared.break_down, lambda: None)
-        assert bool(consumer.advance({ORDERS: offset})) is (offset == 12)
+        assert bool(consumer.advance({ORDERS: offset}, FIRST)) is (offset == 12)
         look._note(Silence("no answer"))
     look._note(Found([], {}, []))
     look._when_found(mock.Mock(), is_anew=True)  # the answer was old, and forbids to read
-    assert consumer.advance({ORDERS: 15}) == {}
+    assert consumer.advance({ORDERS: 15}, FIRST) == {}
 
 
 @mock.patch.object(LookAtKafka, "_send", mock.Mock())
 def test_a_spark_query_reads_nothing_between_the_answer_and_the_error_that_it_means() -> None:
     """In `LookAtKafka._note`, do not count what is being judged."""
     consumer, look = planning()
-    refuse = mock.Mock(side_effect=lambda _error: consumer.advance({ORDERS: 9}))
+    refuse = mock.Mock(side_effect=lambda _error: consumer.advance({ORDERS: 9}, FIRST))
     look.check({ORDERS: 5}, lambda error: advanced.append(refuse(error)), lambda: None)
     advanced: list[Any] = []
     look._note(Found(["plain"], {}, []))
