@@ -2,7 +2,7 @@
 
 After new runs: put their results, one in each line, into `docs/data`, name the files below, run `python -m tests.docs`,
 and write what `test_figures` misses in the sentences. The runs in which differences are shown are one report, in one
-file; its comparison and the pictures are made of it, too.
+file; its comparison is made of it, too. An earlier report has the scenarios and heartbeats that the last one has not.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from tests.docs.figures import (
 from tests.style.sources import ROOT
 
 PAGES = ("docs/experiments.md", "docs/results.md")
-MAIN = "experiments-2026-11-28-compared.jsonl"  # those of the first page; with other heartbeats: two of each
-COMPARISON = "experiments-2026-11-28-comparison.csv"
+MAIN = "experiments-2026-11-29-compared.jsonl"  # those of the first page
+COMPARISON = "experiments-2026-11-29-comparison.csv"
+EARLIER = "experiments-2026-11-28-compared.jsonl"  # an earlier report, on a quicker machine, servers without C2
+EARLIER_COMPARISON = "experiments-2026-11-28-comparison.csv"
+REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON}
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
-COMPILER = "experiments-2026-11-29-compiler.jsonl"  # servers with the optimizing compiler, on a slower machine
-SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # on the same machine, without it
-SWEEP = MAIN  # the runs of the frontier, with all heartbeats: servers of one report have the same options
+SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # servers without the optimizing compiler, on a slower machine
+SWEEP = EARLIER  # the runs of the frontier, with all heartbeats: two runs of most intervals
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
     Column(name, name) for name in ("central-incremental", "kip848", "classic-range", "classic-cooperative")
@@ -53,8 +55,6 @@ CPU = "cpu_without_producers_ms"
 scale_out = partial(Row, file=MAIN, scenario="scale-out")
 crash = partial(Row, file=MAIN, scenario="crash")
 far = partial(Row, file=MAIN, scenario="far-10ms")
-three = partial(Row, file=MAIN, scenario="scale-out-three")
-near = partial(Row, file=MAIN, scenario="far-1ms")
 
 AT_REST = [
     scale_out("at rest: requests per second", "rest_requests_per_s"),
@@ -99,25 +99,28 @@ KILLS = [
     crash("records delivered twice, median of a run", "duplicated"),
     crash("processor time, ms", CPU),
 ]
-FAR, THREE_SERVERS, NEAR = (
-    [
+
+
+def joins_of(file: str, scenario: str) -> list[Row]:
+    """Return the rows of a scenario of three joins."""
+    joins = partial(Row, file=file, scenario=scenario)
+    return [
         joins("settled, ms: median", SETTLED),
         joins("95th percentile", SETTLED, summary=late),
         joins("longest", SETTLED, summary=max),
         joins("time to the first record, ms, median", FIRST),
         joins("first record: 95th percentile", FIRST, summary=late),
         joins("first record: longest", FIRST, summary=max),
-        UNOWNED("partitions without a consumer, s", file=MAIN, scenario=scenario),
+        UNOWNED("partitions without a consumer, s", file=file, scenario=scenario),
         *(joins(title, measure, digits=digits) for title, measure, digits in DELAYS[1:]),
         joins("processor time, ms", CPU),
-        *(replace(row, scenario=scenario) for row in AT_REST),
+        *(replace(row, file=file, scenario=scenario) for row in AT_REST),
     ]
-    for scenario, joins in (("far-10ms", far), ("scale-out-three", three), ("far-1ms", near))
-)
+
+
 SUMMARY = [
     THREE_JOIN[0],
     scale_out("a member joins: settled, ms, 95th percentile", SETTLED, summary=late),
-    three(f"a member joins, with {SERVERS}: settled, ms, median", SETTLED),
     far(f"a member joins, with {NETWORK}: settled, ms, median", SETTLED),
     scale_out("a member joins: time to the first record, ms, median", FIRST),
     scale_out("a member joins: first record, ms, 95th percentile", FIRST, summary=late),
@@ -128,6 +131,18 @@ SUMMARY = [
     UNOWNED("killed: partitions without an owner, s", file=MAIN, scenario="crash", change=KILL),
     crash("it returns: settled, ms", SETTLED, change=RETURN),
     *AT_REST,
+]
+earlier = partial(Row, file=EARLIER, scenario="scale-out")
+EARLIER_SUMMARY = [
+    earlier("a member joins: settled, ms, median", SETTLED),
+    earlier("a member joins: settled, ms, 95th percentile", SETTLED, summary=late),
+    earlier("a member joins: time to the first record, ms, median", FIRST),
+    UNOWNED("three join: partitions without an owner, s", file=EARLIER, scenario="scale-out"),
+    Row(f"a member joins, with {SERVERS}: settled, ms, median", SETTLED, EARLIER, "scale-out-three"),
+    Row("a member joins, with round trips of 10 ms: settled, ms, median", SETTLED, EARLIER, "far-10ms"),
+    Row("a member is killed: settled, ms", SETTLED, EARLIER, "crash", change=KILL),
+    Row("it returns: settled, ms", SETTLED, EARLIER, "crash", change=RETURN),
+    *(replace(row, file=EARLIER) for row in AT_REST),
 ]
 DIFFERENCES = [
     scale_out("settled, ms", SETTLED),
@@ -248,15 +263,6 @@ ON_OLD_BROKER = [
     old("stopped needlessly", "stopped_needlessly"),
     old("processor time, ms", CPU),
 ]
-compiled = partial(Row, file=COMPILER, scenario="scale-out")
-ON_SLOWER_MACHINE = [
-    compiled("runs", "duplicated", summary=len),
-    compiled("settled, ms: median of the joins", SETTLED),
-    compiled("longest", SETTLED, summary=max),
-    compiled("time to the first record, ms, median of the joins", FIRST),
-    UNOWNED("three join: partitions without a consumer, s", file=COMPILER, scenario="scale-out"),
-    *(replace(row, file=COMPILER) for row in AT_REST),
-]
 quick = partial(Row, file=SLOW_DISK, scenario="scale-out")
 slow = partial(Row, file=SLOW_DISK, scenario="slow-disk-5ms")
 ON_SLOW_DISK = [
@@ -300,9 +306,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES),
     "joins": lambda: rendered(Table(WITH_SHORT, THREE_JOIN)),
     "kills": lambda: rendered(Table(WITH_SHORT, KILLS)),
-    "three-servers": lambda: rendered(Table(WITH_SHORT, THREE_SERVERS)),
-    "far": lambda: rendered(Table(WITH_SHORT, FAR)),
-    "near": lambda: rendered(Table([OURS, SHORT], NEAR)),
+    "three-servers": lambda: rendered(Table(WITH_SHORT, joins_of(EARLIER, "scale-out-three"))),
+    "far": lambda: rendered(Table(WITH_SHORT, joins_of(MAIN, "far-10ms"))),
+    "near": lambda: rendered(Table([OURS, SHORT], joins_of(EARLIER, "far-1ms"))),
+    "earlier": lambda: rendered(Table(ON_RESULTS, EARLIER_SUMMARY, bold=False)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
     "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
@@ -312,7 +319,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "groups": lambda: rendered(Table(WITH_SHORT, GROUPS, bold=False)),
     "upgrade": lambda: rendered(Table(UPGRADED, UPGRADE, bold=False)),
     "skewed": lambda: rendered(Table(LOADED, SKEWED, bold=False)),
-    "slower-machine": lambda: rendered(Table(WITH_SHORT, ON_SLOWER_MACHINE, bold=False)),
     "slow-disk": lambda: rendered(Table([OURS, SHORT], ON_SLOW_DISK, bold=False)),
     "old-broker": lambda: rendered(Table(OLD, ON_OLD_BROKER, bold=False)),
 }
@@ -328,7 +334,7 @@ def pages() -> dict[str, Callable[[], str]]:
     """Return path -> the function that makes the text, of each page with such tables and files of the same runs."""
     return {
         **{path: partial(_with_tables, path) for path in PAGES},
-        f"docs/data/{COMPARISON}": partial(comparison_csv, MAIN),
+        **{f"docs/data/{table}": partial(comparison_csv, file) for file, table in REPORTS.items()},
         "docs/experiments-frontier.svg": partial(frontier_picture, SWEEP, "scale-out"),
     }
 
