@@ -76,13 +76,13 @@ class Join:
     def _handle_newcomer(self) -> None:
         request, roster = self._request, self._group.roster
         if request.group_instance_id is None:
-            member_id = f"{self._received.client_id}-{self._received.fresh_id}"
+            member_id = self._received.new_member_id(None)
             if self._received.api_version >= MEMBER_ID_REQUIRED_FROM:
                 self._give_out(member_id)
             else:
                 self._add(member_id)
             return
-        member_id = f"{request.group_instance_id}-{self._received.fresh_id}"
+        member_id = self._received.new_member_id(request.group_instance_id)
         current_id = roster.static_member_id(request.group_instance_id)
         if current_id is None:
             self._add(member_id)

@@ -84,7 +84,7 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
         check_registration(subscription.topics, "")
     member_id = request.member_id
     if member_id == UNKNOWN_MEMBER_ID:
-        member_id = f"{request.group_instance_id or received.client_id}-{received.fresh_id}"
+        member_id = received.new_member_id(request.group_instance_id)
         if request.group_instance_id is None and received.api_version >= MEMBER_ID_REQUIRED_FROM:
             group.scheduler.reply(received.ticket, JoinGroupAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
             return

@@ -12,6 +12,8 @@ from zkrebalancer.group_protocol.requests import Request
 from zkrebalancer.group_protocol.stored import StoredContent
 from zkrebalancer.group_protocol.topics import Topic
 
+MAX_NAME_IN_ID = 8_000  # characters, of up to four bytes: an answer, also one about several groups, has 32 kB for an id
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -26,6 +28,10 @@ class Received:
     client_id: str
     client_host: str
     fresh_id: str
+
+    def new_member_id(self, instance_id: str | None) -> str:
+        """Return the id of a classic member that has none yet; it begins with the name of its instance or client."""
+        return f"{(instance_id or self.client_id)[:MAX_NAME_IN_ID]}-{self.fresh_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 
 VERSION = 1
 MAX_WRITTEN_BYTES = 128 * 1024 * 1024  # of one group, uncompressed; compressing this many takes a quarter of a second
+MAX_TEXT_BYTES = 0x7FFF  # in any answer of Kafka's protocol, as its numbers have 32 bits
+NUMBERS = range(-(2**31), 2**31)
 MAX_CONTENT_BYTES = 2 * MAX_WRITTEN_BYTES  # of a stored group; a guard against a damaged node
 
 
@@ -207,6 +209,10 @@ def _reader(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 -- the types of 
     def read_plain(value: Any) -> Any:  # noqa: ANN401
         if not isinstance(value, kind):
             raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+        if kind is int and value not in NUMBERS:
+            raise ValueError(f"{value} fits into no answer")
+        if kind is str and len(value.encode()) > MAX_TEXT_BYTES:
+            raise ValueError(f"a text of {len(value)} characters fits into no answer")
         return value
 
     return read_plain

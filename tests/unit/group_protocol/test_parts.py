@@ -19,10 +19,18 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
+from zkrebalancer.group_protocol.effects import Received
 from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
-from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES, Scheduler, TimerKey
-from zkrebalancer.group_protocol.stored import StoredGroup, StoredGroupError, StoredMember
+from zkrebalancer.group_protocol.stored import (
+    StoredConsumerGroup,
+    StoredContent,
+    StoredGroup,
+    StoredGroupError,
+    StoredMember,
+    StoredTopic,
+)
 from zkrebalancer.group_protocol.topics import Topic, Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH
@@ -136,6 +144,20 @@ def test_heartbeats_and_members_that_come_and_go_do_not_let_the_queue_grow() -> 
     assert len(scheduler._queue) <= SPARE_QUEUE_ENTRIES + 4
 
 
+# ---- members' ids
+
+
+@pytest.mark.parametrize("name", ["c" * (2**15 - 1), "\U0001f600" * (2**13 - 1)])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_the_id_of_a_member_fits_into_answers_whatever_the_name_of_its_client(name: str, is_static: bool) -> None:
+    """In `new_member_id`, take all of the name: nobody could describe this group, or others together with it."""
+    request = JoinGroupRequest("g", "", 10_000, "consumer", (), group_instance_id=name if is_static else None)
+    received = Received(1, request, 4, name, "/h", "f" * 32)
+    member_id = received.new_member_id(request.group_instance_id)
+    assert len(member_id.encode()) <= stored.MAX_TEXT_BYTES
+    assert member_id.endswith(f"-{received.fresh_id}")
+
+
 # ---- stored groups
 
 NAMES = st.text(max_size=5)
@@ -192,6 +214,21 @@ def test_a_group_of_a_later_version_is_refused_and_one_with_more_fields_is_read(
     assert stored.from_bytes(zlib.compress(msgpack.packb({**fields, "more": 1}))) == group
     with pytest.raises(StoredGroupError, match="version 2"):
         stored.from_bytes(zlib.compress(msgpack.packb({**fields, "version": 2})))
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        StoredGroup(2**31, "consumer", "range", "m", is_assigned=True, members=()),
+        StoredGroup(3, "c" * 2**15, "range", "m", is_assigned=True, members=()),
+        StoredConsumerGroup(3, -(2**40), (), ()),
+        StoredConsumerGroup(3, 3, (StoredTopic("\u00e9" * 2**14, bytes(16), 1),), ()),
+    ],
+)
+def test_a_group_that_fits_into_no_answer_is_refused(group: StoredContent) -> None:
+    """In `_reader`, take any number and text: a list of all groups could not be written, as it has this one."""
+    with pytest.raises(StoredGroupError, match="fits into no answer"):
+        stored.from_bytes(stored.to_bytes(group))
 
 
 def test_members_with_alike_subscriptions_take_little_room() -> None:
