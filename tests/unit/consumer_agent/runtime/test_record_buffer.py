@@ -36,7 +36,6 @@ class BufferMachine(RuleBasedStateMachine):
         self.finished: dict[tuple[str, int], int] = {}
         self.next_offset: dict[tuple[str, int], int] = {}
         self.again: set[tuple[str, int]] = set()  # partitions of which nothing is put until they are fetched again
-        self.waited: dict[tuple[str, int], int] = {}  # calls that returned nothing of a partition that has records
 
     @initialize(fairness=st.sampled_from(Fairness), prefetch=st.sampled_from(Prefetch), begins_paused=st.booleans())
     def begin(self, fairness: Fairness, prefetch: Prefetch, begins_paused: bool) -> None:
@@ -89,6 +88,7 @@ class BufferMachine(RuleBasedStateMachine):
     def take(self, count: int | None) -> None:
         held = {tp: len(offsets) for tp, offsets in self.expected.items() if offsets and tp not in self.paused}
         total = sum(held.values())
+        waiting = list(self.buffer._ready)
         runs = self.buffer.take(count)
         taken = {(run.topic, run.partition): [message.offset() for message in run.messages] for run in runs}
         assert len(taken) == len(runs)
@@ -100,8 +100,7 @@ class BufferMachine(RuleBasedStateMachine):
             assert offsets == self.expected[partition][: len(offsets)]
             del self.expected[partition][: len(offsets)]
             self.returned[partition] = offsets[-1] + 1
-        self.waited = {partition: self.waited.get(partition, 0) + 1 for partition in held if partition not in taken}
-        assert all(waited < len(PARTITIONS) for waited in self.waited.values())
+        assert list(self.buffer._ready)[: len(waiting) - len(taken)] == waiting[len(taken) :]  # these come first next
         assert all(run.generation == GENERATION for run in runs)
 
     @rule()
