@@ -328,12 +328,12 @@ def contribution_pieces(
 def _portions(
     entries: Sequence[tuple[Any, int]], max_bytes: int, size: Callable[[Any], int]
 ) -> Iterator[list[tuple[Any, int]]]:
-    """Yield entries in lists whose estimated sizes are at most `max_bytes`, but for a single one that is longer."""
+    """Yield at most MAX_NAMES entries in a list, of an estimated size of at most `max_bytes`, unless one is longer."""
     some: list[tuple[Any, int]] = []
     left = max_bytes
     for entry in entries:
         needed = size(entry)
-        if some and needed > left:
+        if some and (needed > left or len(some) == MAX_NAMES):
             yield some
             some, left = [], max_bytes
         some.append(entry)

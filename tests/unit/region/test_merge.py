@@ -8,8 +8,10 @@ import pytest
 
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, RESET, UNKNOWN, Contribution, Merge, Round
+from zkrebalancer.region.limits import MAX_NAMES, piece_bytes
 from zkrebalancer.region.merge import Answers, ContradictionError, merged
 
 OFFSETS: dict[str, dict[TopicPartition, int]] = {
@@ -144,6 +146,14 @@ def test_a_merge_is_stored_in_pieces_below_the_limit_and_read_as_one() -> None:
     assert len(pieces) > 5
     assert max(map(len, pieces)) <= 20_000
     assert documents.joined_merge(documents.decode_merge(piece) for piece in reversed(pieces)) == merge
+
+
+def test_a_merge_of_more_members_than_a_piece_may_name_can_be_read() -> None:
+    """In `documents._portions`, look at bytes only: short names of former members fill a piece that nobody can read."""
+    merge = Merge(12, {("t", 0): 5}, {"t": "id"}, {f"m-{number}": number + 1 for number in range(2 * MAX_NAMES + 1)})
+    pieces = documents.merge_pieces(merge, piece_bytes(DEFAULT_LIMIT.max_bytes))
+    assert len(pieces) == 4
+    assert documents.joined_merge(documents.decode_merge(piece) for piece in pieces) == merge
 
 
 def test_a_contribution_is_stored_in_pieces_that_go_on_after_the_first_ones() -> None:
