@@ -374,3 +374,16 @@ def test_a_region_without_members_orders_nothing() -> None:
     region.pass_time(100_000)
     assert region.region.reason == "has no members"
     assert region.orders() == [Order()]
+
+
+@pytest.mark.parametrize("name", ["of another program", "x" * 201, "\u00fc"])
+def test_a_node_whose_name_no_member_can_have_is_not_admitted(name: str) -> None:
+    """In `Region._member_read`, admit it: nobody could read the order, so the whole region would wait for ever."""
+    region = RegionWorld("a", "b")
+    region.register(name)
+    region.run()
+    assert region.order().members.keys() == {"a", "b"}
+    del region.sessions[name]
+    region.complete_checkpoint()
+    region.replace_leader()
+    region.complete_checkpoint()
