@@ -29,7 +29,7 @@ from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.rebalance.region_nodes import RegionNodes
 from zkrebalancer.rebalance.region_writes import RegionWrites
 from zkrebalancer.rebalance.round_times import RoundTimes
-from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Merge, Order, Request, Settings
@@ -235,7 +235,7 @@ class Region:
         except NodeContentError as error:
             path = self._path("requests", name)
             self._scheduler.complain(path, f"{path}: {error}; it is deleted")
-            self._scheduler.write([Delete(path)], self._deleted, name)
+            self._scheduler.write([Delete(path)], self._deleted, name, expected=ANY)
         self.look()
 
     def _deleted(self, reply: Reply, name: str) -> None:

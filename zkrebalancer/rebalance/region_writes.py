@@ -28,7 +28,7 @@ from zkrebalancer.protocol.cluster_nodes import may_be_same_topic
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.numbers import decimal
-from zkrebalancer.rebalance.scheduler import ANY, PartScheduler, pause_us
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order
@@ -425,17 +425,21 @@ class RegionWrites:
 
     def _delete_gone(self, gone: _Gone) -> None:
         if gone.deletes and self._is_gone(gone.topic):
-            self._scheduler.write(gone.deletes[: self._scheduler.fitting(gone.deletes)], _ignore)
+            deletes = gone.deletes[: self._scheduler.fitting(gone.deletes)]
+            self._scheduler.write(deletes, _ignore, expected=ANY)
 
     def _delete(self, doomed: Iterable[str]) -> None:
         deletes = [Delete(path) for path in doomed][:MAX_AT_ONCE]
         deletes = deletes[: self._scheduler.fitting(deletes)]
         if deletes:
-            self._scheduler.write(deletes, self._swept, deletes)
+            self._scheduler.write(deletes, self._swept, deletes, expected=ANY)
 
     def _swept(self, reply: Reply, deletes: list[Delete]) -> None:
-        """Leave out a node that is gone, or that cannot be deleted because another program has made a node below it."""
-        if isinstance(reply, Refused) and reply.index is not None:
+        """Leave out a node that is gone, or that cannot be deleted because another program has made a node below it.
+
+        What is refused otherwise is left to the next sweep: each one would add a transaction that is repeated for ever.
+        """
+        if isinstance(reply, Refused) and reply.index is not None and reply.refusal in RACES:
             if reply.refusal is Refusal.NOT_EMPTY:
                 self._scheduler.note_refused(deletes[reply.index], reply.refusal)
             self._delete(each.path for at, each in enumerate(deletes) if at != reply.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -225,3 +226,39 @@ def test_a_list_of_members_that_was_overtaken_does_not_count() -> None:
     assert region.order().members.keys() == {"a", "b", "c", "d"}
     region.pass_time(1_000)
     assert region.events("reset_ordered") == []
+
+
+# ---- deletions
+
+
+def repeated(region: RegionWorld) -> int:
+    """Return how many refused calls of the group will be repeated."""
+    due = region.world.leader().machine.scheduler.due
+    return sum(owner == GROUP and isinstance(name, tuple) and name[0] == "refused" for owner, name in due)
+
+
+@pytest.mark.parametrize("kind", ["merged", "contributions", "initial", "requests"])
+def test_deletions_that_are_refused_do_not_pile_up(kind: str) -> None:
+    """In `RegionWrites._delete`, `_delete_gone` or `Region._request_read`, let the scheduler repeat them.
+
+    A forced region is never read from the beginning: there would be more of them with each checkpoint, for ever.
+    """
+    region = RegionWorld("a", "b", settings=replace(SETTINGS, recovery="forced"))
+    region.store_initial("gone", {0: 3})
+    above = paths.region(GROUP, "initial", "gone") if kind == "initial" else paths.region(GROUP, kind)
+    deny(region, above, Right.DELETE)
+    for number in range(8):
+        if kind == "requests":
+            region.write(Create(paths.region(GROUP, "requests", f"checkpoint-foreign{number}"), b"foreign"))
+        region.open_checkpoint() if kind != "requests" else region.pass_time(SETTINGS.every_ms)
+        region.answer_all()
+    assert repeated(region) == 0
+    assert [text for text in region.warnings() if "no permission" in text]
+    before = region.children(kind)
+    allow(region)
+    for _ in range(2):
+        region.ask("checkpoint")
+        region.run()
+        region.answer_all()
+    assert len(region.children(kind)) < len(before)
+    assert len(region.children(kind)) <= 2  # a merge has two pieces
