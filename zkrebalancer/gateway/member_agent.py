@@ -28,6 +28,7 @@ from zkrebalancer.protocol.calls import Call, Connected, Content, Delete, Get, L
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import (
+    MAX_SESSION_TIMEOUT_MS,
     MAX_STATIC_GRACE_MS,
     MAX_STOP_TIMEOUT_MS,
     Registration,
@@ -39,6 +40,7 @@ MAX_INSTANCE_LENGTH = 150
 DYNAMIC = "dynamic."  # before the id of a member without an instance id, if its form is not one of these:
 # Kafka's text of a UUID (22 characters with 128 bits), or what ends with a UUID, as the gateway and librdkafka make it.
 _GENERATED = re.compile(r"[a-zA-Z0-9_-]{21}[AQgw]|([a-zA-Z0-9._-]*-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+LEAST_SESSION_MS = 1_000  # a stored group may be damaged: without a lease, an agent would renew it without a pause
 STOP_MARGIN_MS = 10_000  # so that a client, whose time starts when it learns of a stop, is fenced before it is evicted
 _ESCAPE = "~"  # not allowed in ZooKeeper's layout
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -310,17 +312,18 @@ class MemberAgent:
 def registration_of(standing: Standing, instance_id: str | None) -> Registration:
     """Return a member's registration; the timestamp is filled in later."""
     pattern, subscription = registered_as(standing.topic_names, standing.topic_regex)
+    session_timeout_ms = min(max(standing.session_timeout_ms, LEAST_SESSION_MS), MAX_SESSION_TIMEOUT_MS)
     return Registration(
         pattern=pattern,
         subscription=subscription,
         timestamp="",
         client_id=standing.client_id,
         host=standing.client_host.lstrip("/"),
-        session_timeout_ms=standing.session_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
         instance_id=instance_id,
         rack=standing.rack_id,
         stop_timeout_ms=min(max(standing.rebalance_timeout_ms, 0) + STOP_MARGIN_MS, MAX_STOP_TIMEOUT_MS),
-        static_grace_ms=min(standing.session_timeout_ms, MAX_STATIC_GRACE_MS),
+        static_grace_ms=min(session_timeout_ms, MAX_STATIC_GRACE_MS),
     )
 
 

@@ -300,6 +300,14 @@ def test_the_queue_of_timers_is_not_much_longer_than_the_list_of_members(monkeyp
     assert (gateway.agents._queue, gateway.agents._queued) == ([], {})
 
 
+@pytest.mark.parametrize("session_timeout_ms", [-(2**31), 0, 1, 2**31 - 1])
+def test_a_registration_has_a_session_timeout_whatever_is_stored(session_timeout_ms: int) -> None:
+    """In `registration_of`, take any: an agent without a lease would send renewals without a pause."""
+    found = registration_of(replace(member(), session_timeout_ms=session_timeout_ms), "i")
+    assert registration.decode(registration.encode(found)) == found
+    assert found.lease_ms > 500
+
+
 def test_a_registration_says_what_the_client_said() -> None:
     found = registration_of(replace(member(), topic_names=("t", "no/topic"), rack_id="r"), "i")
     assert (found.pattern, found.subscription) == (STATIC, {"t": 1})
