@@ -218,6 +218,7 @@ QUICKER = replace(JOINED, file=EARLIER)
 SWEPT = replace(JOINED, file=tables.SWEEP)
 FIRST = replace(JOINED, measure="first_record_ms")
 CPU, MEMORY = (Row("", measure, MAIN, "scale-out") for measure in (AT_REST, "rss_mb"))
+MEMBERS = replace(CPU, measure=OF_MEMBERS)
 HUNDRED = Row("", SETTLED, tables.OTHERS, "scale-out", members=100)
 NEAR = Row("", SETTLED, EARLIER, "far-1ms")
 GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", members=60)
@@ -227,15 +228,21 @@ TIMES = {8: "eight", 9: "nine", 10: "ten"}
 TWICE = partial(Row, "", "duplicated")
 
 
-def factors(rivals: list[Column], measure: str, least_runs: int = 1) -> str:
-    """Return how many times as much as these a group at rest takes here: lowest to highest of all published scenarios.
+def joined_factors(row: Row) -> str:
+    """Return how many times as much as the rivals this project takes in these runs: lowest to highest."""
+    found = [figure(OURS, row) / figure(column, row) for column in RIVALS]
+    return f"{min(found):.1f} to {max(found):.1f} times"
+
+
+def factors(rivals: list[Column], measure: str, least_runs: int = 1, only: str = "") -> str:
+    """Return how many times as much as these a group at rest takes here: lowest to highest of published scenarios.
 
     Each is that of the medians of a scenario's runs in one file, with at least `least_runs` of the rival. A group that
     reads a backlog is not at rest; default settings have a table of their own.
     """
     wanted = {(one.protocol, one.settings) for one in rivals}
     found = []
-    for file in PUBLISHED:
+    for file in [only] if only else PUBLISHED:
         of_file = [run for run in results(file) if run["measures"].get(measure) and run["settings"] != "default"]
         of_file = [run for run in of_file if not run["details"]["record_bytes"]]
         for scenario, members in {(run["scenario"], run["members"]) for run in of_file}:
@@ -270,14 +277,18 @@ def on_the_first_page() -> Iterator[str]:
     yield f"({seeds(MAIN)} runs, {interval(JOINED)} with 95 % confidence)"
     yield f"The first record comes after {figure(OURS, FIRST):.0f} ms"
     yield f"with KIP-848 and 50 ms after {figure(SHORT, FIRST):.0f} ms"
-    yield f"takes {factors(RIVALS, AT_REST)} the processor time"
-    yield f"(its members {factors(RIVALS, OF_MEMBERS)})"
-    yield f"{factors([SHORT], AT_REST)} that of KIP-848 with 50 ms (members {factors([SHORT], OF_MEMBERS)})"
+    yield f"takes {joined_factors(CPU)} the processor time"
+    yield f"(its members {joined_factors(MEMBERS)})"
+    members = figure(OURS, MEMBERS) / figure(SHORT, MEMBERS)
+    yield f"{figure(OURS, CPU):.0f} ms per second where KIP-848 with 50 ms takes {figure(SHORT, CPU):.0f} (no"
+    yield f"members {members:.1f} times)"
+    highest = factors(RIVALS, OF_MEMBERS).split()[2]
+    yield f"most of them single runs, {factors(RIVALS, AT_REST)}, members up to {highest}"
     yield f"{figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS):.0f} MB more memory"
     quicker = [figure(column, row) for row in (QUICKER, NEAR, THREE) for column in (OURS, SHORT)]
     words = "joins took {:.0f} ms here and {:.0f} ms there (shown), with round trips of 1 ms {:.0f} and {:.0f}, "
     yield (words + "with three servers of each kind {:.0f} and {:.0f} ms").format(*quicker)
-    yield f"with round trips of 10 ms, {figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms"
+    yield f"settles a join sooner with these, {figure(SHORT, FAR):.0f} against {figure(OURS, FAR):.0f} ms"
 
 
 def on_when_to_use() -> Iterator[str]:
@@ -318,11 +329,15 @@ def on_results() -> Iterator[str]:
     yield f"found after {figure(OURS, grown):.0f} ms, with Kafka's protocols after {span(grown)} ms"
     yield f"new topic after {figure(OURS, new):.0f}, with others {span(new)} ms"
     more = figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS)
-    yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS)} the processor time"
-    yield f"(of all published scenarios {factors(RIVALS, AT_REST)}"
-    yield f"{factors([SHORT], AT_REST)} that of KIP-848 with 50 ms, and {more:.0f} MB more memory"
-    yield f"Members alone take {factors(RIVALS, OF_MEMBERS)} that of the others with 500 ms"
-    yield f"{factors([SHORT], OF_MEMBERS)} that of KIP-848 with 50 ms. One idle"
+    yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS, MAIN)} the processor time"
+    yield f"(in the earlier report {factors(RIVALS, AT_REST, MIN_PAIRS, EARLIER)};"
+    yield f"of all published scenarios of both machines {factors(RIVALS, AT_REST)}"
+    yield f"{factors([SHORT], AT_REST, MIN_PAIRS, MAIN)} that of KIP-848 with 50 ms (no difference is shown; of all"
+    yield f"of all {factors([SHORT], AT_REST)}), and {more:.0f} MB more memory"
+    of_members = factors(RIVALS, OF_MEMBERS, MIN_PAIRS, MAIN)
+    yield f"Members alone take {of_members} that of the others with 500 ms (of all {factors(RIVALS, OF_MEMBERS)})"
+    of_members = factors([SHORT], OF_MEMBERS, MIN_PAIRS, MAIN)
+    yield f"{of_members} that of KIP-848 with 50 ms (of all {factors([SHORT], OF_MEMBERS)})"
     yield f"{figure(SHORT, FAR):.0f} ms, this project {figure(OURS, FAR):.0f}"
     unread = Row("", SETTLED, tables.OTHERS, "backlog", change="add-member", unit=1_000)
     of_unread = (f"{figure(column, unread):.1f} s" for column in (OURS, RANGE, KIP, COOPERATIVE))

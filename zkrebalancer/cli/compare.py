@@ -50,7 +50,7 @@ def compare(
     \b
     Example:
       zkrebalancer experiment compare experiments --out report
-      zkrebalancer experiment compare docs/data/experiments-2026-11-28-compared.jsonl --out report
+      zkrebalancer experiment compare docs/data/experiments-2026-11-29-compared.jsonl --out report
     """
     require("experiments")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
