@@ -239,7 +239,7 @@ def test_after_a_fork_everything_but_close_says_so() -> None:
         consumer.generation,
         consumer.metrics,
         partial(consumer.finish, {TP: 1}),
-        partial(PlanningConsumer(zookeeper="z:1", bootstrap="b:1", group="g").advance, {TP: 1}),
+        partial(PlanningConsumer(zookeeper="z:1", bootstrap="b:1", group="g").advance, {TP: 1}, {TP: 1}),
         partial(consumer.subscribe, ["orders"]),
         partial(consumer.run, print),
     ]
@@ -247,8 +247,11 @@ def test_after_a_fork_everything_but_close_says_so() -> None:
         child = os.fork()
         if not child:
             signal.alarm(DEADLINE_S)  # ends a process that waits for the lock
-            consumer.close()
-            os._exit(0 if all(map(is_refused, calls)) else 1)
+            try:
+                consumer.close()
+                os._exit(0 if all(map(is_refused, calls)) else 1)
+            finally:  # an exception would let it go on as a second process of the test run
+                os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
 
