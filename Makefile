@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-WORKERS ?= 3
+WORKERS ?= 4
 SEEDS ?= 2000
 MINUTES ?= 5
 FUZZ_SECONDS ?= 120
