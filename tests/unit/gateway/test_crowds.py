@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -49,6 +50,13 @@ def run_others() -> None:
         gevent.sleep(0)
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Let others run until it holds: how many turns they need depends on the time that each has."""
+    with gevent.Timeout(WITHIN_S):
+        while not condition():
+            gevent.sleep(0.001)
+
+
 def fetch(store: Store, group: str, count: int) -> AsyncResult[Any]:
     answered: AsyncResult[Any] = AsyncResult()
     topic = {"name": "orders", "partition_indexes": list(range(count))}
@@ -68,7 +76,7 @@ def test_small_reads_of_many_groups_do_not_wait_for_each_other() -> None:
     session = Held()
     store = Store(session)
     answers = [fetch(store, group, 3) for group in "abc"]
-    assert session.reading == [3, 3, 3]
+    until(lambda: session.reading == [3, 3, 3])
     session.may_answer.set()
     assert [outcome(one) for one in answers] == [ErrorCode.NONE] * 3
 
@@ -77,7 +85,10 @@ def test_what_has_waited_for_too_long_is_not_read(passed_us: list[int]) -> None:
     """In `_read_each`, read it all the same: later requests wait for answers whose clients have given up."""
     session = Held()
     store = Store(session)
-    large, late = fetch(store, "large", READ_AT_ONCE), fetch(store, "late", 3)
+    large = fetch(store, "large", READ_AT_ONCE)
+    until(lambda: session.reading == [READ_AT_ONCE])
+    late = fetch(store, "late", 3)
+    until(store.offsets._places._turn.locked)  # it waits for the places of the large one
     passed_us[0] += int(LONGEST_WAIT_S * 1e6) + 1
     later = fetch(store, "later", 5)
     session.may_answer.set()
@@ -90,6 +101,7 @@ def test_a_long_fetch_is_not_continued_for_nobody(passed_us: list[int]) -> None:
     """In `_read`, never look at the clock: of a crowd that asks for much, all is read, and nobody gets it in time."""
     session = Held()
     fetched = fetch(Store(session), "long", 3 * READ_AT_ONCE)
+    until(lambda: bool(session.reading))
     passed_us[0] += int(LONGEST_HOLD_S * 1e6) + 1
     session.may_answer.set()
     assert outcome(fetched) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -108,9 +120,7 @@ def test_the_topics_of_a_group_are_listed_together_and_not_for_nobody(passed_us:
     session.reading.clear()
     fetched: AsyncResult[Any] = AsyncResult()
     store.offsets.send(GROUP, "OffsetFetch", {"topics": None}, fetched.set)
-    with gevent.Timeout(WITHIN_S):
-        while not session.reading:
-            gevent.sleep(0.001)
+    until(lambda: bool(session.reading))
     assert session.reading == [READ_AT_ONCE]
     passed_us[0] += int(LONGEST_HOLD_S * 1e6) + 1
     session.may_answer.set()
@@ -149,7 +159,9 @@ def test_what_has_waited_in_line_for_too_long_is_not_done(passed_us: list[int]) 
         run_others()
         return answered
 
-    first, late = send("first"), send("late")
+    first = send("first")
+    until(lambda: done == ["first"])
+    late = send("late")
     passed_us[0] += int(LONGEST_WAIT_S * 1e6) + 1
     later = send("later")
     may_go_on.set()
@@ -168,6 +180,7 @@ def test_small_uses_share_the_places_and_do_not_pass_a_large_one() -> None:
             may_end.wait(WITHIN_S)
 
     uses = [gevent.spawn(use, *one) for one in (("a", 3), ("b", 3), ("large", 10), ("c", 3))]
+    until(lambda: len(order) >= 2)
     run_others()
     assert order == ["a", "b"]
     may_end.set()
