@@ -96,5 +96,4 @@ class PlanningConsumer(Consumer):
             return {}
         with shared.lock:
             present = shared.buffer.generations()
-            same = {tp: at for tp, at in checked.items() if tp in present and present[tp] == generations.get(tp)}
-            return shared.advance(same)
+            return shared.advance({tp: at for tp, at in checked.items() if present.get(tp) == generations.get(tp)})

@@ -7,7 +7,7 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -234,7 +234,7 @@ def joined_factors(row: Row) -> str:
     return f"{min(found):.1f} to {max(found):.1f} times"
 
 
-def factors(rivals: list[Column], measure: str, least_runs: int = 1, only: str = "") -> str:
+def factors(rivals: list[Column], measure: str, least_runs: int = 1, files: Sequence[str] = PUBLISHED) -> str:
     """Return how many times as much as these a group at rest takes here: lowest to highest of published scenarios.
 
     Each is that of the medians of a scenario's runs in one file, with at least `least_runs` of the rival. A group that
@@ -242,7 +242,7 @@ def factors(rivals: list[Column], measure: str, least_runs: int = 1, only: str =
     """
     wanted = {(one.protocol, one.settings) for one in rivals}
     found = []
-    for file in [only] if only else PUBLISHED:
+    for file in files:
         of_file = [run for run in results(file) if run["measures"].get(measure) and run["settings"] != "default"]
         of_file = [run for run in of_file if not run["details"]["record_bytes"]]
         for scenario, members in {(run["scenario"], run["members"]) for run in of_file}:
@@ -329,14 +329,14 @@ def on_results() -> Iterator[str]:
     yield f"found after {figure(OURS, grown):.0f} ms, with Kafka's protocols after {span(grown)} ms"
     yield f"new topic after {figure(OURS, new):.0f}, with others {span(new)} ms"
     more = figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS)
-    yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS, MAIN)} the processor time"
-    yield f"(in the earlier report {factors(RIVALS, AT_REST, MIN_PAIRS, EARLIER)};"
+    yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS, [MAIN])} the processor time"
+    yield f"(in the earlier report {factors(RIVALS, AT_REST, MIN_PAIRS, [EARLIER])};"
     yield f"of all published scenarios of both machines {factors(RIVALS, AT_REST)}"
-    yield f"{factors([SHORT], AT_REST, MIN_PAIRS, MAIN)} that of KIP-848 with 50 ms (no difference is shown; of all"
+    yield f"{factors([SHORT], AT_REST, MIN_PAIRS, [MAIN])} that of KIP-848 with 50 ms (no difference is shown; of all"
     yield f"of all {factors([SHORT], AT_REST)}), and {more:.0f} MB more memory"
-    of_members = factors(RIVALS, OF_MEMBERS, MIN_PAIRS, MAIN)
+    of_members = factors(RIVALS, OF_MEMBERS, MIN_PAIRS, [MAIN])
     yield f"Members alone take {of_members} that of the others with 500 ms (of all {factors(RIVALS, OF_MEMBERS)})"
-    of_members = factors([SHORT], OF_MEMBERS, MIN_PAIRS, MAIN)
+    of_members = factors([SHORT], OF_MEMBERS, MIN_PAIRS, [MAIN])
     yield f"{of_members} that of KIP-848 with 50 ms (of all {factors([SHORT], OF_MEMBERS)})"
     yield f"{figure(SHORT, FAR):.0f} ms, this project {figure(OURS, FAR):.0f}"
     unread = Row("", SETTLED, tables.OTHERS, "backlog", change="add-member", unit=1_000)

@@ -13,11 +13,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgpack
 
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
 
 VERSION = 1
 MAX_WRITTEN_BYTES = 128 * 1024 * 1024  # of one group, uncompressed; compressing this many takes a quarter of a second
-MAX_TEXT_BYTES = 0x7FFF  # in any answer of Kafka's protocol, as its numbers have 32 bits
-NUMBERS = range(-(2**31), 2**31)
+INT32 = range(-(2**31), 2**31)  # all numbers in answers of Kafka's protocol
 MAX_CONTENT_BYTES = 2 * MAX_WRITTEN_BYTES  # of a stored group; a guard against a damaged node
 
 
@@ -209,7 +209,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 -- the types of 
     def read_plain(value: Any) -> Any:  # noqa: ANN401
         if not isinstance(value, kind):
             raise TypeError(f"{value!r:.40} is no {kind.__name__}")
-        if kind is int and value not in NUMBERS:
+        if kind is int and value not in INT32:
             raise ValueError(f"{value} fits into no answer")
         if kind is str and len(value.encode()) > MAX_TEXT_BYTES:
             raise ValueError(f"a text of {len(value)} characters fits into no answer")

@@ -14,12 +14,12 @@ from uuid import UUID
 
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.kafka_protocol.schema import NIL_UUID, NUMBERS, Field, Form
+from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
 
 Reader = Callable[[bytes, int, "Budget"], tuple[Any, int]]
 Length = Callable[[bytes, int], tuple[int, int]]
 ELEMENTS_PER_TURN = 1_000  # that are read or written between two pauses: about 2 ms
 MAX_VARINT_SHIFT = 28  # five bytes
-MAX_TEXT_BYTES = 0x7FFF  # in every version; brokers end a connection that sends more, which the gateway may share
 _UUID_BYTES = 16
 
 
@@ -171,7 +171,7 @@ def _text_reader(read_length: Length, *, is_text: bool, nullable: bool) -> Reade
             raise FrameError(f"a length of {size}")
         if end > len(buffer):
             raise FrameError(f"{size} bytes are announced, {len(buffer) - at} are left")
-        if is_text and size > MAX_TEXT_BYTES:
+        if is_text and size > MAX_TEXT_BYTES:  # brokers end a connection that sends more, which the gateway may share
             raise FrameError(f"a text of {size} bytes, at most {MAX_TEXT_BYTES} are allowed")
         content = buffer[at:end]
         return (content.decode() if is_text else content), end

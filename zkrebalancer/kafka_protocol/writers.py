@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zkrebalancer.kafka_protocol.errors import FrameError
-from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN, MAX_TEXT_BYTES, default_maker
+from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN, default_maker
 from zkrebalancer.kafka_protocol.schema import NUMBERS, Field, Form
+from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
 
 _pack_int16 = struct.Struct(">h").pack
 _pack_int32 = struct.Struct(">i").pack

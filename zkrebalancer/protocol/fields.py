@@ -13,6 +13,7 @@ from zkrebalancer.protocol.numbers import decimal
 
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
+MAX_TEXT_BYTES = 0x7FFF  # of a text in any version of Kafka's protocol
 MAX_THREAD = 999_999
 MAX_EPOCH_MS = 10**14  # a time in the year 5138; later ones than in 9999 cannot be shown
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted

@@ -57,10 +57,15 @@ def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> st
     return name
 
 
+def is_legal_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
+    """Whether `validate_name` would return it."""
+    return len(name) <= max_length and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None
+
+
 @lru_cache(MAX_CACHED_NAMES)  # every ownership record and command repeats the names of its topics
 def is_legal_topic(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
-    return len(name) <= MAX_TOPIC_LENGTH and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None
+    return is_legal_name(name, MAX_TOPIC_LENGTH)
 
 
 def are_legal_topics(names: Mapping[str, object]) -> bool:

@@ -193,9 +193,9 @@ class Region:
             self._members_read(reading.members)
 
     def _member_read(self, reply: Reply, name: str, reading: _Reading) -> None:
-        """Note a member. A node that is not ephemeral belongs to no member, so no answer would ever come."""
+        """Note a member. One that is not ephemeral is none, nor is one whose name would make the order unreadable."""
         reading.missing -= 1
-        if isinstance(reply, Content) and reply.stat.ephemeral_owner and documents.is_member_name(name):
+        if isinstance(reply, Content) and reply.stat.ephemeral_owner and paths.is_legal_name(name):
             reading.members[name] = reply.stat.created_zxid
         if not reading.missing and reading is self._reading:  # a refused read is repeated when later ones are over
             self._members_read(reading.members)

@@ -391,11 +391,6 @@ def _one_of(what: str, document: Mapping[str, Any], key: str, allowed: Sequence[
     return value
 
 
-def is_member_name(name: str) -> bool:
-    """Whether a member can have this name: an order with another one could not be read."""
-    return len(name) <= paths.MAX_NAME_LENGTH and paths.is_legal_topic(name)
-
-
 def _name(what: str, name: str, limit: int = paths.MAX_NAME_LENGTH) -> str:
     try:
         return paths.validate_name(what, name, limit)

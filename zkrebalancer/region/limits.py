@@ -4,7 +4,6 @@ from __future__ import annotations
 
 MAX_MEMBERS = 1_000  # of a region: `order` names each
 MAX_NAMES = 5_000  # members whose last state one piece of a merge names, present or not
-NEVER = -2  # a round that is at least two before any other
 MAX_REQUESTS = 100  # that wait; the leader reads them all at once
 MAX_PIECES = 64  # of one contribution or merge
 MAX_READ_BYTES = 1_000_000  # of one node

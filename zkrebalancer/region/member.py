@@ -28,7 +28,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import Initial, Merge, Order, Request, Round, Settings
-from zkrebalancer.region.limits import MAX_PIECES, NEVER
+from zkrebalancer.region.limits import MAX_PIECES
 from zkrebalancer.region.permitted import require_permitted
 from zkrebalancer.region.replies import is_refused, order_in, portions
 from zkrebalancer.region.roles import Application, Phase, RegionMismatchError, Source, Steps
@@ -59,12 +59,12 @@ class Member:
         self.zxid: int | None = None  # of the registration
         self._admitted_as: int | None = None  # the last registration under which it was admitted
         self.done = 0  # the last reset that this member has done
-        self.is_leaving = self._has_asked_to_leave = False
+        self.is_leaving = self._has_asked_to_leave = self._is_admitted = False
         self.last_checkpoint = 0  # its last answer to a checkpoint
         self.last_merge: Merge | None = None
         self.is_restoring = False  # as `register` has found
         self._retired = 0  # the checkpoint whose predecessors the application may have deleted
-        self._is_admitted, self._asked_in = False, NEVER  # the latter: the last round when it requested a reset
+        self._asks_from = 0  # the first round in which it may request a reset
         self._is_reset_wanted: str | None = None  # why; until a reset has come
         self._answer: _Answer | None = None
         self._sought: set[TopicPartition] = set()  # by the last reset; others have come since
@@ -95,7 +95,7 @@ class Member:
     def lost(self, reason: str) -> None:
         """Have all members reset: records were processed whose partitions went elsewhere, or an answer is too long."""
         self._become_pending()
-        self._is_reset_wanted, self._asked_in = f"{self.name}: {reason}", NEVER
+        self._is_reset_wanted, self._asks_from = f"{self.name}: {reason}", 0
 
     # ---- registration
 
@@ -174,7 +174,7 @@ class Member:
             return Phase.WAIT
         if order.reset > self.done:
             yield from self._reset(order)
-        elif self._is_reset_wanted is not None and order.id > self._asked_in + 1:
+        elif self._is_reset_wanted is not None and order.id >= self._asks_from:
             yield from self._want_reset(order)
         if order.open is not None and order.is_resetting:
             yield from self._answer_rest(order.open)
@@ -258,7 +258,7 @@ class Member:
     def _want_reset(self, order: Order) -> Steps[None]:
         """Request a reset; again in the second round after that, as only the first can be opened unaware of it."""
         if (yield from self.request("reset", self._is_reset_wanted or "")):
-            self._asked_in = order.id
+            self._asks_from = order.id + 2
 
     def request(self, kind: str, reason: str = "") -> Steps[bool]:
         """Ask the leader for something; return whether the request is stored."""

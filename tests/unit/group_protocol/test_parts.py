@@ -33,6 +33,7 @@ from zkrebalancer.group_protocol.stored import (
 )
 from zkrebalancer.group_protocol.topics import Topic, Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
+from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
 from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH
 from zkrebalancer.protocol.places import java_hash
 
@@ -154,7 +155,7 @@ def test_the_id_of_a_member_fits_into_answers_whatever_the_name_of_its_client(na
     request = JoinGroupRequest("g", "", 10_000, "consumer", (), group_instance_id=name if is_static else None)
     received = Received(1, request, 4, name, "/h", "f" * 32)
     member_id = received.new_member_id(request.group_instance_id)
-    assert len(member_id.encode()) <= stored.MAX_TEXT_BYTES
+    assert len(member_id.encode()) <= MAX_TEXT_BYTES
     assert member_id.endswith(f"-{received.fresh_id}")
 
 
