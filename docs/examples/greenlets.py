@@ -8,7 +8,6 @@ if os.environ.get("PATCH") == "1":
     monkey.patch_all()
 
 import signal
-from contextlib import suppress
 
 import gevent
 
@@ -34,11 +33,8 @@ def tick() -> None:
         print("tick", flush=True)
 
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
-with suppress(KeyboardInterrupt):
-    gevent.spawn(tick)
-    consuming = gevent.spawn(consume)
-    try:
-        consuming.get()
-    finally:
-        consuming.kill()  # leaves the group
+gevent.spawn(tick)
+consuming = gevent.spawn(consume)
+for number in (signal.SIGINT, signal.SIGTERM):  # an exception would come in any greenlet, which would print it
+    gevent.signal_handler(number, consuming.kill)  # leaves the group
+consuming.get()
