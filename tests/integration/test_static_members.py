@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.integration.scenario import MODES, Scenario, owners_of
+from tests.integration.scenario import MODES, Event, Scenario, owners_of
 from zkrebalancer.operations.foresight import foresee
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import INCREMENTAL
@@ -45,6 +45,24 @@ def come_back(scenario: Scenario, instances: dict[str, str], group: str) -> str:
     return name
 
 
+def generations_of(scenario: Scenario) -> dict[str, int]:
+    """Return the generation of each group."""
+    return {group: scenario.report(group).generation for group in scenario.groups}
+
+
+def commands_since(scenario: Scenario, generations: Mapping[str, int], count: int) -> list[Event]:
+    """Wait for this many commands of later generations, and return all of them.
+
+    Times do not tell which are later: a busy coordinator may note a command after its members have carried it out.
+    """
+
+    def found() -> list[Event]:
+        return [one for one in scenario.events("command_sent") if one["generation"] > generations[one["group"]]]
+
+    scenario.lab.wait_for(f"{count} commands", lambda: len(found()) >= count)
+    return found()
+
+
 def verify_unmoved(scenario: Scenario, since_us: int) -> None:
     """End the scenario, and require that until now no member had to give up a partition.
 
@@ -58,7 +76,7 @@ def verify_unmoved(scenario: Scenario, since_us: int) -> None:
 @pytest.mark.parametrize(("members", "partitions"), SIZES)
 def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, partitions: int) -> None:
     instances = begin(scenario, members, partitions)
-    before, began_us = homes(scenario, instances), scenario.now_us()
+    before, generations, began_us = homes(scenario, instances), generations_of(scenario), scenario.now_us()
     newcomers = []
     for _ in range(members):
         for group, names in scenario.groups.items():
@@ -66,8 +84,7 @@ def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, 
             newcomers.append(come_back(scenario, instances, group))
         scenario.settle()
         assert homes(scenario, instances) == before
-    scenario.wait_event("command_sent", len(newcomers), since_us=began_us)
-    commands = scenario.events("command_sent", since_us=began_us)
+    commands = commands_since(scenario, generations, len(newcomers))
     assert {event["option"] for event in commands} == {"start-fetcher"}
     commanded = [event["member"] for event in commands]
     assert sorted(name.rsplit("-", 5)[0] for name in commanded) == sorted(newcomers)
@@ -83,15 +100,14 @@ def test_a_rolling_restart_of_many_members_moves_none_of_their_partitions(scenar
     own = {"session_timeout_ms": 6_000}  # none crashes here, and all share an interpreter
     applications = {f"pod-{n}": scenario.join_here(group, group_instance_id=f"pod-{n}", **own) for n in range(members)}
     scenario.settle()
-    before, began_us = by_instance(scenario, group), scenario.now_us()
+    before, generations, began_us = by_instance(scenario, group), generations_of(scenario), scenario.now_us()
     assert sorted(map(len, before.values())) == [5] * members
     for instance, application in list(applications.items()):
         scenario.end_application(application)
         applications[instance] = scenario.join_here(group, group_instance_id=instance, **own)
         scenario.settle()
     assert by_instance(scenario, group) == before
-    scenario.wait_event("command_sent", members, since_us=began_us)
-    sent = scenario.events("command_sent", since_us=began_us)
+    sent = commands_since(scenario, generations, members)
     assert [(event["option"], event["partition_count"]) for event in sent] == [("start-fetcher", 5)] * members
     assert not any(application.lost or application.revoked for application in applications.values())
     verify_unmoved(scenario, began_us)

@@ -70,14 +70,18 @@ class Connection:
 
 @pytest.fixture
 def pauses_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the pauses before retries, which take no time here."""
+    """Return the pauses before retries, which take no time here.
+
+    Only here: other tests of this process may have left greenlets that try again, and would do so without a pause.
+    """
     pauses_s: list[float] = []
 
     def later(pause_s: float, retry: Callable[..., None], number: int) -> None:
         pauses_s.append(pause_s)
         retry(number)
 
-    monkeypatch.setattr("gevent.spawn_later", later)
+    only_here = SimpleNamespace(spawn=gevent.spawn, spawn_later=later)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_rights.gevent", only_here)
     return pauses_s
 
 
