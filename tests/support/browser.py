@@ -128,10 +128,12 @@ def browser() -> Iterator[Browser]:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "HOME": folder, "TMPDIR": folder}
         command = ["chromedriver", f"--port={port}", "--log-level=OFF"]
-        driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        driver = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             address = f"http://{HOST}:{port}"
-            _wait_until(lambda: _answers(address))
+            _wait_until(lambda: _answers(address), "chromedriver does not answer")
             window = Browser(address)
             try:
                 yield window
@@ -140,6 +142,8 @@ def browser() -> Iterator[Browser]:
         finally:
             driver.terminate()
             driver.wait()
+            # The browser's processes end later, and until then write into the folder.
+            _wait_until(lambda: not _has_processes(driver.pid), "the browser does not end")
 
 
 def _answers(address: str) -> bool:
@@ -150,8 +154,16 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _wait_until(is_so: Callable[[], bool]) -> None:
+def _has_processes(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until(is_so: Callable[[], bool], problem: str) -> None:
     give_up_at = time.monotonic() + WITHIN_S
     while not is_so():
-        assert time.monotonic() < give_up_at, "chromedriver does not answer"
+        assert time.monotonic() < give_up_at, problem
         gevent.sleep(0.05)
