@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ REQUEST_TIMEOUT_S = 15.0
 CLIENT_ID = "zkrebalancer-gateway"
 SESSION_PART = 0.8  # of the time that a broker allows before a new login is due
 MAX_ANSWER_BYTES = 64 << 20
+MAX_CORRELATION_ID = 0x7FFFFFFF
 FORGET_S = 600.0  # how long a broker has to be missing from metadata: one that restarts is soon back
 KEYS = {name: key for key, name in apis().items()}
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Link:
     def __init__(self, address: Address, dialer: Dialer) -> None:
         """Connect, learn the broker's versions, and log in if configured; raises LinkError."""
         self.address = address
-        self._correlation_ids = itertools.count(1)
+        self._last_id = 0  # correlation id
         self._unanswered: deque[tuple[Header, AsyncResult[bytes]]] = deque()
         self.versions: dict[int, tuple[int, int]] = {KEYS["ApiVersions"]: (0, 0)}
         self._sending = Semaphore()  # a request is sent completely before the next one starts
@@ -117,7 +117,8 @@ class Link:
     ) -> LinkAnswer:
         """Send a request and return the answer; raises LinkError, or FrameError if it cannot be written."""
         version = self.version(name, highest)
-        header = Header(KEYS[name], version, next(self._correlation_ids), CLIENT_ID)
+        self._last_id = self._last_id % MAX_CORRELATION_ID + 1  # a thousand commits a second need this many in 25 days
+        header = Header(KEYS[name], version, self._last_id, CLIENT_ID)
         waiting: AsyncResult[bytes] = AsyncResult()
         content = codec.encode_header(header) + codec.encode(f"{name}Request", version, fields)
         if self.is_closed:

@@ -112,6 +112,17 @@ def test_a_login_that_fails_is_told_with_its_reason(play: Play, handshake: int, 
         Link(broker.address, SECURED)
 
 
+def test_a_link_lasts_longer_than_the_numbers_of_its_requests(play: Play) -> None:
+    """In `Link.ask`, count on: after 2^31 requests no other one could be written, and the gateway would end."""
+    broker = play(Metadata={})
+    link = Link(broker.address, Dialer(Upstream()))
+    link._last_id = 0x7FFFFFFF - 1
+    for _ in range(3):
+        link.ask("Metadata", {"topics": []})
+    assert broker.asked == ["ApiVersions", "Metadata", "Metadata", "Metadata"]
+    link.close()
+
+
 def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "HEAD_START_S", 0.01)
     first, second = play(Metadata={}), play(Metadata={})
