@@ -142,6 +142,9 @@ def find_coordinator(version: int, content: bytes, addresses: Addresses) -> byte
         node = addresses.broker(found["node_id"])
         if node is not None:
             found["host"], found["port"] = node.host, node.port
+        elif not found["error_code"]:  # it has no port yet; the broker itself would coordinate its clients' groups, too
+            nowhere = {"node_id": -1, "host": "", "port": -1}
+            found.update(error_code=int(ErrorCode.COORDINATOR_NOT_AVAILABLE), **nowhere)
     return codec.encode("FindCoordinatorResponse", version, fields)
 
 

@@ -65,6 +65,16 @@ def test_the_coordinator_of_a_transaction_is_a_broker_at_the_gateway(version: in
 
 
 @pytest.mark.parametrize("version", range(7))
+def test_no_client_learns_the_address_of_a_broker_without_a_port(version: int) -> None:
+    """In `find_coordinator`, pass its own address on: its clients would look for their group there, too."""
+    place = {"node_id": 7, "host": "b7", "port": 9092}
+    content = codec.encode("FindCoordinatorResponse", version, {**place, "coordinators": [{"key": "t", **place}]})
+    read = codec.decode("FindCoordinatorResponse", version, rewriting.find_coordinator(version, content, ADDRESSES))
+    found = read["coordinators"][0] if version >= rewriting.BATCHED_FROM else read
+    assert (found["error_code"], found["node_id"], found["host"], found["port"]) == (15, -1, "", -1)
+
+
+@pytest.mark.parametrize("version", range(7))
 def test_the_coordinator_of_a_group_is_a_gateway(version: int) -> None:
     content = rewriting.group_coordinators(version, {"g": (0, Node(VIRTUAL_NODE, "gw", 9192)), "h": (15, None)})
     read = codec.decode("FindCoordinatorResponse", version, content)
