@@ -21,6 +21,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.size_limit import LIMIT, SizeLimit
 from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
 from zkrebalancer.group_protocol.topics import Topic, Topics, as_stored, names_of
+from zkrebalancer.protocol import paths
 
 if TYPE_CHECKING:
     from zkrebalancer.group_protocol.kept import Kept
@@ -77,7 +78,9 @@ class ConsumerGroup:
         self.size_limit = SizeLimit(self)
         self.group_epoch = 0
         self.target_epoch = 0
-        self.central = CentralTargets(self) if world.settings.assigns_centrally else None
+        # A group that was made with other settings may have a name that is no node's.
+        is_central = world.settings.assigns_centrally and paths.is_legal_name(group_id)
+        self.central = CentralTargets(self) if is_central else None
         self.untold: set[str] = set()  # members that may not know their position, though they know its epoch
         self.is_dead = False
         self._when_gone = when_gone

@@ -1,14 +1,19 @@
-"""A gateway that assigned centrally is started again with `--assign client`."""
+"""A gateway is started again with the other `--assign`."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from tests.support.central_group import Outside
 from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import Coordinator
-from tests.support.kip848_group import Client
+from tests.support.kip848_group import Client, coordinator_with
 from tests.unit.group_protocol.test_central import CENTRAL, EVERYTHING, Member, all_owned, central_group, run
+from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer
+from zkrebalancer.group_protocol.error_codes import ErrorCode as E
+from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 
@@ -36,6 +41,22 @@ def test_a_central_group_whose_gateway_lets_clients_assign_again(kind: type[Memb
     coordinator.crash()
     run(Outside(coordinator), c)
     assert c.numbers() == EVERYTHING
+
+
+@pytest.mark.parametrize(("name", "reported"), [("payments", ["m"]), ("payments/ids", []), ("..", []), ("g" * 201, [])])
+def test_members_of_a_group_whose_name_is_no_nodes_name_are_not_reported(name: str, reported: list[str]) -> None:
+    """In `ConsumerGroup`, let any group be central: those of `payments/ids` would register as members of `payments`."""
+    coordinator = coordinator_with({"t": 4})
+    join = ConsumerGroupHeartbeatRequest(
+        name, "m", 0, rebalance_timeout_ms=10_000, subscribed_topic_names=("t",), topic_partitions=()
+    )
+    joined = coordinator.ask(join, ConsumerGroupHeartbeatAnswer, 1)
+    coordinator.settings = CENTRAL
+    coordinator.crash()
+    assert sorted({member.member_id for report in coordinator.unheard for member in report.members}) == reported
+    present = replace(join, member_epoch=joined.member_epoch, subscribed_topic_names=None, topic_partitions=None)
+    error = coordinator.ask(present, ConsumerGroupHeartbeatAnswer, 1).error_code
+    assert error is (E.NONE if reported else E.INVALID_GROUP_ID)
 
 
 def act_alone(coordinator: Coordinator, *members: Member) -> None:
