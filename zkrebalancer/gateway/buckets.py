@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from zkrebalancer.gateway.layout import BUCKETS, OWNERS
+from zkrebalancer.gateway.layout import ALIVE, BUCKETS, OWNERS
 from zkrebalancer.gateway.nodes import node_name, node_path
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import stored
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroupError, TooLargeGroupError
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     Check,
     Children,
@@ -41,6 +42,12 @@ MAX_EPOCH_DIGITS = 18
 # Another gateway has claimed the bucket, or somebody has deleted or created its nodes: it has to be claimed again.
 CLAIM_AGAIN = frozenset({Refusal.BAD_VERSION, Refusal.NO_NODE, Refusal.NODE_EXISTS})
 _log = logging.getLogger(__name__)
+
+
+def create_folders(session: Session) -> None:
+    """Create the nodes above those of gateways, unless they exist; raises as `Buckets.claim` does."""
+    for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):
+        session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
 
 
 @dataclass(slots=True)
@@ -73,10 +80,11 @@ class Buckets:
 
         """
         path, owner_path = f"{BUCKETS}/{bucket}", f"{OWNERS}/{bucket}"
-        self._session.require(Multi((Create(path, b"0"),)), Refusal.NODE_EXISTS)
-        found = self._session.require(Get(path))
+        self._session.require(Multi((Create(path, b"0"),)), Refusal.NODE_EXISTS, Refusal.NO_NODE)
+        found = self._session.require(Get(path), Refusal.NO_NODE)
         owner = self._session.require(Get(owner_path), Refusal.NO_NODE)
-        if not isinstance(found, Content):
+        if not isinstance(found, Content):  # somebody has deleted the folder
+            create_folders(self._session)
             return None
         operations: list[Operation] = []
         if isinstance(owner, Content):
@@ -88,7 +96,10 @@ class Buckets:
         epoch = _epoch(found.content) + 1
         content = json.dumps({"version": 1, "gateway": number, "epoch": epoch}).encode()
         operations += [Create(owner_path, content, ephemeral=True), SetContent(path, b"%d" % epoch, found.stat.version)]
-        if isinstance(self._session.require(Multi(tuple(operations)), *CLAIM_AGAIN), Refused):
+        claimed = self._session.require(Multi(tuple(operations)), *CLAIM_AGAIN)
+        if isinstance(claimed, Refused):
+            if claimed.refusal is Refusal.NO_NODE:
+                create_folders(self._session)  # as above
             return None
         return Claim(bucket, found.stat.version + 1, set())
 

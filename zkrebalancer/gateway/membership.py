@@ -17,11 +17,10 @@ import logging
 from collections.abc import Callable, Collection
 
 from zkrebalancer.gateway.addresses import Addresses
+from zkrebalancer.gateway.buckets import create_folders
 from zkrebalancer.gateway.layout import (
     ALIVE,
-    BUCKETS,
     LAYOUT,
-    OWNERS,
     Layout,
     decode,
     decode_alive,
@@ -186,8 +185,7 @@ class Membership:
             self._without_slot = without
 
     def _create_roots(self) -> None:
-        for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):
-            self._session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
+        create_folders(self._session)
         self._session.require(Multi((Create(LAYOUT, encode(self._layout)),)), Refusal.NODE_EXISTS)
 
     def _change_layout(self, change: Callable[[Layout], Layout]) -> Layout:
@@ -217,7 +215,7 @@ class Membership:
         raise ZooKeeperUnavailableError(f"{path} was changed by others at each of {MAX_TRIES} tries")
 
     def _read_alive(self, session_id: int) -> None:
-        listed = self._session.require(ListChildren(ALIVE, watch=True))
+        listed = self._session.require(ListChildren(ALIVE, watch=True), Refusal.NO_NODE)
         names = listed.names if isinstance(listed, Children) else ()
         gateways: dict[int, tuple[str, int]] = {}
         for name in names:

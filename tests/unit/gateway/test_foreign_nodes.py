@@ -142,6 +142,18 @@ def test_a_node_beside_those_of_gateways_keeps_none_from_joining(session: ModelS
     assert other.addresses().gateways == {0: ("gw", 1), 1: ("gw", 2)}
 
 
+@pytest.mark.parametrize("folder", [ALIVE, BUCKETS, OWNERS])
+def test_a_folder_that_somebody_deletes_is_made_again(session: ModelSession, folder: str) -> None:
+    """In `Membership._read_alive` or `Buckets.claim`, expect it to be there: nothing would ever be taken over."""
+    one = Membership(session, "gw", 1)
+    one.refresh()
+    session.do(*(Delete(f"{folder}/{name}") for name in session.model.children(folder)), Delete(folder))
+    one.refresh()
+    assert one.addresses().gateways == {0: ("gw", 1)}
+    buckets = Buckets(session)
+    assert any(buckets.claim(BUCKET, 0) for _try in range(2))
+
+
 @pytest.mark.parametrize("port", ["9" * 5_000, "99999", "\u0663"])
 def test_an_address_in_the_layout_that_is_none_leaves_its_gateway_out(session: ModelSession, port: str) -> None:
     """In `Membership._take_from_layout`, take any digits for a port: every gateway would end."""
