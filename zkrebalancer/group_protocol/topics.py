@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -12,7 +12,9 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import WHITE_LIST
 
-MAX_EXPRESSIONS = 1_000  # whose topics are remembered: clients may send any number of them
+MAX_SELECTED_BYTES = 128 << 20  # of expressions and the topics that they select: clients may send any number of them
+EXPRESSION_BYTES = 500  # that a remembered expression uses, besides its characters
+SELECTED_BYTES = 64  # that a topic uses which it selects
 NO_ID = UUID(int=0)  # what brokers say whose `inter.broker.protocol.version` is below 2.8
 MADE_UP = UUID("6f0c3c0e-5d0b-4b53-9d7b-0a4f6a2f5e11")  # the namespace of ids that are made up here; never changes
 
@@ -41,14 +43,15 @@ class Topics:
         self.without_ids: frozenset[str] = frozenset()  # at the brokers
         self.is_known = False
         self._matching: dict[str, frozenset[str]] = {}
+        self._matching_bytes = 0
 
     def replace(self, by_name: Mapping[str, Topic]) -> None:
         """Replace the known topics."""
-        self.by_name = by_name
+        former, self.by_name = self.by_name, by_name
         self.name_of = names_of(by_name)
         self.without_ids = frozenset(name for name, topic in by_name.items() if not topic.has_id)
         self.is_known = True
-        self._matching.clear()
+        self._match_again(by_name.keys() - former.keys(), former.keys() - by_name.keys())
 
     def remember(self, stored: Mapping[str, Topic]) -> None:
         """Know topics of groups that were read, which brokers may not list: the topic reader looks for them."""
@@ -69,12 +72,35 @@ class Topics:
 
         In a central group the coordinator assigns none of these.
         """
-        if expression not in self._matching:
-            if len(self._matching) >= MAX_EXPRESSIONS:
-                self._matching.clear()
-            filter_ = _of_whole_names(expression)
-            self._matching[expression] = frozenset(name for name in self.by_name if filter_.matches_internal(name))
-        return self._matching[expression]
+        selected = self._matching.get(expression)
+        if selected is None:
+            selected = _selected(expression, self.by_name)
+            self._remember(expression, selected)
+        return selected
+
+    def _match_again(self, new: Collection[str], gone: Collection[str]) -> None:
+        """Look at new topics only: with a hundred expressions, a look at ten thousand topics takes a second."""
+        if not new and not gone:
+            return
+        former, self._matching, self._matching_bytes = self._matching, {}, 0
+        for expression, selected in former.items():
+            more = _selected(expression, new)
+            is_same = not more and selected.isdisjoint(gone)
+            self._remember(expression, selected if is_same else selected.difference(gone) | more)
+
+    def _remember(self, expression: str, selected: frozenset[str]) -> None:
+        size = EXPRESSION_BYTES + len(expression) + SELECTED_BYTES * len(selected)
+        if self._matching_bytes + size > MAX_SELECTED_BYTES:
+            self._matching.clear()
+            self._matching_bytes = 0
+        self._matching[expression] = selected
+        self._matching_bytes += size
+
+
+def _selected(expression: str, names: Iterable[str]) -> frozenset[str]:
+    """Return those of these topics whose whole name an expression matches."""
+    filter_ = _of_whole_names(expression)
+    return frozenset(name for name in names if filter_.matches_internal(name))
 
 
 def as_stored(topics: Iterable[StoredTopic]) -> dict[str, Topic]:

@@ -31,10 +31,10 @@ from zkrebalancer.group_protocol.stored import (
     StoredMember,
     StoredTopic,
 )
-from zkrebalancer.group_protocol.topics import Topic, Topics, check_expression
+from zkrebalancer.group_protocol.topics import EXPRESSION_BYTES, Topic, Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
-from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH
+from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH, TopicFilter
 from zkrebalancer.protocol.places import java_hash
 
 # ---- where a group is served
@@ -252,12 +252,48 @@ def test_an_expression_is_checked_as_it_is_used() -> None:
 
 
 def test_clients_that_send_ever_new_expressions_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Topics.matching`, clear nothing."""
-    monkeypatch.setattr("zkrebalancer.group_protocol.topics.MAX_EXPRESSIONS", 3)
+    """In `Topics._remember`, clear nothing, or count no expressions."""
+    monkeypatch.setattr("zkrebalancer.group_protocol.topics.MAX_SELECTED_BYTES", 3 * (EXPRESSION_BYTES + 100))
     known = Topics()
     known.replace({"t0": Topic(UUID(int=1), 1)})
     assert [len(known.matching(f"t{number}")) for number in (0, 1, 2, 3, 0)] == [1, 0, 0, 0, 1]
     assert len(known._matching) <= 3
+    for letter in "xy":
+        assert not known.matching(letter * 500)
+    assert len(known._matching) == 1
+
+
+def test_expressions_that_select_very_many_topics_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Topics._remember`, do not count what they select: a thousand with ten thousand topics each use 600 MB."""
+    monkeypatch.setattr("zkrebalancer.group_protocol.topics.MAX_SELECTED_BYTES", 2 * EXPRESSION_BYTES + 100 * 64)
+    known = Topics()
+    for count in (60, 120):
+        known.replace({f"t{number}": Topic(UUID(int=number + 1), 1) for number in range(count)})
+        for number in range(3):
+            assert len(known.matching(f".*|{number}")) == count
+            assert len(known._matching) == 1
+
+
+def test_a_topic_more_or_less_costs_a_look_at_that_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Topics.replace`, forget what expressions select: with very many, a new topic would cost a gateway seconds."""
+    looks = list[str]()
+    matches = TopicFilter.matches_internal
+
+    def look(self: TopicFilter, topic: str) -> bool:
+        looks.append(topic)
+        return matches(self, topic)
+
+    monkeypatch.setattr(TopicFilter, "matches_internal", look)
+    known, expressions = Topics(), ("t.*", "t1.*", "x")
+    topics = {f"t{number}": Topic(UUID(int=number + 1), 1) for number in range(100)}
+    known.replace(topics)
+    assert [len(known.matching(one)) for one in expressions] == [100, 11, 0]
+    looks.clear()
+    known.replace({**topics, "t1000": Topic(UUID(int=1_001), 1)})
+    assert [len(known.matching(one)) for one in expressions] == [101, 12, 0]
+    known.replace({name: Topic(one.topic_id, 2) for name, one in topics.items() if name != "t10"})
+    assert [len(known.matching(one)) for one in expressions] == [99, 10, 0]
+    assert looks == ["t1000"] * 3
 
 
 # ---- subscriptions
