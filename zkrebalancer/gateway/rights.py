@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from typing import Any
 
 from zkrebalancer.runtime import clock
 
 RIGHTS_S = 30.0  # how long a right that the client has is not checked again
-MAX_KEPT = 10_000  # rights of one connection
+MAX_KEPT_BYTES = 128 << 10  # for the rights of one connection: five hundred, with names of usual length
+RIGHT_BYTES = 200  # that a right uses, besides the characters of its name
 TOPICS_AT_ONCE = 100  # the answer about each has all of its partitions
 NOBODY = "zkrebalancer-asks-for-rights"  # no member has this id, so the requests have no effect
 TOPIC_AUTHORIZATION_FAILED, TRANSACTION_AUTHORIZATION_FAILED = 29, 53
@@ -42,6 +42,7 @@ class Rights:
         """Know no right yet; `ask` sends a request over the client's connection, in a version that all brokers know."""
         self._ask = ask
         self._until_us: dict[tuple[Right, str], int] = {}
+        self._kept_bytes = 0
 
     def require_login(self) -> None:
         """Send a request that a broker answers only after a login, any one; raises what `ask` raises."""
@@ -77,10 +78,18 @@ class Rights:
         wanted = set(names)
         known = {name for name in wanted if self._until_us.get((right, name), 0) > now_us}
         found = probe(sorted(wanted - known)) if wanted - known else set()
-        if len(self._until_us) + len(found) > MAX_KEPT:
-            self._until_us.clear()
-        self._until_us.update(((right, name), now_us + int(RIGHTS_S * 1e6)) for name in islice(found, MAX_KEPT))
+        self._remember(right, found, now_us + int(RIGHTS_S * 1e6))
         return known | found
+
+    def _remember(self, right: Right, names: Collection[str], until_us: int) -> None:
+        """Remember rights, as far as there is room; older ones give way."""
+        if self._kept_bytes + sum(map(_size, names)) > MAX_KEPT_BYTES:
+            self._until_us.clear()
+            self._kept_bytes = 0
+        for name in names:
+            if self._kept_bytes + _size(name) <= MAX_KEPT_BYTES:
+                self._until_us[right, name] = until_us
+                self._kept_bytes += _size(name)
 
     def _may_read(self, groups: Collection[str]) -> set[str]:
         fields = {"generation_id": LATEST_GENERATION, "member_id": NOBODY}
@@ -128,3 +137,7 @@ class Client:
 
 def _is_allowed(answer: dict[str, Any]) -> bool:
     return bool(answer["error_code"] != GROUP_AUTHORIZATION_FAILED)
+
+
+def _size(name: str) -> int:
+    return RIGHT_BYTES + len(name)

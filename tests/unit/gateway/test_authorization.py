@@ -201,8 +201,8 @@ def test_bytes_that_are_no_request_are_refused_before_anything_is_asked(client: 
 
 
 def test_a_connection_keeps_a_limited_number_of_rights(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Rights._allowed`, keep all that were found: a request may name 100,000 groups."""
-    monkeypatch.setattr(rights, "MAX_KEPT", 1)
+    """In `Rights._remember`, keep all, or do not count names: a client may have used 10,000 rights, with 32 kB each."""
+    monkeypatch.setattr(rights, "MAX_KEPT_BYTES", 2 * rights.RIGHT_BYTES)
     known = Rights(client.broker.ask)
     for _ in range(2):
         assert known.groups(Right.DESCRIBE_GROUP, ["mine", "seen", "other"]) == {"mine", "seen"}
