@@ -205,7 +205,9 @@ def _subscription_faults(values: Mapping[str, Any]) -> list[Fault]:
         wanted = configuration.subscription(**subscription_arguments(values))
     except RebalancerError as error:
         return [Fault(key, str(error).removeprefix("subscribe: "))]
-    letters = str(values.get("dead_letter", "")).removeprefix("topic:")
+    kind, _, letters = str(values.get("dead_letter", "")).partition(":")
+    if kind != "topic":
+        return []
     if letters in wanted.topics or (wanted.kind != "static" and _matches(wanted.kind, values["pattern"], letters)):
         return [Fault("dead_letter", f"topic {letters} is one of those that this agent reads")]
     return []

@@ -168,6 +168,22 @@ def test_a_dead_letter_topic_of_its_own_is_allowed() -> None:
     assert faults(**FLAGS, exec="c", dead_letter="file:t") == []
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"pattern": ".*"},
+        {"pattern": "^internal", "pattern_type": "black_list"},
+        {"pattern": "orders", "exec": "c", "dead_letter": "file:orders.jsonl"},
+        {"pattern": "^orders$", "exec": "c", "dead_letter": "topic:orders-dead"},
+        {"pattern": "^orders-dead$", "pattern_type": "black_list", "exec": "c", "dead_letter": "topic:orders-dead"},
+    ],
+)
+def test_a_pattern_is_compared_only_with_a_topic_of_dead_letters(wanted: dict[str, Any]) -> None:
+    """In `_subscription_faults`, compare the empty name, and files: `.*` and all black lists were refused."""
+    required = {key: FLAGS[key] for key in ("zookeeper", "bootstrap", "group")}
+    assert faults(**required, **wanted) == []
+
+
 def test_what_is_printed_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:
     kafka = ["sasl.password=hunter2", "sasl.username=me"]
     flags = {**FLAGS, "exec": 'sh -c "x"', "kafka_config": kafka, "max_failures": "5"}
