@@ -26,17 +26,20 @@ from tests.docs.figures import (
     rendered_differences,
 )
 from tests.style.sources import ROOT
+from zkrebalancer.pipeline.report.frontier import TUNED_MS
 
 PAGES = ("docs/experiments.md", "docs/results.md")
 MAIN = "experiments-2026-11-29-compared.jsonl"  # those of the first page
 COMPARISON = "experiments-2026-11-29-comparison.csv"
 EARLIER = "experiments-2026-11-28-compared.jsonl"  # an earlier report, on a quicker machine, servers without C2
 EARLIER_COMPARISON = "experiments-2026-11-28-comparison.csv"
-REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON}
+STEADY = "experiments-2026-11-29-steady.jsonl"  # groups at rest
+STEADY_COMPARISON = "experiments-2026-11-29-steady-comparison.csv"
+REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON, STEADY: STEADY_COMPARISON}
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
 SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # servers without the optimizing compiler, on a slower machine
-SWEEP = EARLIER  # the runs of the frontier, with all heartbeats: two runs of most intervals
+SWEEP = "experiments-2026-11-29-frontier.jsonl"  # each protocol with each heartbeat, two runs of each
 
 OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
     Column(name, name) for name in ("central-incremental", "kip848", "classic-range", "classic-cooperative")
@@ -152,14 +155,13 @@ DIFFERENCES = [
     *AT_REST,
 ]
 
-CLASSIC_SHORT = [Column(f"{one.protocol}, 50 ms", one.protocol, "heartbeat-50") for one in (RANGE, COOPERATIVE)]
+INTERVALS_MS = (50, 100, 200, 500, 1_000, 3_000)
 INTERVALS = [
     *(
-        Column(f"kip848, {ms:,} ms", "kip848", "tuned" if ms == 500 else f"heartbeat-{ms}")
-        for ms in (50, 100, 200, 500, 1_000, 3_000)
+        Column(f"{protocol}, {ms:,} ms", protocol, "tuned" if ms == TUNED_MS else f"heartbeat-{ms}")
+        for protocol in ("kip848", "classic-range", "classic-cooperative", "java-848", "java-cooperative")
+        for ms in INTERVALS_MS
     ),
-    *CLASSIC_SHORT,
-    *(Column(f"{one.protocol}, 500 ms", one.protocol) for one in (RANGE, COOPERATIVE)),
     OURS,
 ]
 sweep = partial(Row, file=SWEEP, scenario="scale-out")
@@ -169,6 +171,16 @@ HEARTBEATS = [
     UNOWNED("partitions without a consumer, s", file=SWEEP, scenario="scale-out"),
     sweep("requests per second at rest", "rest_requests_per_s"),
     sweep("processor time at rest, ms per s", "rest_cpu_ms_per_s"),
+]
+
+steady = partial(Row, file=STEADY, scenario="steady")
+BROKER = steady("of the broker", "rest_cpu_broker_ms_per_s")  # not compared
+STEADILY = [
+    steady("requests per second", "rest_requests_per_s"),
+    steady("processor time of everything, ms per second", "rest_cpu_ms_per_s"),
+    steady("of members", "rest_cpu_member_ms_per_s"),
+    BROKER,
+    steady("memory of everything, MB", "rss_mb"),
 ]
 
 Changes = list[Callable[..., Row]]
@@ -311,6 +323,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "near": lambda: rendered(Table([OURS, SHORT], joins_of(EARLIER, "far-1ms"))),
     "earlier": lambda: rendered(Table(ON_RESULTS, EARLIER_SUMMARY, bold=False)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
+    "steady": lambda: rendered(Table(WITH_SHORT, STEADILY)),
+    "steadily": lambda: rendered_differences(WITH_SHORT[1:], [row for row in STEADILY if row is not BROKER]),
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
     "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
     "defaults": lambda: of_each_measure(COMPARED, DEFAULTS),

@@ -30,7 +30,6 @@ from tests.docs.figures import (
     values,
 )
 from tests.docs.tables import (
-    CLASSIC_SHORT,
     COOPERATIVE,
     EARLIER,
     KIP,
@@ -69,7 +68,7 @@ def test_published_runs(file: str) -> None:
     runs = every(file)
     assert all(run["complete"] for run in runs)
     assert {run["measures"]["lost"] for run in runs} == {0}
-    assert {run["protocol"] for run in runs if run["measures"]["overlaps"]} <= {"kip848"}
+    assert {run["protocol"] for run in runs if run["measures"]["overlaps"]} <= {"kip848", "java-848"}
     assert {run["protocol"] for run in runs if run["measures"]["out_of_order"]} <= {"kip848", "classic-cooperative"}
     assert {run["details"]["broker"]["kind"] for run in runs} == {"kafka-3.9" if file == OLD_BROKER else "kafka-4"}
 
@@ -224,6 +223,7 @@ NEAR = Row("", SETTLED, EARLIER, "far-1ms")
 GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", members=60)
 THREE = Row("", SETTLED, EARLIER, "scale-out-three")
 REQUESTS = Row("", "rest_requests_per_s", MAIN, "scale-out")
+RESTED = Row("", AT_REST, tables.STEADY, "steady")
 TIMES = {8: "eight", 9: "nine", 10: "ten"}
 TWICE = partial(Row, "", "duplicated")
 
@@ -232,6 +232,11 @@ def joined_factors(row: Row) -> str:
     """Return how many times as much as the rivals this project takes in these runs: lowest to highest."""
     found = [figure(OURS, row) / figure(column, row) for column in RIVALS]
     return f"{min(found):.1f} to {max(found):.1f} times"
+
+
+def factor(rival: Column, row: Row) -> str:
+    """Return how many times as much as a rival this project takes."""
+    return f"{figure(OURS, row) / figure(rival, row):.1f} times"
 
 
 def factors(rivals: list[Column], measure: str, least_runs: int = 1, files: Sequence[str] = PUBLISHED) -> str:
@@ -281,7 +286,8 @@ def on_the_first_page() -> Iterator[str]:
     yield f"(its members {joined_factors(MEMBERS)})"
     members = figure(OURS, MEMBERS) / figure(SHORT, MEMBERS)
     yield f"{figure(OURS, CPU):.0f} ms per second where KIP-848 with 50 ms takes {figure(SHORT, CPU):.0f} (no"
-    yield f"members {members:.1f} times)"
+    yield f"members {members:.1f} times;"
+    yield f"a group at rest on a quicker machine {figure(OURS, RESTED):.0f} against {figure(SHORT, RESTED):.0f}, shown)"
     highest = factors(RIVALS, OF_MEMBERS).split()[2]
     yield f"most of them single runs, {factors(RIVALS, AT_REST)}, members up to {highest}"
     yield f"{figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS):.0f} MB more memory"
@@ -300,6 +306,17 @@ def on_when_to_use() -> Iterator[str]:
     yield f"a join takes {figure(OURS, FAR):.0f} ms, and {figure(SHORT, FAR):.0f} ms with KIP-848"
 
 
+def on_the_frontier() -> Iterator[str]:
+    first = replace(SWEPT, measure="first_record_ms")
+    tenth = replace(RANGE, settings="heartbeat-100")
+    yield f"KIP-848 settles after {figure(SHORT, SWEPT):.0f} ms, this project after {figure(OURS, SWEPT):.0f} ms"
+    yield f"Classic range with 100 ms settles after {figure(tenth, SWEPT):.0f} ms, and has its first record after "
+    yield f"its first record after {figure(tenth, first):.0f} ms, this project after {figure(OURS, first):.0f} ms"
+    cooperative, java = (Column("", name, "heartbeat-50") for name in ("classic-cooperative", "java-cooperative"))
+    words = "settles after {:.0f} ms with 50 ms, and with Java's client after {:.0f} ms"
+    yield words.format(figure(cooperative, SWEPT), figure(java, SWEPT))
+
+
 def on_results() -> Iterator[str]:
     yield f"{seeds(MAIN)} runs of each protocol in each of three scenarios"
     for file in (MAIN, EARLIER):
@@ -312,8 +329,11 @@ def on_results() -> Iterator[str]:
     yield f"after {figure(SHORT, NEAR):.0f} ms, this project {figure(OURS, NEAR):.0f} ("
     near = Row("", "unowned_partition_ms", EARLIER, "far-1ms", unit=1_000)
     yield f"without an owner for {figure(SHORT, near):.1f} s instead of {figure(OURS, near):.1f} s (shown)"
-    classic = [figure(column, SWEPT) for column in CLASSIC_SHORT]
-    yield f"range settles a join after {classic[0]:.0f} ms and the cooperative protocol after {classic[1]:.0f} ms"
+    yield from on_the_frontier()
+    members = replace(RESTED, measure=OF_MEMBERS)
+    yield f"it takes {joined_factors(RESTED)} that of the others with 500 ms and {factor(SHORT, RESTED)} that of"
+    yield f"with 50 ms, {figure(OURS, RESTED):.0f} against {figure(SHORT, RESTED):.0f} ms per second, members "
+    yield f"members {joined_factors(members).removesuffix(' times')} and {factor(SHORT, members)};"
     defaults = Row("", SETTLED, tables.OTHERS, "scale-out", settings="default")
     ours, *theirs = (figure(column, defaults) for column in (OURS, RANGE, COOPERATIVE, KIP))
     yield f"With default settings a join settles after {ours:.0f} ms, classic range takes {theirs[0]:,.0f} ms"
