@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 from rich.table import Table
@@ -30,8 +30,8 @@ FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 @click.option(
     "--to-datetime",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]),
-    callback=lambda _context, _option, moment: _require_kafka_time(moment),
-    help="To the first record at or after this time.",
+    callback=lambda _context, _option, moment: _kafka_time(moment),
+    help="To the first record at or after this time; UTC unless it has an offset.",
 )
 @options.kafka_options("Kafka brokers; required unless --to-offset is given. Also resets the offsets stored in Kafka.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
@@ -113,7 +113,11 @@ def _table(changes: Mapping[fields.TopicPartition, Change], *, dry_run: bool) ->
     return table
 
 
-def _require_kafka_time(moment: datetime | None) -> datetime | None:
-    if moment is not None and moment.year < FIRST_KAFKA_YEAR:
+def _kafka_time(moment: datetime | None) -> datetime | None:
+    """Return a time with its zone: UTC, as in all that commands show, and not that of the host where one runs."""
+    if moment is None:
+        return None
+    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if known < datetime(FIRST_KAFKA_YEAR, 1, 1, tzinfo=UTC):
         raise click.BadParameter(f"Kafka has no times before {FIRST_KAFKA_YEAR}")
-    return moment
+    return known
