@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import click
 
+from zkrebalancer.assignment.balanced.options import OptionError
 from zkrebalancer.cli.groups.changes import (
     Asked,
     Change,
@@ -19,8 +20,20 @@ from zkrebalancer.cli.groups.changes import (
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import drain as operation
 from zkrebalancer.operations.configure import Altered, SettingsChangedError
-from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError, ZooKeeperRefusedError
+from zkrebalancer.protocol.errors import (
+    ConfigurationError,
+    NodeContentError,
+    RebalancerError,
+    RequestTooLargeError,
+    UnknownStrategyError,
+    ZooKeeperRefusedError,
+)
 from zkrebalancer.runtime.zk import BlockingZk
+
+_OF_ONE_GROUP = (  # also settings that coordinators cannot plan with: a strategy, or an option, of a newer release
+    *(NodeContentError, ConfigurationError, UnknownStrategyError, OptionError),
+    *(ZooKeeperRefusedError, RequestTooLargeError, SettingsChangedError),
+)
 
 
 class LeftOutError(RebalancerError):
@@ -129,7 +142,7 @@ def _noted(failures: list[str], group: str) -> Iterator[None]:
         yield
     except (UnknownGroupError, operation.NotDrainedError):
         return
-    except (NodeContentError, ConfigurationError, ZooKeeperRefusedError, SettingsChangedError) as error:
+    except _OF_ONE_GROUP as error:
         failures.append(f"group {group} ({error})")
 
 
