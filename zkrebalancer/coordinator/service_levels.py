@@ -6,7 +6,7 @@ Only groups with such a setting are measured. What is unknown is not measured, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,9 @@ class ServiceLevels(Collector):
 
     def measure(self, read: Read, now_us: Callable[[], int] = clock.steady_us) -> None:
         """Read the lag of each group with a limit for it; the time since the last reading counts by this one."""
-        for group in self._with(LAG_S):
+        groups = self._with(LAG_S)
+        self.pause(set(groups))
+        for group in groups:
             burned, limit_s = self._of(group), self._limit(group, LAG_S)
             if burned is None or limit_s is None:
                 continue
@@ -88,6 +90,12 @@ class ServiceLevels(Collector):
                 burned.known_s += elapsed_s
                 burned.late_s += elapsed_s if lag_s > limit_s else 0.0
             burned.lag_s, burned.read_us = lag_s, 0 if lag_s is None else at_us
+
+    def pause(self, but: Collection[str] = ()) -> None:
+        """Note that the lag of other groups is not read now: the time until their next readings is unknown."""
+        for group, burned in self._groups.items():
+            if group not in but:
+                burned.lag_s, burned.read_us = None, 0
 
     def lag_line(self, group: str) -> str | None:
         """Return what was measured of a group's lag, None without a limit for it."""
@@ -161,6 +169,7 @@ def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Ma
             if monitor.leads:
                 levels.measure(read)
             else:
+                levels.pause()
                 process.end()
             pause_s = max(INTERVAL_S, MAX_SHARE_OF_TIME * (clock.steady_us() - began_us) / 1e6)
 

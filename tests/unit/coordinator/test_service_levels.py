@@ -197,3 +197,21 @@ def test_one_process_reads_lag_for_as_long_as_this_coordinator_leads(monkeypatch
     assert ended.wait(WITHIN_S)
     stop()
     assert events[:3] == [GROUP, GROUP, "end"]
+
+
+def test_the_time_in_which_a_group_was_not_measured_is_unknown() -> None:
+    """In `ServiceLevels.measure`, forget no reading: hours without a level, or a leader, count by the next one."""
+    levels = levels_of(lag_s=30)
+    group = levels._monitor.group(GROUP)
+    assert group is not None
+    read_at(levels, 60, {"lag_s": 0.0})
+    known, group.view.settings = group.view.settings, GroupSettings()
+    read_at(levels, 120, {"lag_s": 99.0})
+    group.view.settings = known
+    assert "group_lag_seconds" not in shown(levels)
+    read_at(levels, 7_200, {"lag_s": 99.0})
+    assert shown(levels) == {"group_lag_seconds": 99, "slo_lag_seconds_total": 0, "slo_lag_breached_seconds_total": 0}
+    levels.pause()
+    read_at(levels, 14_400, {"lag_s": 99.0})
+    read_at(levels, 14_460, {"lag_s": 99.0})
+    assert shown(levels) == {"group_lag_seconds": 99, "slo_lag_seconds_total": 60, "slo_lag_breached_seconds_total": 60}
