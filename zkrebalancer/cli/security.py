@@ -72,13 +72,13 @@ def init(
     given = _groups(groups)
     identity = _identity()
     with BlockingZk(zookeeper) as zk:
-        before, _ = secure_tree.read_principals(zk)
+        before, version = secure_tree.read_principals(zk)
         who = secure_tree.changed_principals(before, identity, roles, given)
         with node_bar() as report:
             if dry_run:
                 outcome = secure_tree.walk(zk, who, repair=False, report=report)
             else:
-                outcome = secure_tree.secure(zk, who, report)
+                outcome = secure_tree.secure(zk, who, report, version)
     changed = [finding for finding in outcome.findings if finding.excess or finding.missing]
     if as_json:
         counts = {"nodes": outcome.nodes, "changed": len(changed) - len(outcome.left), "dry_run": dry_run}

@@ -146,8 +146,10 @@ def changed_principals(
     return after
 
 
-def write_principals(zk: BlockingZk, who: Principals) -> None:
+def write_principals(zk: BlockingZk, who: Principals, known_version: int | None = None) -> None:
     """Store who is who, so that every connected client learns of it; creates the nodes above it and the groups' nodes.
+
+    `known_version`: of the node from which `who` was made, as `read_principals` returns it; None: of any.
 
     Raises:
         SecurityChangedError: another program changed it at the same moment.
@@ -156,6 +158,8 @@ def write_principals(zk: BlockingZk, who: Principals) -> None:
     """
     create_missing(zk, paths.CONSUMERS, paths.GROUPS)
     before, version = read_principals(zk)
+    if known_version not in {None, version}:
+        raise _changed()  # `who` lacks what another program has added since
     content = rights.encode(who)
     if before != who:
         write = SetContent(paths.SECURITY, content, version) if before else Create(paths.SECURITY, content)
@@ -185,8 +189,13 @@ def _changed() -> SecurityChangedError:
 Report = Callable[[int, int | None], None]
 
 
-def secure(zk: BlockingZk, who: Principals, report: Report = lambda _count, _total: None) -> Outcome:
-    """Store who is who, and give all nodes their rights.
+def secure(
+    zk: BlockingZk,
+    who: Principals,
+    report: Report = lambda _count, _total: None,
+    known_version: int | None = None,
+) -> Outcome:
+    """Store who is who, and give all nodes their rights; `known_version`: as for `write_principals`.
 
     Raises:
         SecurityChangedError: another program changed who is who meanwhile.
@@ -194,7 +203,7 @@ def secure(zk: BlockingZk, who: Principals, report: Report = lambda _count, _tot
         ZooKeeperUnavailableError: the connection broke; another run continues.
 
     """
-    write_principals(zk, who)
+    write_principals(zk, who, known_version)
     outcome = walk(zk, who, repair=True, report=report)
     # Until its parent was closed, everybody could delete the node and create another.
     _require_principals(zk, who)

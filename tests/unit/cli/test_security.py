@@ -58,8 +58,8 @@ def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch, is_dry: bool)
     written, repaired = list[object](), list[bool]()
     monkeypatch.setattr("zkrebalancer.cli.security.BlockingZk", mock.MagicMock())
     monkeypatch.setattr("zkrebalancer.cli.security._identity", lambda: "sasl:c")
-    monkeypatch.setattr(secure_tree, "read_principals", lambda _: (Principals(("sasl:c",)), 0))
-    monkeypatch.setattr(secure_tree, "write_principals", lambda _zk, who: written.append(who))
+    monkeypatch.setattr(secure_tree, "read_principals", lambda _: (Principals(("sasl:c",)), 7))
+    monkeypatch.setattr(secure_tree, "write_principals", lambda _zk, who, version: written.append((who, version)))
 
     def walk(*_: object, repair: bool, **_options: object) -> Outcome:
         repaired.append(repair)
@@ -68,4 +68,4 @@ def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch, is_dry: bool)
     monkeypatch.setattr(secure_tree, "walk", walk)
     result = CliRunner().invoke(security, ["init", *PLACE, *(["--dry-run"] if is_dry else [])])
     assert result.exit_code == 0, result.output
-    assert (len(written), repaired) == ((0, [False]) if is_dry else (1, [True]))
+    assert (written, repaired) == (([], [False]) if is_dry else ([(Principals(("sasl:c",)), 7)], [True]))

@@ -14,6 +14,7 @@ from zkrebalancer.operations.secure_tree import (
     Finding,
     Outcome,
     SecurityChangedError,
+    changed_principals,
     judge,
     read_principals,
     secure,
@@ -122,6 +123,21 @@ def test_who_is_who_is_read_again_once_nobody_else_can_write_it(was_there: bool)
         write_principals(cast("BlockingZk", client), WHO)
     write_principals(cast("BlockingZk", client), WHO)
     assert read_principals(cast("BlockingZk", client))[0] == WHO
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_another_program_has_added_since_it_was_read_is_not_lost(was_there: bool) -> None:
+    """In `write_principals`, replace whatever is there: two `security init` at once would both end well."""
+    client = RightsClient()
+    if was_there:
+        client.create(paths.SECURITY, rights.encode(WHO))
+    before, version = read_principals(cast("BlockingZk", client))
+    added = changed_principals(before, WHO.coordinators[0], {}, {"other": ("sasl:other",)})
+    ours = changed_principals(before, WHO.coordinators[0], {}, {"ours": ("sasl:ours",)})
+    write_principals(cast("BlockingZk", client), added, version)
+    with pytest.raises(SecurityChangedError, match="has just been changed by another program; try again"):
+        secure(cast("BlockingZk", client), ours, known_version=version)
+    assert read_principals(cast("BlockingZk", client))[0] == added
 
 
 def test_the_whole_tree_is_walked_and_what_cannot_be_read_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
