@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,10 +55,10 @@ def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
 
     """
     require_new(file)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")  # processes in containers have the same id
     count, digest = 0, hashlib.sha256()
+    descriptor = _create(partial, file)
     try:
-        descriptor = _create(partial, file)
         with os.fdopen(descriptor, "wb") as out:
 
             def put(document: dict[str, Any]) -> None:
@@ -72,7 +73,7 @@ def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
             put({"nodes": count, "sha256": digest.hexdigest()})
             out.flush()
             os.fsync(out.fileno())
-        _link(partial, file)
+        _publish(partial, file)
     finally:
         partial.unlink(missing_ok=True)
     return count
@@ -85,11 +86,15 @@ def _create(partial: Path, file: Path) -> int:
         raise OSError(error.errno, error.strerror, str(file)) from None
 
 
-def _link(partial: Path, file: Path) -> None:
+def _publish(partial: Path, file: Path) -> None:
+    """Give the complete file its name; unlike a renaming alone, this replaces nothing."""
     try:
-        os.link(partial, file)  # unlike a renaming, this replaces nothing
+        os.link(partial, file)
     except FileExistsError:
         raise FileExistsError(f"{file} exists") from None
+    except OSError:  # the file system has no such links, like FAT and some shares
+        os.close(_create(file, file))  # a kill just then leaves an empty file, which no restore takes for a backup
+        partial.replace(file)
 
 
 def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) -> int:

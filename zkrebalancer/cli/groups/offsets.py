@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -131,7 +131,7 @@ def _write_whole(out: Path, text: str) -> None:
         out.write_text(text)  # a pipe
         return
     target = out.resolve()
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         partial.write_text(text)
         partial.replace(target)
