@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -56,6 +57,25 @@ def test_every_listed_file_is_there() -> None:
     assert (DEBIAN / "rules").stat().st_mode & 0o111
     for script in ("postinst", "prerm", "postrm"):
         subprocess.run(["sh", "-n", str(DEBIAN / f"zkrebalancer.{script}")], check=True)
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_an_upgrade_restarts_agents_last_and_goes_on_if_one_does_not_come_up(tmp_path: Path, is_failing: bool) -> None:
+    """In `postinst`, restart agents before coordinators, or fail: the package stays half configured."""
+    called = tmp_path / "called"
+    for name in ("systemctl", "py3compile", "install"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>{called}\nexit {int(is_failing and name == "systemctl")}\n')
+        program.chmod(0o755)
+    script = (DEBIAN / "zkrebalancer.postinst").read_text().replace("/run/systemd/system", str(tmp_path))
+    script = script.replace("#DEBHELPER#", "systemctl restart zkrebalancer-coordinator || true")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", script, "postinst", "configure", "0.0.9"], env=environment, check=True)
+    restarted = [line for line in called.read_text().splitlines() if "restart" in line]
+    assert restarted == [
+        "systemctl restart zkrebalancer-coordinator",
+        "systemctl try-restart consumer-agent@*.service",
+    ]
 
 
 @pytest.mark.parametrize("example", sorted((DEBIAN / "examples").glob("*.toml")), ids=lambda path: path.stem)
