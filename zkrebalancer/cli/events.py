@@ -14,6 +14,7 @@ import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.event_overview import show_overview
+from zkrebalancer.cli.open_files import allow_open_files
 from zkrebalancer.cli.progress import event_bar
 from zkrebalancer.cli.tables import console
 from zkrebalancer.experiments.tail import EventTail
@@ -23,6 +24,7 @@ from zkrebalancer.observe.reading import Event, EventFiles, Problems
 DEFAULT_LAST = 100
 MAX_LAST = 1_000_000  # events that are kept in memory
 FOLLOW_INTERVAL_S = 0.5
+MAX_OPEN_FILES = 16_384  # every event file is open while they are merged
 MAX_VALUE = 120  # characters of one value in a line
 _SHOWN_FIRST = ("ts_us", "mono_us", "host", "process", "kind")
 
@@ -103,6 +105,7 @@ def events(
     if wanted == Filter() and last is None:
         _print_overview(directory, as_json=as_json)
         return
+    allow_open_files(MAX_OPEN_FILES)
     problems = Problems()
     files = EventFiles(directory, problems, order="ts_us")
     found = deque((event for event in files if wanted.admits(event)), last or DEFAULT_LAST)
@@ -119,6 +122,7 @@ def events(
 
 
 def _print_overview(directory: Path, *, as_json: bool) -> None:
+    allow_open_files(MAX_OPEN_FILES)
     with event_bar() as progress:
         found = overview(directory, progress)
     verdict = found.verdict

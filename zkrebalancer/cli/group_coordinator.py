@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import gevent
 from zkrebalancer.cli import options
 from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
 from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, announce
+from zkrebalancer.cli.open_files import allow_open_files
 from zkrebalancer.gateway import security
 from zkrebalancer.gateway.addresses import MAX_SLOTS
 from zkrebalancer.gateway.service import MAX_CONNECTIONS, Gateway, GatewayConfig
@@ -190,17 +189,8 @@ def group_coordinator(
     gateway.run(lambda: announce(f"gateway at {listen} is running"))
 
 
-def allow_open_files() -> None:
-    """Raise the limit of open files, as far as the system lets this process: a shell's is often 1,024."""
-    with contextlib.suppress(OSError):  # it may be forbidden, as in a unit of systemd, which has a limit of its own
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _prepare_process(gateway: Gateway) -> None:
-    allow_open_files()
+    allow_open_files(OPEN_FILES)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, gateway.stop)
     changes = {"metrics_per_group": gateway.show_groups}

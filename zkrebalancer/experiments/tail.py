@@ -25,7 +25,7 @@ class EventTail:
     def skip(self) -> None:
         """Return nothing of what the files contain now; an incomplete line is returned when it is complete."""
         for path in self._directory.glob("*.jsonl"):
-            with path.open("rb") as file:
+            with suppress(FileNotFoundError), path.open("rb") as file:  # its process keeps only its last files
                 at = file.seek(0, os.SEEK_END)
                 while at > 0:
                     begin = max(0, at - BLOCK)
@@ -43,7 +43,8 @@ class EventTail:
         """
         events: list[Event] = []
         for path in self._directory.glob("*.jsonl"):
-            with path.open("rb") as file:
+            content = b""
+            with suppress(FileNotFoundError), path.open("rb") as file:  # as above
                 file.seek(self._offsets.get(path, 0))
                 content = file.read(MAX_READ_BYTES)
             # What is too long for a line is no event: otherwise it would be read again and again.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from click.testing import CliRunner, Result
 from zkrebalancer.cli.events import events, line
 from zkrebalancer.experiments import tail
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.observe.reading import NoEventsError
+from zkrebalancer.observe.reading import REORDERED_LINES, NoEventsError
 
 AT_US = 1_763_953_200_000_000  # 2025-11-24 03:00:00 UTC
 
@@ -143,3 +146,17 @@ def test_new_events_are_followed_until_an_interrupt(folder: Path, monkeypatch: p
     monkeypatch.setattr("time.sleep", sleep)
     result = run(folder, "--follow", "--group", "g")
     assert (result.exit_code, ["member=new" in text for text in result.stdout.splitlines()]) == (0, [True, True])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--last", "3"]], ids=["overview", "events"])
+def test_many_files_are_read_as_far_as_the_system_allows(tmp_path: Path, arguments: list[str]) -> None:
+    """In `events`, leave the limit of open files as a shell sets it: hundreds of restarts leave as many files."""
+    for number in range(30):
+        some = [event(second, "member_joined", group="g", member="m") for second in range(REORDERED_LINES + 1)]
+        write(tmp_path / f"agent-{number}.jsonl", *some)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (24, {hard}))"
+    program = f"{limit}; from zkrebalancer.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "events", str(tmp_path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,23 @@ def test_what_is_too_long_for_a_line_is_read_once(tmp_path: Path, monkeypatch: p
     with file.open("ab") as more:
         more.write(b'\n{"mono_us":1,"kind":"x"}\n')
     assert [event["mono_us"] for event in tail.read()] == [1]
+
+
+def test_a_file_that_a_process_deletes_as_its_oldest_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `EventTail.read` or `skip`, open what was listed, whatever has become of it."""
+    tail, list_files = EventTail(tmp_path), Path.glob
+
+    def deleted_then(folder: Path, pattern: str) -> Iterator[Path]:
+        found = sorted(list_files(folder, pattern))
+        found[0].unlink()
+        return iter(found)
+
+    for number in range(4):
+        append(tmp_path / f"{number}.jsonl", line(number))
+    monkeypatch.setattr(Path, "glob", deleted_then)
+    assert moments(tail) == [1, 2, 3]
+    tail.skip()
+    append(tmp_path / "3.jsonl", line(5))
+    assert moments(tail) == [5]
