@@ -31,7 +31,7 @@ from consumer_agent.kafka.progress import Progress
 from consumer_agent.kafka.stall_detector import StallDetector
 from consumer_agent.kafka.topics import Topics
 from consumer_agent.runtime import failpoints
-from consumer_agent.runtime.out_of_range import Ends, OutOfRange, place
+from consumer_agent.runtime.out_of_range import Ends, OutOfRange, due, place, take_due
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import Thread, new_reentrant_lock
 from zkrebalancer.protocol import fields
@@ -73,9 +73,8 @@ class Fetcher:
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # fetch from this offset; None: stop
         self._answered: list[Callable[[], None]] = []  # handlers of answered queries, for the next round
-        self._out_of_range: dict[fields.TopicPartition, int | None] = {}  # and where the log was cut, if it was
-        self._is_replacement = False
-        self._stopping = self._is_client_closed = False
+        self._out_of_range: dict[fields.TopicPartition, int | None] = {}  # and where the log was cut; see `due`
+        self._stopping = self._is_client_closed = self._is_replacement = False
         self._waiting = self._is_flowing = False  # the latter: the last round was full
         self.is_drawing = False  # the application's thread is in a call of the client
         self._patience_s = POLL_TIMEOUT_S
@@ -162,8 +161,7 @@ class Fetcher:
                 self._in_client.release()
             except RuntimeError:
                 ...  # another thread is in the client
-        buffer = self._shared.buffer
-        if not buffer.record_count or self._out_of_range or is_due:
+        if not self._shared.buffer.record_count or self._out_of_range or is_due:
             with self._shared.lock:
                 self._shared.await_records()
         return drawn
@@ -243,7 +241,7 @@ class Fetcher:
         """Wait until there is something to fetch, or a request of another thread."""
         with self._shared.fetcher_wake.lock:
             buffer = self._shared.buffer
-            is_called = self._changes or self._answered or self._out_of_range or self._stopping
+            is_called = self._changes or self._answered or self._stopping or due(dict(self._out_of_range), buffer)
             idle = not (is_called or buffer.has_again)
             is_awaited = self._shared.is_awaited or buffer.has_shares  # for shares, only this thread pauses partitions
             if idle and not (is_awaited and self._assigned and buffer.room):
@@ -295,6 +293,7 @@ class Fetcher:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
             self._stalls.unassigned(leaving)
             self._complaints.forget(leaving)
+            self._out_of_range = {tp: kept for tp, kept in self._out_of_range.items() if tp not in leaving}
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
@@ -324,8 +323,7 @@ class Fetcher:
         if first is not None:
             messages = [first, *(self._consumer.consume(count - 1, timeout=0) if count > 1 else ())]
         self._is_flowing = len(messages) == count
-        rest_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
-        self._patience_s = POLL_TIMEOUT_S if messages else rest_s
+        self._patience_s = POLL_TIMEOUT_S if messages else min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
         if messages:
             self._take_in(messages)
         if not self._is_flowing:
@@ -362,6 +360,7 @@ class Fetcher:
                     self._shared.ends.note_gap(partition, without_records)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
                 self._out_of_range[partition] = kept_offset(error.str())
+                self._stalls.unassigned([partition])  # it stands still until the report is handled
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     self._stalls.unassigned([partition])  # no stall is looked for until its next record
@@ -413,11 +412,12 @@ class Fetcher:
 
     def _ask_for_ends(self) -> None:
         """Query the ends of partitions whose offset is reported missing: the report may belong to an earlier start."""
-        reported, self._out_of_range = self._out_of_range, {}
-        partitions = self._assigned.intersection(reported)
         with self._shared.lock:
+            reported = take_due(self._out_of_range, self._shared.buffer)
+            partitions = self._assigned.intersection(reported)
             wanted = {tp: (self._shared.buffer.next_offset(tp), reported[tp]) for tp in partitions}
-        self._ask(partitions, {"earliest", "latest", self._begins_at} - {"none"}, partial(self._reset, wanted))
+        if wanted:
+            self._ask(partitions, {"earliest", "latest", self._begins_at} - {"none"}, partial(self._reset, wanted))
 
     def _reset(
         self, wanted: Mapping[fields.TopicPartition, tuple[int | None, int | None]], ends: Mapping[Where, Offsets]

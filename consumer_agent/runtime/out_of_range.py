@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from consumer_agent.errors import NoOffsetError
+from consumer_agent.runtime.record_buffer import RecordBuffer
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -69,3 +71,26 @@ def place(
     if ends.earliest <= position <= ends.latest:
         return position  # the refusal belonged to an earlier start
     return OutOfRange(partition, position, ends.earliest, ends.latest, ends.begins)
+
+
+def due(reported: Mapping[TopicPartition, int | None], buffer: RecordBuffer) -> list[TopicPartition]:
+    """Return the partitions whose reports are to be handled now; `reported` says where a log was cut, if it was.
+
+    What was fetched before is returned first, as Kafka had it. If the log was cut, Kafka may have lost some of that.
+    """
+    fetched = buffer.fetched() if reported else {}
+    returned = {tp for tp in reported if fetched.get(tp) in {None, buffer.next_offset(tp)}}
+    return [tp for tp, kept in reported.items() if kept is not None or tp in returned]
+
+
+def take_due(reported: dict[TopicPartition, int | None], buffer: RecordBuffer) -> dict[TopicPartition, int | None]:
+    """Take the reports that are due; drop what was fetched of logs that were cut, to fetch what Kafka has kept again.
+
+    Nothing may be put into the buffer meanwhile.
+    """
+    taken = {partition: reported.pop(partition) for partition in due(reported, buffer)}
+    fetched = buffer.fetched() if taken else {}
+    for partition, kept in taken.items():
+        if kept is not None and fetched.get(partition) not in {None, buffer.next_offset(partition)}:
+            buffer.reset(partition, fetched[partition])
+    return taken

@@ -16,7 +16,7 @@ from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
-from tests.unit.consumer_agent.messages import ROOMY
+from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION = ("t", 0)
 EARLIEST, LATEST = 100, 200
@@ -88,6 +88,17 @@ class Setting:
         """Do a round, in which Kafka is asked, and begin the next one, in which its answers are handled."""
         self.fetcher._fetch(self.fetcher._begin_round())
         self.fetcher._begin_round()
+
+    def put(self, offsets: range) -> None:
+        """Put what was fetched before."""
+        with self.shared.lock:
+            self.shared.buffer.put(PARTITION, messages(PARTITION, offsets), 0)
+
+    def take(self, count: int | None = None) -> list[int]:
+        """Return the offsets of what the application gets."""
+        with self.shared.lock:
+            runs = self.shared.buffer.take(count)
+        return [message.offset() for run in runs for message in run.messages]
 
     @property
     def returned(self) -> int:
@@ -185,6 +196,51 @@ def test_records_that_come_before_the_answer_are_neither_repeated_nor_skipped() 
     setting.fetcher._begin_round()
     assert setting.client.assigned_at == [LATEST]
     assert setting.recorded == []
+
+
+def test_what_was_fetched_before_its_log_began_later_is_returned_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `due`, wait for nothing: what the application did not have yet was dropped."""
+    setting = Setting(EARLIEST - 10)
+    setting.put(range(EARLIEST - 10, EARLIEST - 5))
+    setting.round()
+    assert setting.client.assigned_at == [EARLIEST - 10]
+    waits: list[float | None] = []
+    monkeypatch.setattr(setting.shared.fetcher_wake, "wait", waits.append)
+    setting.shared.is_awaited = False
+    setting.fetcher._wait_for_work()
+    assert waits == [None]
+    assert setting.take() == list(range(EARLIEST - 10, EARLIEST - 5))
+    setting.fetcher._wait_for_work()
+    assert len(waits) == 1
+    setting.round()
+    assert setting.client.assigned_at == [EARLIEST - 10, EARLIEST]
+    assert setting.returned == EARLIEST
+    assert setting.recorded == [OutOfRange(PARTITION, EARLIEST - 5, EARLIEST, LATEST, EARLIEST)]
+
+
+def test_where_a_log_was_cut_what_was_fetched_below_is_fetched_again() -> None:
+    """In `take_due`, drop nothing: records that Kafka had kept, and the application did not have yet, were skipped."""
+    setting = Setting(EARLIEST)
+    setting.put(range(EARLIEST, 150))
+    assert setting.take(5) == list(range(EARLIEST, EARLIEST + 5))
+    setting.client.refusal = CUT
+    setting.round()
+    assert setting.client.assigned_at == [EARLIEST, EARLIEST + 5]
+    assert (setting.returned, setting.take(), setting.recorded) == (EARLIEST + 5, [], [])
+
+
+def test_the_report_of_a_start_that_is_over_is_dropped() -> None:
+    """In `Fetcher._change_assignment`, keep it: it would be taken for one about where the application has sought."""
+    setting = Setting(EARLIEST - 10)
+    setting.put(range(EARLIEST - 10, EARLIEST - 5))
+    setting.round()
+    with setting.shared.lock:
+        setting.shared.buffer.seek({PARTITION: LATEST}, is_finished=True)
+    setting.fetcher.change(lambda: {PARTITION: LATEST})
+    setting.fetcher._begin_round()
+    setting.fetcher._begin_round()
+    assert setting.client.assigned_at == [EARLIEST - 10, LATEST]
+    assert not setting.fetcher._out_of_range
 
 
 def test_without_an_answer_the_same_place_is_tried_again() -> None:
