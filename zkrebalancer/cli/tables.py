@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,3 +35,12 @@ def console() -> Console:
 def utc(epoch_ms: int) -> str:
     """Return a time as it is shown in tables."""
     return datetime.fromtimestamp(epoch_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def setting(key: str, value: object) -> str:
+    """Return a group's setting as `groups configure` takes it, a time also as people read it."""
+    if key == "frozen_until_ms" and isinstance(value, int) and value:
+        return f"{value} ({utc(value)} UTC)"
+    if value is None or value in ("", (), [], {}):
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)

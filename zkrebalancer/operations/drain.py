@@ -47,9 +47,7 @@ def undraining(members: Sequence[str]) -> Altered:
         drained = report.settings.drained_members
         for name in members:
             if name not in drained:
-                raise NotDrainedError(
-                    f"group {report.name} does not drain {name:.80}; it drains {first_names(drained)}"
-                )
+                raise NotDrainedError(f"group {report.name} does not drain {name:.80}; {_drained(report.settings)}")
         return replace(report.settings, drained_members=_sorted({*drained} - {*members}))
 
     return altered
@@ -67,7 +65,7 @@ def undraining_host(host: str) -> Altered:
         drained = report.settings.drained_hosts
         if host not in drained:
             raise NotDrainedError(
-                f"group {report.name} does not drain the host {host:.80}; it drains {first_names(drained)}"
+                f"group {report.name} does not drain the host {host:.80}; {_drained(report.settings)}"
             )
         return replace(report.settings, drained_hosts=_sorted({*drained} - {host}))
 
@@ -119,3 +117,8 @@ def _is_of_a_process(name: str) -> bool:
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
+
+
+def _drained(settings: GroupSettings) -> str:
+    members, hosts = first_names(settings.drained_members), first_names(settings.drained_hosts)
+    return f"it drains the members: {members}; and the hosts: {hosts}"

@@ -251,7 +251,7 @@ def test_members_are_drained_by_name_or_instance_and_names_of_the_gone_are_forgo
     assert shown["plan"]["notes"] == ["a-1 is drained, and keeps 4 partitions: no other member can get them"]
     explained = commands.run("explain", GROUP, "t", "0")
     assert "keeps it there: a-1 is drained, but no other member can get it" in explained.stdout
-    assert "does not drain b-1; it drains pod-1" in str(commands.run("undrain", GROUP, "b-1").exception)
+    assert "does not drain b-1; it drains the members: pod-1;" in str(commands.run("undrain", GROUP, "b-1").exception)
     assert commands.run("undrain", GROUP, "--yes").stdout.splitlines()[-1] == "g is no longer draining these members"
 
 

@@ -93,7 +93,8 @@ def test_the_end_of_a_drain_concerns_the_named_members_or_everything(world: Worl
 def test_who_is_not_drained_is_named(world: World) -> None:
     with pytest.raises(NotDrainedError) as raised:
         undraining(["a-1", "b-1"])(report_of(world, drained_members=("a-1", "c-1")))
-    assert str(raised.value) == f"group {GROUP} does not drain b-1; it drains a-1, c-1"
+    drained = "it drains the members: a-1, c-1; and the hosts: none"
+    assert str(raised.value) == f"group {GROUP} does not drain b-1; {drained}"
 
 
 def test_hosts_are_added_and_removed_and_members_stay(world: World) -> None:
@@ -103,7 +104,8 @@ def test_hosts_are_added_and_removed_and_members_stay(world: World) -> None:
     assert undraining_host("h5")(report) == replace(report.settings, drained_hosts=("h9",))
     with pytest.raises(NotDrainedError) as raised:
         undraining_host("h7")(report)
-    assert str(raised.value) == f"group {GROUP} does not drain the host h7; it drains h5, h9"
+    drained = "it drains the members: a-1; and the hosts: h5, h9"
+    assert str(raised.value) == f"group {GROUP} does not drain the host h7; {drained}"
 
 
 def company() -> World:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.plain import plain
-from zkrebalancer.cli.tables import console
+from zkrebalancer.cli.tables import console, setting
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.configure import Altered
@@ -80,7 +80,7 @@ class Change:
         """Print the change for people."""
         table = Table("setting", "before", "after")
         for key, change in self.changes.items():
-            table.add_row(key, *(json.dumps(value) for value in change.values()))
+            table.add_row(key, *(setting(key, value) for value in change.values()))
         console().print(table)
         show_foreseen(self.foreseen)
 

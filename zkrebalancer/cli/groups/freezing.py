@@ -9,6 +9,7 @@ from dataclasses import replace
 import click
 
 from zkrebalancer.cli.groups.changes import Asked, apply_settings, change_options
+from zkrebalancer.cli.tables import utc
 from zkrebalancer.operations import approval
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -51,7 +52,7 @@ def freeze(group: str, seconds: int | None, asked: Asked, zookeeper: str) -> Non
         zookeeper,
         group,
         lambda report: replace(report.settings, frozen=True, frozen_until_ms=until_ms),
-        "frozen",
+        f"frozen until {utc(until_ms)} UTC" if until_ms else "frozen",
         replace(asked, yes=True),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from zkrebalancer.cli.groups.lags import Lags
-from zkrebalancer.cli.tables import utc
+from zkrebalancer.cli.tables import setting, utc
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.observe.service_level import Level
 from zkrebalancer.protocol import fields
@@ -72,7 +72,7 @@ def state_table(report: GroupReport) -> Table:
     shown["last change"] = _last_change(report)
     for key, value in shown.items():
         if key not in {"problems", "problem_counts"}:
-            table.add_row(key, str(value))
+            table.add_row(key, setting(key, value))
     return table
 
 
