@@ -54,7 +54,7 @@ def show(group: str | None, zookeeper: str, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"count": known[0].count, "shards": found, "hosts": [asdict(host) for host in hosts]}))
         return
-    table = Table("shard", "leader", "host", "epoch", title=f"{known[0].count} shards", title_justify="left")
+    table = Table("shard", "leader", "host", "epoch", title=f"shards: {known[0].count}", title_justify="left")
     for shard, leader in zip(known, leaders, strict=True):
         table.add_row(str(shard.number), *_cells(leader))
     console().print(table)

@@ -8,16 +8,18 @@ consumers that it is about to evict.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from zkrebalancer.assignment import STRATEGIES, WEIGHING, strategy
+from zkrebalancer.assignment import STRATEGIES, WEIGHING, WITH_OPTIONS, strategy
+from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.assignment.explanation import Explanation, explain
 from zkrebalancer.assignment.loads import lag_of
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import loads
+from zkrebalancer.operations.evict import first_names
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Refusal
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
@@ -66,6 +68,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
         notes.append("the group is frozen: only partitions without an owner are assigned")
     else:
         notes += _unapproved(report.name, settings, transition.displaced_count, view.generation)
+    notes += _pinned_to_nobody(settings, holder.keys())
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())
@@ -125,6 +128,15 @@ def _unapproved(group: str, settings: GroupSettings, moves: int, generation: int
     limit = settings.approve_moves_above
     note = f"{moves} partitions would leave their members, more than approve_moves_above ({limit}): until"
     return [f"{note} `groups resume {group}`, only partitions without an owner are assigned"]
+
+
+def _pinned_to_nobody(settings: GroupSettings, owned: Collection[TopicPartition]) -> list[str]:
+    """Return a note on pins that hold nothing, perhaps of a wrong number: no strategy refuses them."""
+    if settings.strategy not in WITH_OPTIONS:
+        return []
+    pinned = read_options(settings.options).pinned
+    nobodys = [f"{topic} {number}" for topic in pinned for number in pinned[topic] if (topic, number) not in owned]
+    return [f"pinned, but no member owns it: {first_names(nobodys)}"] if nobodys else []
 
 
 def _why_it_stays(member: Member) -> str:

@@ -118,6 +118,15 @@ def test_a_strategy_that_there_is_not() -> None:
         foreseen(with_all_on_a(), GroupSettings(strategy="nonsense"))
 
 
+def test_a_pin_that_holds_nothing_is_told() -> None:
+    """In `foresee`, tell nothing of pins: a wrong number was accepted without a word."""
+    under = GroupSettings(strategy="balanced", options={"pinned": {"t": [0, 9], "u": [1]}})
+    assert "pinned, but no member owns it: t 9, u 1" in foreseen(with_all_on_a(), under).notes
+    right = replace(under, options={"pinned": {"t": [0, 3]}})
+    assert [note for note in foreseen(with_all_on_a(), right).notes if "pinned" in note] == []
+    assert foreseen(with_all_on_a(), replace(under, strategy="sticky")).notes == []
+
+
 def test_a_strategy_that_weighs_says_what_is_not_known() -> None:
     found = foreseen(with_all_on_a("b"), GroupSettings(strategy="balanced"))
 

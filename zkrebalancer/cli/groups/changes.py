@@ -81,7 +81,8 @@ class Change:
         table = Table("setting", "before", "after")
         for key, change in self.changes.items():
             table.add_row(key, *(setting(key, value) for value in change.values()))
-        console().print(table)
+        if self.changes:
+            console().print(table)
         show_foreseen(self.foreseen)
 
 
