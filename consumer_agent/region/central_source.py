@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from consumer_agent.consumer import Consumer
+from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch
 from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.documents import UNKNOWN
+
+STORE_TIMEOUT_S = 5.0
 
 
 def missed(consumer: Consumer, held: Mapping[TopicPartition, int]) -> tuple[list[TopicPartition], list[TopicPartition]]:
@@ -87,6 +90,16 @@ class CentralSource:
         if known:
             self._consumer.seek(known)
             self._batch = Batch()
+
+    def store(self) -> bool:
+        """Store where held partitions continue: their next owners begin there, and not at a checkpoint."""
+        positions = {tp: offset for tp, offset in self.held().items() if offset != UNKNOWN}
+        try:
+            if positions:
+                self._consumer.commit(positions, timeout_s=STORE_TIMEOUT_S)
+        except (CommitFailedError, CommitTimeoutError, ConsumerStateError):  # ZooKeeper is away, or they are lost
+            return False
+        return True
 
     def identity(self, topic: str) -> str:
         """Return the names of a topic's incarnation."""

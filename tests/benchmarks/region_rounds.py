@@ -48,6 +48,9 @@ class FixedSource:
     def held(self) -> dict[TopicPartition, int]:
         return self._held
 
+    def store(self) -> bool:
+        return True
+
     def identity(self, _topic: str) -> str:
         return "benchmark"
 

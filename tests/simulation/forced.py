@@ -120,6 +120,9 @@ class SimulatedClient:
         self.known = self.rebalances
         return dict(self.positions)
 
+    def store(self) -> bool:
+        return True
+
     def identity(self, _topic: str) -> str:
         return ""
 

@@ -80,6 +80,10 @@ class SimulatedConsumer:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions.update({tp: offset for tp, offset in positions.items() if tp in self.positions})
 
+    def store(self) -> bool:
+        self.commit()
+        return self.agent.name is not None and self.is_alive
+
     def identity(self, _topic: str) -> str:
         return "id-1"
 
@@ -214,6 +218,7 @@ class SimulatedMember:
         self.task = ""
         self.batch: dict[TopicPartition, tuple[int, int]] = {}
         self.is_dead = self.has_left = self.is_joined = False
+        self.dies_when_it_has_left = False
         self.frozen_until = 0
         self.processed = 0
 
@@ -299,7 +304,9 @@ class SimulatedMember:
             self.phase = value
             self.has_left = value is Phase.LEFT
             self.is_joined = self.is_joined or value is Phase.FLOW
-            if self.has_left:
+            if self.has_left and self.dies_when_it_has_left:
+                self.kill()
+            elif self.has_left:
                 self.stop()
         elif self.task == "begin" and value:
             self._process()

@@ -23,6 +23,7 @@ from zkrebalancer.region.roles import Phase
 MANY = 100  # partitions
 SEEDS = examples.count() // 3
 BEGINNING = range(0, 120, 4)  # steps of the world, until all members are registered and read
+LEAVING_SEEDS = range(6)
 BUGS = {
     "a partition that moves during a reset is not sought": (
         (Edit("Member._answer_rest", "self._source.seek(targets)", "pass"),),
@@ -270,3 +271,30 @@ def test_an_order_that_was_read_without_a_sync_places_nothing() -> None:
     steps = run.members[0].member.place([("t", 0)])
     assert next(steps)
     assert steps.send([Done(), stored]), "the merge is read"
+
+
+def test_a_member_that_dies_as_soon_as_it_has_left_leaves_its_offsets_behind() -> None:
+    """Nobody is reset then: the next owners begin at the group's offsets, and its last copy counts."""
+    assert not any(_is_wrong_after_leaving(seed) for seed in LEAVING_SEEDS)
+
+
+def test_its_records_would_count_twice_if_it_stored_them_after_it_has_left() -> None:
+    with edited((Edit("Member._checkpoint", "self._source.store()", "True"),)):
+        assert any(_is_wrong_after_leaving(seed) for seed in LEAVING_SEEDS)
+
+
+def _is_wrong_after_leaving(seed: int) -> bool:
+    run = RegionRun(seed, faults=0)
+    leaver = run.members[0]
+    leaver.dies_when_it_has_left = True
+    run.step_until(lambda: run.seen["checkpoints"] > 1)
+    before = leaver.processed
+    run.step_until(lambda: leaver.processed > before + 20 and leaver.running is None)
+    leaver.member.leave()
+    leaver.phase = Phase.WAIT
+    run.step_until(lambda: leaver.has_left)
+    try:
+        run.run()
+    except AssertionError:
+        return True
+    return False

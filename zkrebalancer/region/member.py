@@ -217,10 +217,8 @@ class Member:
         merge = yield from self._read_merge(order)
         if merge is None and order.complete is not None:
             return False
-        placed: list[TopicPartition] = []
-        if self.settings.recovery == "forced":  # no reset has waited for what this member has held since then
-            placed = [tp for tp, at in self._source.held().items() if at != documents.UNKNOWN]
-        targets = yield from self._targets(placed, merge)
+        held = self._source.held() if self.settings.recovery == "forced" else {}  # no reset has waited for these
+        targets = yield from self._targets([tp for tp, at in held.items() if at != documents.UNKNOWN], merge)
         if targets is None:
             return False
         self._restore(merge)
@@ -346,10 +344,9 @@ class Member:
             yield [Multi((Create(paths.region(self.group, "initial", topic)),)) for topic in some_topics]
         for some in portions(new):
             contents = [documents.encode_initial(Initial(first[tp], marks[tp[0]])) for tp in some]
-            creates = [
+            replies = yield [
                 Multi((Create(self._initial_path(tp), content),)) for tp, content in zip(some, contents, strict=True)
             ]
-            replies = yield creates
             for tp, content, reply in zip(some, contents, replies, strict=True):
                 is_stored = isinstance(reply, Done)
                 if is_refused(reply, Refusal.NODE_EXISTS):
@@ -385,6 +382,8 @@ class Member:
     def _checkpoint(self, opened: Round) -> Steps[bool]:
         """Let the application store its state, then answer; return whether the answer is stored."""
         if self._answer is None or self._answer.round != opened.id:
+            if self.name in opened.leaving and not self._source.store():  # nobody is reset once it has left
+                return False
             held = self._source.held()
             if self._source.has_given_up:  # the state may have records of partitions that `held` lacks
                 return False

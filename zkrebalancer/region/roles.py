@@ -44,6 +44,9 @@ class Source(Protocol):
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue from these offsets; records fetched before are dropped, partitions that were lost are skipped."""
 
+    def store(self) -> bool:
+        """Store these offsets if the group continues there; return whether they are stored."""
+
     def identity(self, topic: str) -> str:
         """Return the names of the topic's incarnation, "" if they are unknown."""
 

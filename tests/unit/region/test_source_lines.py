@@ -34,9 +34,13 @@ class Source:
     sought: list[dict[TopicPartition, int]] = field(default_factory=list)
     marks: dict[str, str] = field(default_factory=dict)
     has_given_up: bool = False
+    is_stored: bool = True
 
     def held(self) -> dict[TopicPartition, int]:
         return dict(self.positions)
+
+    def store(self) -> bool:
+        return self.is_stored
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         self.sought.append(dict(positions))

@@ -1,0 +1,24 @@
+"""What follows from a member's last answer: older copies may be deleted, and a member that leaves is done."""
+
+from __future__ import annotations
+
+from tests.unit.region.test_source_lines import Stage, flowing
+from zkrebalancer.region.documents import CHECKPOINT, Round
+from zkrebalancer.region.roles import Phase
+
+
+def test_a_member_leaves_only_when_the_groups_offsets_are_stored() -> None:
+    """In `Member._checkpoint`, answer at once: if it dies before it has stored them, nobody is reset."""
+    stage = flowing(Stage().joined())
+    stage.member.leave()
+    assert stage.advance(stage.order()) is Phase.WAIT
+    assert stage.requests() == ["leave"]
+    stage.source.is_stored = False
+    assert stage.advance(stage.order(2, open=Round(2, CHECKPOINT, ("a",)))) is Phase.WAIT
+    assert stage.answers(2) == {("t", 0): 5}  # with this one, nobody leaves
+    last = stage.order(3, leaving=("a",), open=Round(3, CHECKPOINT, ("a",), ("a",)))
+    assert stage.advance(last) is Phase.WAIT
+    assert (stage.answers(3), stage.application.calls[-1]) == ({}, ("checkpoint", 2))
+    stage.source.is_stored = True
+    assert stage.advance(last) is Phase.WAIT
+    assert (stage.answers(3), stage.application.calls[-1]) == ({("t", 0): 5}, ("checkpoint", 3))
