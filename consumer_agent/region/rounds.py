@@ -211,11 +211,9 @@ class Rounds:
             self._finish()
             self._follow()
             order = self._session.order
-            if asked is not None and order is not None:
-                complete = order.complete
-                if complete is not None and complete == self.member.last_checkpoint and complete > asked.id:
-                    self._is_torn = False
-                    return self._described(complete)
+            if asked is not None and self.member.completed > asked.id:
+                self._is_torn = False
+                return self._described(self.member.completed)
             is_due = order is not None and self._wants_checkpoint(order, asked) and time.monotonic() >= ask_at_s
             if is_due and self._run(self.member.request("checkpoint")):
                 asked, ask_at_s = order, time.monotonic() + pause_s

@@ -63,7 +63,7 @@ class Member:
         self.last_checkpoint = 0  # its last answer to a checkpoint
         self.last_merge: Merge | None = None
         self.is_restoring = False  # as `register` has found
-        self._retired = 0  # the checkpoint whose predecessors the application may have deleted
+        self.completed = 0  # the last complete checkpoint with its answer: older copies may be deleted
         self._asks_from = 0  # the first round in which it may request a reset
         self._is_reset_wanted: str | None = None  # why; until a reset has come
         self._answer: _Answer | None = None
@@ -154,7 +154,7 @@ class Member:
         is_lost_reply = is_refused(created, Refusal.NODE_EXISTS) and found.stat.created_zxid != self._admitted_as
         if isinstance(created, Done) or is_lost_reply:
             self.zxid = found.stat.created_zxid
-            self.done = self.last_checkpoint = self._retired = 0  # the region may have been made anew since
+            self.done = self.last_checkpoint = self.completed = 0  # the region may have been made anew since
             self.last_merge, self._initial = None, {}
         return self.zxid is not None
 
@@ -180,9 +180,9 @@ class Member:
             yield from self._answer_rest(order.open)
         if self._must_wait(order):
             return Phase.WAIT
+        self._maybe_retire(order)  # first: the next answer hides that the last one has become complete
         if order.open is not None and self.name in order.open.members and not (yield from self._checkpoint(order.open)):
             return Phase.WAIT
-        self._maybe_retire(order)
         if self.is_leaving:
             yield from self._ask_to_leave(order)
         return Phase.WAIT if self.is_leaving else Phase.FLOW
@@ -200,8 +200,8 @@ class Member:
 
     def _maybe_retire(self, order: Order) -> None:
         """Let the application delete its copies before the last complete checkpoint, if it contributed to that."""
-        if order.complete is not None and self._retired < order.complete == self.last_checkpoint:
-            self._retired = order.complete
+        if order.complete is not None and self.completed < order.complete == self.last_checkpoint:
+            self.completed = order.complete
             self._application.retire(order.complete)
 
     def _not_named(self, order: Order) -> Steps[Phase]:

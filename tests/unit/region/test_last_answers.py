@@ -7,6 +7,17 @@ from zkrebalancer.region.documents import CHECKPOINT, Round
 from zkrebalancer.region.roles import Phase
 
 
+def test_a_member_that_is_slower_than_its_checkpoints_deletes_its_copies_too() -> None:
+    """In `Member.advance`, answer first: it sees each checkpoint complete when the next one is open already."""
+    stage = flowing(Stage().joined())
+    stage.advance(stage.order(2, open=Round(2, CHECKPOINT, ("a",))))
+    for number in (3, 4):
+        opened = Round(number, CHECKPOINT, ("a",))
+        stage.advance(stage.order(number, complete=number - 1, pieces=1, open=opened))
+    kept = [("checkpoint", 2), ("retire", 2), ("checkpoint", 3), ("retire", 3), ("checkpoint", 4)]
+    assert stage.application.calls[-5:] == kept
+
+
 def test_a_member_leaves_only_when_the_groups_offsets_are_stored() -> None:
     """In `Member._checkpoint`, answer at once: if it dies before it has stored them, nobody is reset."""
     stage = flowing(Stage().joined())

@@ -48,7 +48,8 @@ def settled() -> bytes:
 class Session:
     """A member's session in that world. Between two calls of the member, all others act."""
 
-    failure, ends, is_fresh, order_ms, is_closed = None, 0, True, 0, False
+    failure, is_fresh, order_ms, is_closed = None, True, 0, False
+    ends = 0
 
     def __init__(self) -> None:
         self.world: World = pickle.loads(settled())  # noqa: S301  # our own
@@ -119,10 +120,19 @@ class Session:
         uninterrupted(self.world.zk.kill, self._session)
 
 
+class LateSession(Session):
+    """The leader acts only while the member waits."""
+
+    def _performed(self, calls: Sequence[Call]) -> list[Reply]:
+        return [self.world.zk.perform(call, self.session_id) for call in calls]
+
+
 class LedSetting(StateSetting):
     """A member whose state is the list of the records that it has processed."""
 
     is_announced = False
+    every_s = 3_600.0
+    session_type = Session
     loses_soon = False  # while it waits the next time
 
     def __init__(self) -> None:
@@ -139,11 +149,11 @@ class LedSetting(StateSetting):
             name="r",
             recovery="group",
             member="m",
-            every_s=3_600.0,
+            every_s=self.every_s,
             on_checkpoint=self.store,
             on_reset=self.restore,
         )
-        self.session = Session()
+        self.session = self.session_type()
         own: Any = self.region._own
         self.rounds, own._session = own, self.session
         return made
@@ -385,3 +395,18 @@ def test_a_member_that_leaves_has_no_checkpoint_of_anything_else_than_its_state(
         assert setting.frontend._is_ended
         if not is_interrupted and not is_lost:
             assert len(setting.copies) == 1
+
+
+class HastySetting(LedSetting):
+    """The same, whose checkpoints come faster than it looks."""
+
+    every_s = 0.05
+    session_type = LateSession
+
+
+def test_a_checkpoint_is_found_complete_although_the_next_one_is_open_already() -> None:
+    """In `Rounds.checkpoint`, compare what is complete with the last answer: it waited in vain, and asked for more."""
+    setting = HastySetting()
+    setting.process_next()
+    setting.region.checkpoint()
+    assert len(setting.copies[setting.rounds.member.completed]) == BATCH
