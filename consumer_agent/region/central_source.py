@@ -48,6 +48,8 @@ class CentralSource:
         self._held |= {tp: generations[tp] for tp in partitions if tp in generations}  # else `on_lost` follows
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
+        if not self._batch.by_partition().keys().isdisjoint(partitions):
+            self.has_lost = True  # the application still works on them: the next owner begins before these records
         self._forget(partitions)
         self.rebalances += 1
 

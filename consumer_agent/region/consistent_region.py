@@ -121,7 +121,7 @@ class ConsistentRegion:
             known = self._batch.get(partition, extent)
             if known.generation == extent.generation and known.first < extent.first:
                 batch[partition] = replace(known, after=extent.first)  # earlier batches without a transaction
-        self._consumer.seek({partition: extent.first for partition, extent in left.items()})
+        self._seek({partition: extent.first for partition, extent in left.items()})
         self._batch, self._in_hand = batch, None
 
     def _without_transaction(self) -> dict[TopicPartition, Extent]:
@@ -223,8 +223,8 @@ class ConsistentRegion:
     # ---- the consumer's callbacks
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        """Claim new partitions, if the sink is known, and continue where it says."""
-        if self._sink is not None:
+        """Claim new partitions, if the sink is known, and continue where it says; not within a transaction."""
+        if self._sink is not None and self._in_use is None:  # else the next transaction claims
             generations, positions = self._consumer.generation(), self._consumer.position()
             there = [tp for tp in partitions if tp in generations and tp in positions]
             self._in_use = self._sink
@@ -251,7 +251,8 @@ class ConsistentRegion:
             raise
 
     def _begin(self, sink: Sink, batch: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Advance]:
-        generations = {tp: extent.generation for tp, extent in batch.items()}
+        now = self._consumer.generation()  # a partition may have come back since: its new claim stays
+        generations = {tp: one.generation for tp, one in batch.items() if now.get(tp, one.generation) == one.generation}
         moved = self._claim(sink, generations, {tp: extent.first for tp, extent in batch.items()})
         advances = self._progress.advances(batch)
         if moved or len(advances) < len(batch):
@@ -279,7 +280,7 @@ class ConsistentRegion:
                 self._forget_sink()  # first: without a claim, another batch would be stored after one that is not
                 generations = self._consumer.generation()
                 again = {tp: one.first for tp, one in self._storing.items() if one.generation == generations.get(tp)}
-                self._consumer.seek(again)
+                self._seek(again)
                 self._storing = {}
         finally:
             self._roll_back()
@@ -317,7 +318,7 @@ class ConsistentRegion:
         elsewhere = self._progress.note_claims(claims, answer, expected)
         self._refuse(set(unclaimed) - answer.keys())
         if elsewhere:
-            self._consumer.seek(elsewhere)
+            self._seek(elsewhere)
         return bool(elsewhere)
 
     def _refuse(self, partitions: Iterable[TopicPartition]) -> None:
@@ -331,13 +332,22 @@ class ConsistentRegion:
         _log.warning(
             "%s/%s%s: a younger consumer has claimed it in the sink; its records are left to it", topic, number, more
         )
-        self._consumer.pause(refused)
+        self._consumer.pause(self._held(refused))
 
     def _return_again(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Advance]:
         """Continue where the sink is; return that nothing of the batch is stored."""
-        self._consumer.seek(self._progress.positions(partitions))
+        self._seek(self._progress.positions(partitions))
         self._storing = {}
         return {}
+
+    def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer.seek({tp: positions[tp] for tp in self._held(positions)})
+
+    def _held(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Leave out what was given up, or lost, since the batch was returned: the application has polled meanwhile."""
+        shared = self._frontend.shared
+        with shared.lock:
+            return [tp for tp in partitions if shared.is_known(tp) or shared.was_known(tp)]
 
 
 class Transaction:

@@ -41,6 +41,7 @@ class PartitionStates:
         self._given_up: dict[TopicPartition, tuple[int, int]] = {}  # their generations, and next offsets of the copies
         self._begins: dict[TopicPartition, tuple[int, int]] = {}  # generations, and where each partition began in it
         self._batch = Batch()
+        self._left: set[TopicPartition] = set()  # partitions of the batch, given up or lost since it was returned
         self._is_given = True  # the application got the batch
         self._may_have_missed = True  # a callback may have been cut off since the last `_catch_up`
         self._due_s = time.monotonic() + every_s
@@ -134,9 +135,15 @@ class PartitionStates:
     # ---- the consumer's callbacks
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        """Restore the states of new partitions as of their committed offsets."""
+        """Restore the states of new partitions as of their committed offsets.
+
+        Not of those on whose former records the application still works: the next request for a batch restores them.
+        """
         self.figures.rebalances += 1
-        self._restore_new(partitions)
+        new = [tp for tp in partitions if tp not in self._left]
+        self._may_have_missed = self._may_have_missed or len(new) < len(partitions)
+        if new:
+            self._restore_new(new)
 
     def _catch_up(self) -> None:
         """Do what a signal's exception has cut off: a callback that has begun is not called again."""
@@ -192,12 +199,18 @@ class PartitionStates:
         return {tp: at for tp, (generation, at) in given_up.items() if generation == generations.get(tp)}
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
-        """Store the states of just the partitions that move; their final offsets go with the acknowledgement."""
+        """Store the states of just the partitions that move; their final offsets go with the acknowledgement.
+
+        Not those of a batch on which the application still works: it has polled meanwhile, and they have a part of it.
+        """
         self.figures.rebalances += 1
-        self._processed_batch()
+        if not self._is_torn:
+            self._processed_batch()
+        in_hand = self._batch.by_partition()
+        whole = [tp for tp in partitions if tp not in in_hand]
         if self._may_store:
-            self._store([tp for tp in partitions if tp in self._processed])
-            self._note_given_up(partitions)
+            self._store([tp for tp in whole if tp in self._processed])
+            self._note_given_up(whole)
         self._forget(partitions)
 
     def _note_given_up(self, partitions: list[TopicPartition]) -> None:
@@ -207,6 +220,7 @@ class PartitionStates:
         self._given_up = {tp: known for tp, known in (self._given_up | new).items() if tp in held}
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
+        self._left |= self._batch.by_partition().keys() & set(partitions)
         for partition in partitions:
             self._processed.pop(partition, None)
             self._stored.pop(partition, None)
@@ -218,12 +232,13 @@ class PartitionStates:
         """Note that the application has processed the last batch."""
         self._return_what_was_not_given()
         held = self._consumer.position()
-        read = {tp: records for tp, records in self._batch.by_partition().items() if tp in held}
+        batch = self._batch.by_partition()
+        read = {tp: records for tp, records in batch.items() if tp in held and tp not in self._left}
         for tp, records in read.items():
             if records[0].offset < self._processed.get(tp, 0):
                 self._stored.pop(tp, None)  # Kafka had others there: a copy at the same offset is of another state
         self._processed.update({tp: records[-1].offset + 1 for tp, records in read.items()})
-        self._batch = Batch()  # last: a signal's handler may raise at any point
+        self._batch, self._left = Batch(), set()  # last: a signal's handler may raise at any point
         self._note_going_back(held)
 
     def _note_going_back(self, positions: Mapping[TopicPartition, int]) -> None:

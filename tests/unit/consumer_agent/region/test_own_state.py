@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
+from consumer_agent import Batch, CommitFailedError, CommitTimeoutError, Consumer, ConsumerStateError
 from consumer_agent.kafka.elsewhere import Found, LookAtKafka, Silence
 from consumer_agent.membership.duties import Duties
 from consumer_agent.region import ConsistentRegion
@@ -204,6 +204,17 @@ class PlayedStates:
         self.consumer.position.return_value = {ORDERS: 7}
         self.consumer.close.side_effect = lambda: self.hooks[Tell.REVOKE]([ORDERS])
 
+    def revoke(self) -> None:
+        """Give the partition up within the poll for the next batch, and stop."""
+
+        def poll(_timeout_s: float) -> Batch:
+            self.hooks[Tell.REVOKE]([ORDERS])
+            self.states.stop()
+            return Batch()
+
+        self.consumer.poll.side_effect = poll
+        assert list(self.batches) == []
+
 
 def test_what_was_processed_is_stored_before_its_partition_moves() -> None:
     """Also the last batch, although the application has not asked for another one yet: `close` comes between two."""
@@ -243,7 +254,7 @@ def test_a_batch_that_was_left_halfway_is_not_stored(is_clean: bool) -> None:
 
 def test_a_partition_that_is_revoked_within_a_poll_takes_its_last_batch_along() -> None:
     played = PlayedStates()
-    played.hooks[Tell.REVOKE]([ORDERS])
+    played.revoke()
     played.handlers.checkpoint.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
     assert played.states.metrics()["region_assigned_partitions"] == 0
 
@@ -254,7 +265,7 @@ def test_after_a_move_that_is_cancelled_the_copy_that_was_stored_for_it_is_resto
 ) -> None:
     """Reading goes on behind it: at the committed offset, the state would lack the records between."""
     played = PlayedStates()
-    played.hooks[Tell.REVOKE]([ORDERS])
+    played.revoke()
     played.consumer.generation.return_value = {ORDERS: generation}
     played.consumer.position.return_value = {ORDERS: offset}
     played.hooks[Tell.ASSIGNED]([ORDERS])
@@ -266,7 +277,7 @@ def test_after_a_move_that_is_cancelled_the_copy_that_was_stored_for_it_is_resto
 
 def test_what_is_remembered_of_moves_ends_with_them() -> None:
     played = PlayedStates()
-    played.hooks[Tell.REVOKE]([ORDERS])
+    played.revoke()
     assert played.states._given_up == {ORDERS: (1, 7)}
     played.consumer.generation.return_value = {}
     played.hooks[Tell.REVOKE]([])

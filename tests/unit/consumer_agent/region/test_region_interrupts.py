@@ -91,6 +91,14 @@ class RegionSetting(Setting):
             if batch[-1].offset == COUNT - 1:
                 return
 
+    def lose(self, at: int = 0, /) -> None:
+        """Lose the partition, which comes back in another generation, by default before what was processed."""
+        self.shared.tell(Tell.LOST)
+        self.shared.forget([PARTITION])
+        self.shared.admit(PARTITION, 2, at)
+        self.fetcher.change(lambda: {PARTITION: at})
+        self.shared.tell(Tell.ASSIGNED, [PARTITION])
+
     def rest(self) -> list[int]:
         """Process the rest; return all results."""
         for _ in range(COUNT):
@@ -234,14 +242,6 @@ class StateSetting(RegionSetting):
         raise AssertionError("it has ended")
 
     told_to_iterate = False
-
-    def lose(self) -> None:
-        """Lose the partition, which comes back in another generation, before what was processed."""
-        self.shared.tell(Tell.LOST)
-        self.shared.forget([PARTITION])
-        self.shared.admit(PARTITION, 2, 0)
-        self.fetcher.change(lambda: {PARTITION: 0})
-        self.shared.tell(Tell.ASSIGNED, [PARTITION])
 
     def check(self) -> None:
         """See whether a checkpoint has all."""

@@ -88,7 +88,7 @@ class ForcedSetting(LedSetting):
         client: Any = self.client
         self.source._assigned(client, [TopicPartition(*PARTITION)])
 
-    def lose(self) -> None:
+    def lose(self, _at: int = 0, /) -> None:
         """Take the partition away and bring it back; in the meantime, another member had it."""
         client: Any = self.client
         self.source._revoked(client, [])
