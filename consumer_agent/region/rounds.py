@@ -100,6 +100,7 @@ class Rounds:
         self._unregistered_since_s: float | None = None
         self._not_before_s, self._pause_s = 0.0, BRAKE_S  # of the next steps, after a refusal
         self._seen: Order | None = None  # the order that was followed last
+        self._begins_anew = False  # in `reset`, to the beginning
         self._has_flowed = False  # the consumer may have joined its group
         self._is_started = self._is_closed = self._is_stopped = False
         self._is_torn = False  # a batch is in hand, or is being read: it may be processed in part, or not at all
@@ -241,19 +242,26 @@ class Rounds:
         self._source.catch_up()
         asked, deadline_s = False, time.monotonic() + timeout_s
         done = self.member.done
-        while time.monotonic() < deadline_s:
-            self._finish()
-            self._follow()
-            if self._phase is Phase.FLOW and not asked:
-                done = self.member.done
-                asked = self._run(
-                    self.member.request("reset" if data is not None else "reset-initial", "of the application")
-                )
-            elif self._phase is Phase.FLOW and self.member.done > done:
-                self._is_torn = False
-                return
-            self._idle()
+        try:
+            self._begins_anew = data is None
+            while time.monotonic() < deadline_s:
+                self._finish()
+                self._follow()
+                if not asked and (self._phase is Phase.FLOW or self._skips(self._session.order)):
+                    done = self.member.done
+                    kind = "reset" if data is not None else "reset-initial"
+                    asked = self._run(self.member.request(kind, "of the application"))
+                elif self._phase is Phase.FLOW and self.member.done > done:
+                    self._is_torn = False
+                    return
+                self._idle()
+        finally:
+            self._begins_anew = False
         raise ConsumerStateError(f"the region was not reset within {timeout_s:g} s")
+
+    def _skips(self, order: Order | None) -> bool:
+        """Whether an order is not followed, so that no copy is restored: all may be gone when a region begins anew."""
+        return self._begins_anew and self.member.zxid is not None and order is not None and order.complete is not None
 
     def _described(self, number: int) -> bytes:
         member = self.member
@@ -340,6 +348,9 @@ class Rounds:
             return
         order = self._session.order
         if order is not None and order is self._seen and self._phase is Phase.FLOW:
+            return
+        if self._skips(order):
+            self._phase, self._seen = Phase.WAIT, None
             return
         self._phase = self._run(self.member.advance(order))
         self._has_flowed = self._has_flowed or self._phase is Phase.FLOW

@@ -57,6 +57,12 @@ class Session:
         self.waits = 0
         self._session = self.world.zk.open()
 
+    def renew(self) -> None:
+        """End, and begin again, as a new process of the member does."""
+        self.world.zk.end(self._session)
+        self._session = self.world.zk.open()
+        self.ends += 1
+
     def drop(self) -> bool:
         return False
 
@@ -410,3 +416,19 @@ def test_a_checkpoint_is_found_complete_although_the_next_one_is_open_already() 
     setting.process_next()
     setting.region.checkpoint()
     assert len(setting.copies[setting.rounds.member.completed]) == BATCH
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_region_whose_copies_are_gone_begins_anew(*, is_new: bool) -> None:
+    """In `Rounds.reset`, follow each order: it restored the missing copy first, which fails again and again."""
+    setting = LedSetting()
+    a_due_reset(setting)
+    setting.copies.clear()
+    if is_new:
+        setting.session.renew()
+    with pytest.raises(KeyError):
+        setting.next_batch()
+    setting.region.reset(None)
+    assert setting.state == []
+    setting.told_to_iterate = False
+    setting.check_end()
