@@ -36,9 +36,10 @@ class Counts:
         self._counts = {} if checkpoint is None else json.loads(self._file(checkpoint).read_text())
 
     def retire(self, checkpoint: Checkpoint) -> None:
-        """Delete the copies of earlier checkpoints."""
+        """Delete the copies of earlier checkpoints, and none of a member whose name begins as this one's."""
         for file in self._folder.glob(f"{self._member}-*.json"):
-            if int(file.stem.rpartition("-")[2]) < (checkpoint.number or 0):
+            member, _dash, number = file.stem.rpartition("-")
+            if member == self._member and int(number) < (checkpoint.number or 0):
                 file.unlink()
 
     def _file(self, checkpoint: Checkpoint) -> Path:

@@ -76,7 +76,8 @@ class CountedState:
         """Delete earlier copies."""
         self.fates.reach("retire")
         for file in self.folder.glob(f"{self.name}-*.json"):
-            if int(file.stem.rpartition("-")[2]) < (checkpoint.number or 0):
+            name, _dash, number = file.stem.rpartition("-")
+            if name == self.name and int(number) < (checkpoint.number or 0):
                 file.unlink()
         self.fates.reach("retired")
 
