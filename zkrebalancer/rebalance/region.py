@@ -217,7 +217,8 @@ class Region:
             self._nodes.look_for_missed()
         names = reply.names if isinstance(reply, Children) else ()
         self._staying &= set(names)
-        names = tuple(name for name in names if name not in self._staying)[:MAX_REQUESTS]
+        wanted = sorted(set(names) - self._staying, key=lambda name: (name.startswith(CHECKPOINT), name))
+        names = tuple(wanted[:MAX_REQUESTS])  # those for checkpoints last: they wait for the others
         self._requests = {name: known for name, known in self._requests.items() if name in names}
         for name in names:
             if name not in self._requests:

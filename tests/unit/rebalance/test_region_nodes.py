@@ -304,6 +304,17 @@ def test_a_merge_that_is_gone_is_named_and_the_region_goes_on() -> None:
     assert region.complete_checkpoint() == 2
 
 
+def test_requests_for_checkpoints_do_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Region._requests_listed`, take the first ones: a member that wants a reset answers no checkpoint."""
+    monkeypatch.setattr(region_module, "MAX_REQUESTS", 2)
+    region = RegionWorld("a", "b")
+    region.open_checkpoint()
+    for kind in ("checkpoint", "checkpoint", "checkpoint", "reset"):
+        region.ask(kind)
+        region.run()
+    assert region.order().is_resetting
+
+
 def test_so_many_requests_are_read_at_once_and_all_are_fulfilled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(region_module, "MAX_REQUESTS", 2)
     region = RegionWorld("a", "b")
