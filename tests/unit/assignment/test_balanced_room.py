@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from zkrebalancer.assignment.balanced import plan_problem
+from zkrebalancer.assignment.balanced import plan_problem, room
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -66,3 +67,21 @@ def test_as_few_partitions_as_possible_are_left_over_or_stay_with_drained_member
         topic = int(plan.case.columns.topic[row])
         partition = plan.case.columns.topics[topic], row - int(plan.case.columns.first[topic])
         assert plan.case.columns.consumers[plan.target[row]] in keepers[partition]
+
+
+def group_without_room(members: int, partitions: int) -> Problem:
+    """Return a group whose members take one partition each; those that are left had drained members or none."""
+    reading = {f"m{number}": Member({"t": 1}, {}) for number in range(members)}
+    owned = {("t", number): 0 for number in range(partitions // 2)}
+    drained = {"d0": Member({"t": 1}, owned, capacity=0.0)}
+    return Problem({"t": partitions}, {**reading, **drained}, options={"max_partitions_per_member": 1})
+
+
+@pytest.mark.parametrize("partitions", [20, 400])
+def test_rows_without_room_cost_a_bounded_number_of_searches(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
+    """Many partitions are left when many members have died: a search for each of them took longer than a plan may."""
+    searches = mock.Mock(side_effect=room._shortest_chain)
+    monkeypatch.setattr(room, "_shortest_chain", searches)
+    plan = plan_problem(group_without_room(6, partitions))
+    assert np.count_nonzero(plan.target >= 0) == 7
+    assert searches.call_count <= 4 * 4  # starts; for each, two failures, one of `d0`, and the row that it keeps

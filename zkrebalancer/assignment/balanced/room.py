@@ -25,32 +25,47 @@ def make_room(case: Case, target: Rows) -> None:
     if limit is None:
         return
     for with_drained in (False, True):
-        for kind in range(len(case.readers)):
-            for row in np.flatnonzero((target == NOBODY) & case.free_to_move & (case.kind == kind)).tolist():
-                chain = _shortest_chain(case, target, row, limit, with_drained=with_drained)
-                for given, member in chain:
+        full: set[int] = set()  # members from which no chain leads to room; none ever will, as it would pass them
+        for kind, readers in enumerate(case.readers):
+            are_full = full.issuperset(readers.tolist())
+            rows = np.flatnonzero((target == NOBODY) & case.free_to_move & (case.kind == kind))
+            for row, owner in zip(rows.tolist(), case.columns.owner[rows].tolist(), strict=True):
+                may_be_kept = with_drained and owner != NOBODY and owner not in full
+                if are_full and not may_be_kept:
+                    continue  # so are thousands of rows of a group that lacks members: a search for each took minutes
+                for given, member in _shortest_chain(case, target, row, limit, full, with_drained=with_drained):
                     target[given] = member
-                if not chain and not with_drained:
-                    break
+                are_full = full.issuperset(readers.tolist())
 
 
-def _shortest_chain(case: Case, target: Rows, row: int, limit: int, *, with_drained: bool) -> list[tuple[int, int]]:
-    """Return a chain of (row, its new member), the unassigned row last; [] if none leads to a member with room."""
-    owner, counts = case.columns.owner, case.counts(target)
-    reached: dict[int, tuple[int, int]] = dict.fromkeys(case.readers[case.kind[row]].tolist(), (row, NOBODY))
+def _shortest_chain(
+    case: Case, target: Rows, row: int, limit: int, full: set[int], *, with_drained: bool
+) -> list[tuple[int, int]]:
+    """Return a chain of (row, its new member), the unassigned row last; [] if none leads to a member with room.
+
+    `full`: members that need no search; without a chain, all that were searched are added.
+    """
+    owner, has_room = case.columns.owner, case.counts(target) < limit
+    takers = case.readers[case.kind[row]].tolist()
     if with_drained and owner[row] != NOBODY:
-        reached.setdefault(int(owner[row]), (row, NOBODY))
+        takers.append(int(owner[row]))
+    reached: dict[int, tuple[int, int]] = {taker: (row, NOBODY) for taker in takers if taker not in full}
+    for taker in reached:
+        if has_room[taker]:
+            return _chain_to(taker, reached)
     waiting = deque(reached)
+    passed: set[int] = set()  # kinds whose readers are all reached
     while waiting:
         member = waiting.popleft()
-        if counts[member] < limit:
-            return _chain_to(member, reached)
         rows = np.flatnonzero((target == member) & case.free_to_move)
         rows = rows[np.lexsort((case.load[rows], owner[rows] == member))]
-        for given, taker in _gifts(case, rows, with_drained=with_drained):
-            if taker not in reached:
+        for given, taker in _gifts(case, rows, passed, with_drained=with_drained):
+            if taker not in reached and taker not in full:
                 reached[taker] = (given, member)
+                if has_room[taker]:
+                    return _chain_to(taker, reached)
                 waiting.append(taker)
+    full.update(reached)
     return []
 
 
@@ -63,12 +78,17 @@ def _chain_to(member: int, reached: Mapping[int, tuple[int, int]]) -> list[tuple
     return chain
 
 
-def _gifts(case: Case, rows: Indexes, *, with_drained: bool) -> Iterator[tuple[int, int]]:
-    """Yield (row, possible new member): each kind's first row and every reader, each row and its drained owner."""
+def _gifts(case: Case, rows: Indexes, passed: set[int], *, with_drained: bool) -> Iterator[tuple[int, int]]:
+    """Yield (row, possible new member): each kind's first row and every reader, each row and its drained owner.
+
+    `passed`: kinds to leave out; gets these.
+    """
     kinds, firsts = np.unique(case.kind[rows], return_index=True)
     for kind, first in zip(kinds.tolist(), firsts.tolist(), strict=True):
-        for taker in case.readers[kind].tolist():
-            yield int(rows[first]), taker
+        if kind not in passed:
+            passed.add(kind)
+            for taker in case.readers[kind].tolist():
+                yield int(rows[first]), taker
     if with_drained:
         owner = case.columns.owner[rows]
         for position in np.flatnonzero((owner != NOBODY) & ~case.active[owner]).tolist():
