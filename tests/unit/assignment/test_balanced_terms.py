@@ -16,7 +16,7 @@ from zkrebalancer.assignment.balanced.options import BalancedOptions
 from zkrebalancer.assignment.balanced.reasons import changes_of
 from zkrebalancer.assignment.balanced.report import objective, reasons_by_topic, unassigned
 from zkrebalancer.assignment.columns import Rows, to_columns
-from zkrebalancer.assignment.model import Member, Problem, to_racks
+from zkrebalancer.assignment.model import Member, Problem, Racks, to_racks
 
 SEEDS = range(30)
 OTHER_OPTIONS = BalancedOptions(
@@ -191,3 +191,15 @@ def test_where_nothing_is_read_no_move_has_a_price() -> None:
     problem = balanced({"t": 2}, {"a": Member({}, {("t", 0): 0}), "b": reads()})
     plan = plan_problem(problem)
     assert (plan.case.average_load, plan.case.price.tolist(), plan.cost.moving) == (0.0, [0.0, 0.0], 0.0)
+
+
+@pytest.mark.parametrize(("racks", "count"), [(Racks(), 1), (to_racks({"t": [["r1"], ["r2"]] * 10}), 3)])
+def test_racks_without_replicas_count_as_one(racks: Racks, count: int) -> None:
+    """A rack for each member's host is a mistake. In `to_case`, keep each: plans of large groups take minutes."""
+    members = {f"m{number}": Member({"t": 1}, {}, rack=f"h{number}") for number in range(9)}
+    members["m9"] = Member({"t": 1}, {}, rack="r1")
+    members["nowhere"] = Member({"t": 1}, {})
+    case = to_case(to_columns(Problem({"t": 20}, members, racks=racks)), BalancedOptions())
+    assert case.crosses.shape == (20, count + 1)
+    across = [int(case.is_across(np.arange(20), np.full(20, row, np.int32)).sum()) for row in (0, 9, 10)]
+    assert across == ([0, 0, 0] if count == 1 else [20, 10, 0])

@@ -7,7 +7,7 @@ objective can be added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -139,6 +139,7 @@ class Case:
 
 def to_case(columns: Columns, options: BalancedOptions) -> Case:
     """Return the problem in the units of the objective."""
+    columns = _with_few_racks(columns)
     capacity = columns.capacity / max(columns.capacity.max(initial=0.0), np.finfo(np.float64).tiny)
     strength = np.where(columns.capacity > 0, np.maximum(capacity, MIN_STRENGTH), 0.0)
     active = strength > 0
@@ -153,6 +154,17 @@ def to_case(columns: Columns, options: BalancedOptions) -> Case:
     if is_read.any():
         load *= active.sum() / load.sum()
     return Case(columns, options, strength, load, kind, reads, _pinned(columns, options))
+
+
+def _with_few_racks(columns: Columns) -> Columns:
+    """Return a group with one rack in place of those with replicas of the same partitions: mostly of none.
+
+    Each rack is looked at for each partition: with one for each of thousands of members, that took minutes.
+    """
+    distinct, kind_of_rack = kinds_of(columns.rack_sets)
+    if distinct.shape == columns.rack_sets.shape:
+        return columns
+    return replace(columns, rack=np.append(kind_of_rack, np.int32(NOBODY))[columns.rack], rack_sets=distinct)
 
 
 def _loads(columns: Columns, options: BalancedOptions) -> Floats:
