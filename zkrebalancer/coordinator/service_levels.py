@@ -24,7 +24,8 @@ from zkrebalancer.runtime import clock
 PREFIX = "zkrebalancer_coordinator"
 INTERVAL_S = 60.0
 READ_TIMEOUT_S = 30.0  # for one group
-MAX_SHARE_OF_TIME = 4  # after slow readings, the pause is at least this many times as long
+MAX_SHARE_OF_TIME = 4  # after slow readings, the pause is this many times as long
+MAX_PAUSE_S = 300.0  # readings are slow while Kafka is away, and the lag is highest when it is back
 MAX_GROUPS = 1_000  # with a service level; further ones are not measured
 MODULE = "zkrebalancer.coordinator.lag_process"
 Read = Callable[[str], Mapping[str, Any]]  # group -> answer of `lag_process.lag`
@@ -151,6 +152,11 @@ class ServiceLevels(Collector):
         burned.error = error
 
 
+def pause_after_s(elapsed_s: float) -> float:
+    """Return how long to wait after readings that took so long."""
+    return min(MAX_PAUSE_S, max(INTERVAL_S, MAX_SHARE_OF_TIME * elapsed_s))
+
+
 def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Mapping[str, str]) -> Callable[[], None]:
     """Read lag from now on, while this coordinator leads; return how to stop."""
     process = AskedProcess(MODULE)  # it lives, with its session, as long as this coordinator leads
@@ -171,7 +177,7 @@ def measuring(levels: ServiceLevels, monitor: Monitor, zookeeper: str, kafka: Ma
             else:
                 levels.pause()
                 process.end()
-            pause_s = max(INTERVAL_S, MAX_SHARE_OF_TIME * (clock.steady_us() - began_us) / 1e6)
+            pause_s = pause_after_s((clock.steady_us() - began_us) / 1e6)
 
     worker = gevent.spawn(work)
 

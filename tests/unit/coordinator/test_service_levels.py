@@ -215,3 +215,9 @@ def test_the_time_in_which_a_group_was_not_measured_is_unknown() -> None:
     read_at(levels, 14_400, {"lag_s": 99.0})
     read_at(levels, 14_460, {"lag_s": 99.0})
     assert shown(levels) == {"group_lag_seconds": 99, "slo_lag_seconds_total": 60, "slo_lag_breached_seconds_total": 60}
+
+
+def test_after_slow_readings_lag_is_read_again_within_minutes() -> None:
+    """While Kafka was away, each group took half a minute. Without the limit, nothing was measured for hours after."""
+    pauses = [service_levels.pause_after_s(elapsed_s) for elapsed_s in (0, 15, 30, 75, 3_000)]
+    assert pauses == [60, 60, 120, 300, 300]
