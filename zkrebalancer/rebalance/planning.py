@@ -155,7 +155,7 @@ class Planning:
         if member is None or member.registration is None:
             return 0
         with suppress(PatternError):  # logged when its topics are needed
-            return self._subscriptions.resolve_some(member.registration, limit)
+            return self._subscriptions.resolve_some(member.registration, limit, self._view.group)
         return 0
 
     def _look_at_away(self, looks: int) -> int:

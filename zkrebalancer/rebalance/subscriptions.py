@@ -99,6 +99,8 @@ class Subscriptions:
         self._noted_whole: defaultdict[str, dict[int, tuple[Registration, int]]] = defaultdict(dict)
         self._filters = Kept[TopicFilter | PatternError](MAX_CACHED_FILTERS, MAX_FILTER_BYTES)  # by the wildcard
         self._resolved = Kept[_Resolved](MAX_SHARED, MAX_SHARED_BYTES)
+        # Group -> what is resolved for its plan in parts: at most one for each group that is planned.
+        self._under_way: dict[str, tuple[Registration, _Resolved]] = {}
         self._long = Kept[tuple[Registration, Hashable]](MAX_LONG, MAX_LONG_BYTES)  # by the registration's identity
         self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the topics created or deleted last
         self._change_count = 0  # since the beginning
@@ -119,6 +121,7 @@ class Subscriptions:
         rubbish += [kept.clear() for kept in (self._filters, self._resolved, self._long)]
         rubbish += [self.consumer_groups_per_topic, self.groups_with_wildcard_topics]
         self.topics = {}
+        self._under_way = {}
         self.consumer_groups_per_topic, self.groups_with_wildcard_topics = defaultdict(Counter), defaultdict(Counter)
         self._topics_of, self._noted_whole = defaultdict(set), defaultdict(dict)
         return rubbish
@@ -177,6 +180,7 @@ class Subscriptions:
                 del self.consumer_groups_per_topic[topic]
         self.groups_with_wildcard_topics.pop(group, None)
         self._noted_whole.pop(group, None)
+        self._under_way.pop(group, None)
 
     def may_concern(self, topic: str) -> list[str]:
         """Return the groups that name a topic, and those with wildcards: see `concerns`."""
@@ -211,32 +215,42 @@ class Subscriptions:
         resolved.look(self.topics, sys.maxsize)
         return resolved.topics
 
-    def resolve_some(self, registration: Registration, limit: int) -> int:
+    def resolve_some(self, registration: Registration, limit: int, group: str | None = None) -> int:
         """Examine topics for at most `limit` looks, but at least one; return what it has cost.
 
-        If that is less than `limit`, `resolve` is complete.
+        If that is less than `limit`, `resolve` is complete. `group`: whose plan needs it. What was examined for that is
+        not lost, however many others are examined at the same time.
 
         Raises:
             PatternError: the wildcard does not compile.
 
         """
-        return self._begun(registration).look(self.topics, limit)
+        known, held = (None, None) if group is None else self._under_way.pop(group, (None, None))
+        resolved = self._begun(registration, held if known is registration else None)
+        looks = resolved.look(self.topics, limit)
+        if group is not None and looks >= limit:
+            self._under_way[group] = registration, resolved
+        elif resolved is held:
+            self._keep(registration, resolved)
+        return looks
 
-    def _begun(self, registration: Registration) -> _Resolved:
+    def _begun(self, registration: Registration, held: _Resolved | None = None) -> _Resolved:
         """Return what is resolved of a subscription, with all topics that still have to be examined."""
-        key = self._key(registration)
-        resolved = self._resolved.get(key)
+        resolved = held or self._resolved.get(self._key(registration))
         forgotten = self._change_count - len(self._changes)
         if resolved is None or resolved.changes_seen < forgotten:
             to_look_at = deque(self.topics if registration.pattern != STATIC else registration.subscription)
             wanted, size_bytes = self._wanted(registration), _bytes_of_names(registration)
             resolved = _Resolved(*wanted, to_look_at, self._change_count, size_bytes)
-            self._resolved.keep(key, resolved, resolved.size_bytes)
+            self._keep(registration, resolved)
         if resolved.changes_seen < self._change_count:
             resolved.to_look_at.extend(islice(self._changes, resolved.changes_seen - forgotten, None))
             resolved.changes_seen = self._change_count
-            self._resolved.keep(key, resolved, resolved.size_bytes)
+            self._keep(registration, resolved)
         return resolved
+
+    def _keep(self, registration: Registration, resolved: _Resolved) -> None:
+        self._resolved.keep(self._key(registration), resolved, resolved.size_bytes)
 
     def _key(self, registration: Registration) -> Hashable:
         if len(registration.subscription) <= LONG:

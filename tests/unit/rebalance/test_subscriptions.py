@@ -116,6 +116,31 @@ def test_what_a_pattern_matches_is_found_some_topics_at_a_time_and_again_when_to
     assert list(known.resolve(wildcard("1"))) == [*found, "v1"]
 
 
+@pytest.mark.parametrize("limit", [8, 10])
+def test_subscriptions_that_do_not_fit_into_memory_together_are_resolved_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """In `resolve_some`, hold nothing for a group: each drops what the others have examined, and none is ever planned.
+
+    Hold it only while topics are left: a group whose topics end with a step begins again.
+    """
+    monkeypatch.setattr(subscriptions, "MAX_SHARED", 2)
+    known = Subscriptions()
+    for number in range(100):
+        known.set_topic(f"t{number:02}", Topic(frozenset({0}), "i"))
+    left = {group: wildcard(f"^t|^{group}$") for group in "abcd"}
+    for _ in range(100 // limit + 1):
+        for group, registration in list(left.items()):
+            if known.resolve_some(registration, limit, group) < limit:
+                assert len(known.resolve(registration)) == 100
+                del left[group]
+    assert not left
+    assert not known._under_way
+    known.resolve_some(wildcard("t"), limit, "a")
+    known.forget_group("a")
+    assert not known._under_way
+
+
 def test_a_topic_that_goes_while_a_pattern_is_matched_is_not_found() -> None:
     """In `_Resolved.look`, do not ask whether it exists."""
     known, topic = Subscriptions(), Topic(frozenset({0}), "i")
