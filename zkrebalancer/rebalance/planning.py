@@ -319,7 +319,7 @@ class Planning:
     def _claims_of(self, member: Member) -> Mapping[TopicPartition, int]:
         if member.instance is None or keeps_its_share(self._view, member):
             return {}
-        return static_members.claims_of(self._view, member, self._fenced)
+        return static_members.claims_of(self._view, member, self._consumers_of, self._fenced)
 
     def _threads(self, member: Member, registration: Registration) -> Mapping[str, int]:
         """Return the topics that a consumer wants, with its number of threads for each."""

@@ -70,11 +70,13 @@ def former_names(
     return names
 
 
-def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> dict[TopicPartition, int]:
+def claims_of(
+    view: GroupView, member: Member, consumers_of: Mapping[str, AbstractSet[str]], fenced_: Mapping[str, str]
+) -> dict[TopicPartition, int]:
     """Return what a static member had before its restart and no other consumer holds now."""
     if member.instance is None:
         return {}
-    older = [consumer for consumer, its_instance in fenced_.items() if its_instance == member.instance]
+    older = sorted(consumer for consumer in consumers_of.get(member.instance, ()) if consumer in fenced_)
     claims = {tp: thread for consumer in older for tp, thread in view.held_by(consumer).items()}
     known = view.statics.get(member.instance)
     if known is not None and known[0].consumer != member.consumer:

@@ -1,14 +1,19 @@
-"""Many static members that are away, each with a subscription of its own: more than the cache of subscriptions has."""
+"""Many static members that are away, each with a subscription of its own, or that restart at once."""
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import pytest
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance import planning, subscriptions
+from zkrebalancer.rebalance import planning, static_members, subscriptions
 from zkrebalancer.rebalance.states import REST
+from zkrebalancer.rebalance.view import GroupView, Member
 
 AWAY = "bcdefg"
 
@@ -49,3 +54,21 @@ def test_a_group_is_planned_in_bounded_steps_however_many_are_away(
     world.pass_time(2_000)
     for client in AWAY:
         assert world.owned()[f"{client}{client}-1"] == owned[f"{client}-1"]
+
+
+class NotLookedThrough(dict[str, str]):
+    def items(self) -> NoReturn:
+        raise AssertionError("thousands may be fenced at once")
+
+    __iter__ = items
+
+
+def test_what_a_restarted_member_claims_is_found_without_a_look_at_all_that_are_fenced() -> None:
+    """In `claims_of`, look at each: a step took 1.6 s when 4,000 static members of a group restarted at once."""
+    view = GroupView("g", {})
+    for name, instance, owned in (("old", "i", {("t", 0): 0}), ("new", "i", {}), ("other", "j", {("t", 1): 0})):
+        known = Registration("static", {"t": 1}, "0", "c", "h", 6_000, instance)
+        view.members[name] = Member(name, known, OwnersRecord(1, None, owned), given=owned)
+        view.refresh(name)
+    consumers_of, fenced = {"i": {"old", "new"}, "j": {"other"}}, NotLookedThrough(old="i", other="j")
+    assert static_members.claims_of(view, view.members["new"], consumers_of, fenced) == {("t", 0): 0}
