@@ -180,7 +180,8 @@ def _raised(found: Found, number: Number) -> Iterator[Operation]:
     A former shard's epoch that is missing is created, so that a leader who was elected since then makes this fail.
     """
     counter = cluster_nodes.encode_counter(number.first_epoch)
-    present = {*found.nodes, paths.CONSUMERS, *(paths.shard(shard.number) for shard in number.all(-1))}
+    made = [paths.shard(shard.number) for shard in number.all(-1)] if number.shards > 1 else []
+    present = {*found.nodes, paths.CONSUMERS, *made}
     future = [shard.epoch for shard in number.all(-1)]
     for path in dict.fromkeys([*(shard.epoch for shard in found.former), *future]):
         node = found.nodes.get(path)

@@ -26,3 +26,15 @@ def test_a_node_below_that_of_the_leader_is_named(monkeypatch: pytest.MonkeyPatc
     client.model.perform(Multi((Delete(foreign),)))
     assert change(cast("BlockingZk", client), 4) == 1
     assert change(cast("BlockingZk", client), 1) == 4
+
+
+def test_a_shard_whose_nodes_were_deleted_does_not_keep_the_number_from_becoming_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `_raised`, take its node for present: nothing can be made below it, and the command blames elections."""
+    monkeypatch.setattr(ModelClient, "principal", COORDINATOR)
+    client = ModelClient()
+    assert change(cast("BlockingZk", client), 4) == 1
+    deleted = sorted((path for path in client.model.nodes if f"{path}/".startswith(f"{paths.shard(0)}/")), reverse=True)
+    client.model.perform(Multi(tuple(map(Delete, deleted))))
+    assert change(cast("BlockingZk", client), 1) == 4
