@@ -43,10 +43,14 @@ class LoadReader:
             effect = self._waiting.get()
             request = {**self._servers, "group": effect.group, "topics": dict(effect.topics)}
             try:
-                answer = self._process.ask(request, READ_TIMEOUT_S)
+                read = loads_read(effect.group, self._process.ask(request, READ_TIMEOUT_S))
             except ProcessFailedError as error:
-                answer = {"error": str(error)}
-            self._take(loads_read(effect.group, answer))
+                read = loads_read(effect.group, {"error": str(error)})
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                # It begins from the files of another release if that was installed since this process began.
+                text = f"the process that reads them has answered something else ({error!r:.200})"
+                read = loads_read(effect.group, {"error": text})
+            self._take(read)
 
 
 def loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:

@@ -23,7 +23,7 @@ while len(length := sys.stdin.buffer.read(LENGTH.size)) == LENGTH.size:
     request = msgpack.unpackb(sys.stdin.buffer.read(LENGTH.unpack(length)[0]))
     if request["group"] == "deadly":
         os._exit(1)
-    answer = msgpack.packb({"error": f"no broker, says {os.getpid()}"})
+    answer = msgpack.packb({} if request["group"] == "other" else {"error": f"no broker, says {os.getpid()}"})
     sys.stdout.buffer.write(LENGTH.pack(len(answer)) + answer)
     sys.stdout.buffer.flush()
 """
@@ -49,3 +49,19 @@ def test_while_kafka_is_away_the_process_and_its_session_stay(monkeypatch: pytes
         reader.close()
     assert errors[0] == errors[1] != errors[3] == errors[4]
     assert errors[2] == "the process that reads them has ended"
+
+
+def test_an_answer_in_another_form_is_an_error_of_its_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another release may be installed meanwhile. In `LoadReader._work`, let it raise: no group is read again."""
+    monkeypatch.setattr(load_reader, "AskedProcess", Answering)
+    answers: Queue[LoadsRead] = Queue()
+    reader = LoadReader("z:1", {}, answers.put)
+    try:
+        for group in ("other", "a"):
+            reader.read(ReadLoads(group, {"t": 1}))
+        with gevent.Timeout(DEADLINE_S):
+            other, after = answers.get(), answers.get()
+    finally:
+        reader.close()
+    assert other.error == "the process that reads them has answered something else (KeyError('ends'))"
+    assert after.group == "a"
