@@ -313,6 +313,7 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
     """Return a member's registration; the timestamp is filled in later."""
     pattern, subscription = registered_as(standing.topic_names, standing.topic_regex)
     session_timeout_ms = min(max(standing.session_timeout_ms, LEAST_SESSION_MS), MAX_SESSION_TIMEOUT_MS)
+    margin_ms = max(STOP_MARGIN_MS, session_timeout_ms)  # by then, a client that lives has learned of the stop
     return Registration(
         pattern=pattern,
         subscription=subscription,
@@ -322,7 +323,7 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
         session_timeout_ms=session_timeout_ms,
         instance_id=instance_id,
         rack=standing.rack_id,
-        stop_timeout_ms=min(max(standing.rebalance_timeout_ms, 0) + STOP_MARGIN_MS, MAX_STOP_TIMEOUT_MS),
+        stop_timeout_ms=min(max(standing.rebalance_timeout_ms, 0) + margin_ms, MAX_STOP_TIMEOUT_MS),
         static_grace_ms=min(session_timeout_ms, MAX_STATIC_GRACE_MS),
     )
 

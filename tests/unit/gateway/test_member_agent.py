@@ -314,6 +314,8 @@ def test_a_registration_says_what_the_client_said() -> None:
     assert (found.client_id, found.host, found.rack, found.instance_id) == ("c", "h", "r", "i")
     assert (found.session_timeout_ms, found.static_grace_ms) == (SESSION_MS, SESSION_MS)
     assert found.stop_timeout_ms == 10_000 + STOP_MARGIN_MS
+    rare = registration_of(replace(member(), session_timeout_ms=60_000), "i")  # it may learn of a stop as late as that
+    assert rare.stop_timeout_ms == 10_000 + 60_000
     slow = registration_of(replace(member(), session_timeout_ms=10**9, rebalance_timeout_ms=10**9), "i")
     assert (slow.static_grace_ms, slow.stop_timeout_ms) == (MAX_STATIC_GRACE_MS, MAX_STOP_TIMEOUT_MS)
     odd = registration_of(replace(member(), rebalance_timeout_ms=-(2**31), rack_id="", topic_names=()), "i")
