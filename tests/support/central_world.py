@@ -14,7 +14,7 @@ from tests.support.kip848_group import Client, coordinator_with
 from tests.support.secured_model import COORDINATOR, GATEWAY, SecuredTree, who
 from tests.support.world import GROUP, World
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.group_protocol.effects import Targeted
+from zkrebalancer.group_protocol.effects import Fenced, Targeted
 from zkrebalancer.group_protocol.requests import LeaveGroupRequest, MemberIdentity
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.observe.events import EventLog
@@ -104,8 +104,8 @@ class CentralWorld:
             self.session, EventLog(None, "gateway"), self._give, lambda: self.groups.now_ms
         )
 
-    def _give(self, targeted: Targeted) -> None:
-        self.groups.step(targeted)
+    def _give(self, event: Targeted | Fenced) -> None:
+        self.groups.step(event)
 
     def restart_gateway(self, after_ms: int) -> None:
         """Kill the gateway and end its session; `after_ms` later, another gateway serves the group."""

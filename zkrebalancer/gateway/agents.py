@@ -13,7 +13,7 @@ from gevent.event import Event
 from consumer_agent.membership import effects, events
 from consumer_agent.membership.offset_books import NO_OFFSET
 from zkrebalancer.gateway.member_agent import MemberAgent
-from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
+from zkrebalancer.group_protocol.effects import Fenced, Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
 from zkrebalancer.observe.events import EventLog
@@ -41,9 +41,13 @@ class Agents:
     """One agent for each member, by its group and by the identity that it keeps through all its lives."""
 
     def __init__(
-        self, session: ZooKeeper, event_log: EventLog, give: Callable[[Targeted], None], now_ms: Callable[[], int]
+        self,
+        session: ZooKeeper,
+        event_log: EventLog,
+        give: Callable[[Targeted | Fenced], None],
+        now_ms: Callable[[], int],
     ) -> None:
-        """Start without agents; `give` gets the targets, `now_ms` is a clock that never jumps."""
+        """Start without agents; `give` gets what agents tell their groups, `now_ms` is a clock that never jumps."""
         self._session = session
         self._event_log = event_log
         self.give = give
@@ -70,6 +74,9 @@ class Agents:
             self._end(known.pop(identity), MemberAgent.leave)
         for identity, standing in standings.items():
             agent = known.get(identity)
+            if agent is not None and agent.fenced is not None and agent.fenced.member_id == standing.member_id:
+                self.give(agent.fenced)  # again, if the group was read again meanwhile
+                continue
             if agent is None or agent.is_over:
                 agent = known[identity] = MemberAgent(report.group_id, standing, self)
             elif agent.knows(standing):
@@ -92,8 +99,9 @@ class Agents:
             self.reported(Reported(group, ()))
 
     def _end(self, agent: MemberAgent, how: Callable[[MemberAgent], None]) -> None:
-        self._leaving.add(agent)
-        how(agent)
+        if not agent.is_over:
+            self._leaving.add(agent)
+            how(agent)
 
     @property
     def count(self) -> int:

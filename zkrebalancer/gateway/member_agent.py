@@ -22,7 +22,7 @@ from consumer_agent.membership.offset_books import NO_OFFSET, Storage
 from consumer_agent.membership.registered_member import MemberSettings
 from consumer_agent.membership.state_machine import MachineSettings, State, StateMachine
 from zkrebalancer.group_protocol.central import registered_as
-from zkrebalancer.group_protocol.effects import Standing, Targeted
+from zkrebalancer.group_protocol.effects import Fenced, Standing, Targeted
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Call, Connected, Content, Delete, Get, Lost, Multi, Refused, Replied, Reply
 from zkrebalancer.protocol.errors import NodeContentError
@@ -65,8 +65,8 @@ class Desk(Protocol):
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
         """Perform a ZooKeeper call."""
 
-    def give(self, targeted: Targeted) -> None:
-        """Send the group the member's target."""
+    def give(self, event: Targeted | Fenced) -> None:
+        """Send the group the member's target, or that another consumer has its instance id."""
 
     def note_name(self, agent: MemberAgent, former: str) -> None:
         """Note that the agent registers under `agent.consumer` from now on, not under its former name."""
@@ -103,6 +103,7 @@ class MemberAgent:
         self._number = 0  # of the last target
         self._stop: tuple[int, frozenset[TopicPartition]] | None = None  # its token and partitions
         self._is_open = False  # whether the machine uses the session
+        self.fenced: Fenced | None = None  # once another consumer has the instance id
         self._wanted = registration_of(standing, self.instance_id)
         self._machine = StateMachine(
             MachineSettings(
@@ -235,8 +236,11 @@ class MemberAgent:
                 self._desk.record(self.group, stopped)
             case effects.Warn(text) | effects.RecordQuarantined(reason=text):
                 _log.warning("group %s: %s", self.group, text)
-            case effects.Failed(error):
+            case effects.Failed(error, for_good):
                 _log.warning("group %s: %s", self.group, error)
+                if for_good and self._standing is not None:
+                    self.fenced = Fenced(self.group, self._standing.member_id)
+                    self._desk.give(self.fenced)
             case effects.Closed():
                 self._desk.note_end(self)
 

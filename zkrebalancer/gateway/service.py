@@ -36,7 +36,7 @@ from zkrebalancer.gateway.session import Session
 from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
 from zkrebalancer.gateway.turns import in_turns, note_name
 from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
-from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
+from zkrebalancer.group_protocol.effects import Fenced, Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
@@ -203,8 +203,8 @@ class Gateway:
             self._agents.session_changed(event)
         self._changed.set()
 
-    def _give(self, targeted: Targeted) -> None:
-        self._groups.step(targeted)
+    def _give(self, event: Targeted | Fenced) -> None:
+        self._groups.step(event)
 
     def _watched(self, path: str) -> None:
         if self._agents is None or not self._agents.watched(path):

@@ -259,6 +259,14 @@ def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str)
     return member
 
 
+def fence_static(group: ConsumerGroup, member_id: str) -> None:
+    """Remove a static member for good, because another consumer has its instance id; its client ends with an error."""
+    member = group.roster.members.get(member_id)
+    if member is not None and not group.is_dead:
+        group.roster.note_fenced(member)
+        group.fence(member, "another consumer has its instance id")
+
+
 def _partitions(topics: tuple[TopicPartitions, ...] | None) -> Partitions | None:
     if topics is None:
         return None

@@ -62,7 +62,7 @@ def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest
     """Decide about an OffsetCommit: it must name the member's own epoch."""
     epoch = request.generation_id_or_member_epoch
     member = group.roster.members.get(request.member_id)
-    error = _epoch_error(group, member, epoch)
+    error = _epoch_error(group, request, epoch)
     if member is not None and member.classic is None and api_version < EPOCH_FROM:
         error = ErrorCode.UNSUPPORTED_VERSION
     group.scheduler.reply(ticket, OffsetCheckAnswer(error, member is not None and member.classic is not None))
@@ -70,8 +70,7 @@ def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest
 
 def check_transactional_commit(group: ConsumerGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:
     """Decide about a TxnOffsetCommit."""
-    member = group.roster.members.get(request.member_id)
-    error = _epoch_error(group, member, request.generation_id)
+    error = _epoch_error(group, request, request.generation_id)
     is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
     group.scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.ILLEGAL_GENERATION if is_stale else error))
 
@@ -85,12 +84,16 @@ def check_fetch(group: ConsumerGroup, ticket: int, request: OffsetFetchRequest) 
     group.scheduler.reply(ticket, OffsetCheckAnswer(error))
 
 
-def _epoch_error(group: ConsumerGroup, member: ConsumerMember | None, epoch: int) -> ErrorCode:
+def _epoch_error(group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, epoch: int) -> ErrorCode:
     if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if epoch < 0 and not group.roster.members:
         return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_MEMBER_ID if member is None else _stale(member, epoch)
+    member = group.roster.members.get(request.member_id)
+    if member is not None:
+        return _stale(member, epoch)
+    is_fenced = group.roster.is_fenced(request.member_id, request.group_instance_id)
+    return ErrorCode.FENCED_INSTANCE_ID if is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _stale(member: ConsumerMember, epoch: int) -> ErrorCode:

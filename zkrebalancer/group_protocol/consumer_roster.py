@@ -79,6 +79,7 @@ class ConsumerRoster:
         self.classic_count = 0  # members that speak the classic protocol
         self._support: Counter[str] = Counter()  # classic protocol -> number of members that support it
         self._static: dict[str, str] = {}
+        self._fenced: dict[str, str] = {}  # instance -> the member that another consumer of the group has replaced
         self._holders: dict[Partition, str] = {}
 
     def add(self, member: ConsumerMember) -> None:
@@ -86,6 +87,7 @@ class ConsumerRoster:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
+            self._fenced.pop(member.instance_id, None)
         self._count_classic(member.classic, 1)
         self._hold(member, member.position.held)
 
@@ -163,13 +165,22 @@ class ConsumerRoster:
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
+    def note_fenced(self, member: ConsumerMember) -> None:
+        """Note that a static member is about to be removed for good."""
+        if member.instance_id is not None:
+            self._fenced[member.instance_id] = member.member_id
+
+    def is_fenced(self, member_id: str, instance_id: str | None) -> bool:
+        """Whether this static member was removed for good."""
+        return instance_id is not None and self._fenced.get(instance_id) == member_id
+
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return NONE if this is a member, else the error; a static member that was replaced is fenced."""
         if instance_id is not None:
             current = self.static_member(instance_id)
-            if current is None:
+            if current is None and not self.is_fenced(member_id, instance_id):
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if current.member_id != member_id:
+            if current is None or current.member_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 

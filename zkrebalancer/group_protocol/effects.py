@@ -100,12 +100,20 @@ class Targeted:
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another consumer has the instance id of a member of a central group now; ignored if the member is gone."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A timer may be due (`Machine.next_deadline_ms`)."""
 
 
 OfBucket = BucketLoading | BucketLoaded | BucketRefused | BucketLost
-Event = Received | Stored | OfBucket | GroupLoaded | TopicsRead | Targeted | Tick
+Event = Received | Stored | OfBucket | GroupLoaded | TopicsRead | Targeted | Fenced | Tick
 
 
 @dataclass(frozen=True, slots=True)

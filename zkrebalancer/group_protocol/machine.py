@@ -21,7 +21,7 @@ from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
-from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, validate
+from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, fence_static, validate
 from zkrebalancer.group_protocol.consumer_protocol import MAX_METADATA_BYTES
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
@@ -30,6 +30,7 @@ from zkrebalancer.group_protocol.effects import (
     BucketRefused,
     Effect,
     Event,
+    Fenced,
     GroupLoaded,
     Received,
     Stored,
@@ -109,7 +110,7 @@ class Machine:
                 self._lose(event.bucket)
             case TopicsRead():
                 self._replace_topics(event)
-            case Targeted():
+            case Targeted() | Fenced():
                 self._give(event)
         return self._scheduler.take_effects()
 
@@ -127,10 +128,12 @@ class Machine:
             if isinstance(group, ConsumerGroup):
                 self._contain(group.group_id, group.topics_changed)
 
-    def _give(self, event: Targeted) -> None:
+    def _give(self, event: Targeted | Fenced) -> None:
         group = self._groups.get(event.group_id)
         if isinstance(group, ConsumerGroup):
-            self._contain(event.group_id, lambda: group.give(event))
+            fence = functools.partial(fence_static, group, event.member_id)
+            give = fence if isinstance(event, Fenced) else functools.partial(group.give, event)
+            self._contain(event.group_id, give)
 
     # ---- failures
 

@@ -10,7 +10,8 @@ from tests.support.central_world import CentralWorld
 from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import GROUP, REBALANCE_MS
 from tests.support.kip848_group import Client
-from zkrebalancer.group_protocol.effects import Targeted
+from zkrebalancer.group_protocol.effects import Fenced, Targeted
+from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import JoinGroupRequest
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Delete, Multi
@@ -139,11 +140,11 @@ def test_a_frozen_group_moves_nothing() -> None:
 
 def test_a_stop_is_over_only_once_the_group_has_heard_of_it() -> None:
     """In `MemberAgent._has_let_go`, look only at what the client has: it may be about to get what is stopped."""
-    world, unheard = CentralWorld(), list[Targeted]()
+    world, unheard = CentralWorld(), list[Targeted | Fenced]()
     world.add("a")
     world.agents.give = unheard.append
     world.pass_time(1_500)
-    assert [len(targeted.partitions) for targeted in unheard] == [6]
+    assert [len(one.partitions) for one in unheard if isinstance(one, Targeted)] == [6]
     world.world.add_agent("agent")
     world.pass_time(1_500)
     assert sorted(len(share) for share in world.shares()) == [0, 0]
@@ -172,6 +173,33 @@ def test_a_client_that_takes_an_instance_id_for_its_member_id_is_another_member(
     settled = len(world.world.zk.transactions)
     world.pass_time(10_000)
     assert len(world.world.zk.transactions) - settled < 50
+
+
+@pytest.mark.parametrize("kind", ["kip-848", "classic"])
+def test_a_client_whose_instance_id_an_agent_takes_is_fenced(kind: str) -> None:
+    """In `MemberAgent._perform`, tell the group nothing: the client would be registered again, and end the agent."""
+    world = CentralWorld()
+    if kind == "kip-848":
+        client: Client | ClassicConsumer = Client(world.groups, "some", instance_id="x")
+    else:
+        client = ClassicConsumer(world.groups, "some", instance="x")
+    world.clients.append(client)
+    world.pass_time(4_000)
+    assert len(world.read_by(client)) == 6
+    agent = world.world.add_agent("x", instance_id="x")
+    for _ in range(50):
+        world.pass_time(100 if world.is_member(client) else 0)
+    world.drop(client)
+    for group_instance_id, error in (("x", ErrorCode.FENCED_INSTANCE_ID), (None, ErrorCode.UNKNOWN_MEMBER_ID)):
+        name, epoch = ("some", client.epoch) if isinstance(client, Client) else (client.member_id, client.generation)
+        assert world.groups.commit(name, epoch, group_instance_id) is error
+        if isinstance(client, ClassicConsumer):
+            assert world.groups.heartbeat(name, epoch, group_instance_id) is error
+    if isinstance(client, Client):
+        assert client.beat() is ErrorCode.FENCED_INSTANCE_ID
+    world.pass_time(5_000)
+    assert agent.alive
+    world.assert_shared()
 
 
 class Lives:

@@ -11,13 +11,14 @@ from uuid import UUID
 
 import pytest
 
+from consumer_agent.errors import FencedInstanceError
 from consumer_agent.membership import effects, events
 from tests.support.central_world import CentralWorld
 from tests.support.kip848_group import Client
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, _instance_id, registration_of
-from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
+from zkrebalancer.group_protocol.effects import Fenced, Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
 from zkrebalancer.protocol import ownership, paths, registration
@@ -65,7 +66,7 @@ class Gateway:
         self.session = Session()
         above = ["/consumers", paths.GROUPS, paths.group(GROUP)]
         self.session.do(*map(Create, [*above, *(f"{paths.group(GROUP)}/{name}" for name in paths.GROUP_CHILDREN)]))
-        self.given: list[Targeted] = []
+        self.given: list[Targeted | Fenced] = []
         self.now_ms = 0
         self.agents = Agents(self.session, mock.Mock(), self.given.append, lambda: self.now_ms)
 
@@ -200,6 +201,38 @@ def test_an_agent_that_is_over_gets_a_successor() -> None:
     assert (agent.is_over, gateway.registered()) == (True, [])
     gateway.report(member(instance_id=None))
     assert len(gateway.registered()) == 1
+
+
+def test_a_client_whose_instance_id_another_consumer_has_is_registered_again_only_under_another_member_id() -> None:
+    """In `Agents.reported`, give a fenced agent a successor, or no other word to its group, or none to a later self."""
+    gateway = Gateway()
+    gateway.report(member())
+    gateway.session.do(Create(paths.static(GROUP, "i"), ownership.encode_static(StaticMember("x", frozenset(), None))))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    agent._perform(effects.Failed(FencedInstanceError("x has it"), for_good=True))
+    agent.step(events.Abandoned())
+    assert (agent.is_over, gateway.registered()) == (True, [])
+    for times in (2, 3):
+        gateway.report(member())
+        assert [one for one in gateway.given if isinstance(one, Fenced)] == [Fenced(GROUP, "m")] * times
+        assert gateway.registered() == []
+    gateway.report(replace(member(), member_id="later"))
+    assert len(gateway.registered()) == 1
+    gateway.agents.reported(Reported(GROUP, ()))
+    assert gateway.session.model.children(paths.static(GROUP)) == []
+
+
+def test_a_fenced_client_that_is_gone_leaves_what_waits_for_the_other_consumer() -> None:
+    """In `Agents._end`, let an agent leave that is over: the record of the other consumer would be deleted."""
+    gateway = Gateway()
+    gateway.report(member())
+    gateway.session.do(Create(paths.static(GROUP, "i"), ownership.encode_static(StaticMember("x", frozenset(), None))))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    agent._perform(effects.Failed(FencedInstanceError("x has it"), for_good=True))
+    agent.step(events.Abandoned())
+    gateway.agents.reported(Reported(GROUP, ()))
+    assert gateway.session.model.children(paths.static(GROUP)) == ["i"]
+    assert gateway.agents._leaving == set()
 
 
 def test_a_watch_belongs_to_the_agent_that_set_it() -> None:
