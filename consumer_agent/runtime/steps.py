@@ -149,7 +149,7 @@ def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[Non
     try:
         is_over = yield from until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
         if not frontend.in_callback:
-            yield from _run_notices(frontend)
+            yield from _run_notices(frontend, in_batch=True)
     finally:
         error = shared.take_commit(token)
     if not is_over:
@@ -250,10 +250,18 @@ def _run_last_notices(frontend: Frontend, deadline_s: float) -> Steps[None]:
         raise
 
 
-def _run_notices(frontend: Frontend) -> Steps[None]:
+def _run_notices(frontend: Frontend, *, in_batch: bool = False) -> Steps[None]:
+    """Run the callbacks that are due; `in_batch`: no `on_revoke` of partitions whose returned records are not finished.
+
+    The application may work on these: once that has run, others get the partitions.
+    """
+    shared = frontend.shared
     while True:
-        with frontend.shared.lock:
-            notice = frontend.shared.next_notice()
+        with shared.lock:
+            revoking = shared.revoking if in_batch else set()
+            marks = shared.buffer.positions() if revoking else {}
+            is_early = any(mark.finished < mark.returned for tp, mark in marks.items() if tp in revoking)
+            notice = None if is_early else shared.next_notice()
         if notice is None:
             return
         yield from run_notice(frontend, notice)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_agent.errors import CommitFailedError, ConsumerError, ConsumerStateError, TooManyCommitsError
-from consumer_agent.membership.events import CommitRequested, Event
+from consumer_agent.membership.events import CommitRequested, Event, Revoked
 from consumer_agent.runtime import shared_state
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
@@ -210,3 +210,21 @@ def test_the_end_of_an_on_revoke_with_the_token_of_a_commit_leaves_its_on_commit
     setting.shared.commit_finished([token], None)
     setting.consumer.poll(0.0, max_records=0)
     assert told == [None]
+
+
+def test_a_commit_within_a_batch_gives_up_nothing_of_it() -> None:
+    """In `steps.commit`, run all callbacks: a member that committed each record lost the rest of its batch to others.
+
+    They read it as well, and its next commit failed, whenever a rebalance moved the partition.
+    """
+    setting = Setting()
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    batch = setting.consumer.poll(0.0)
+    setting.shared.stop([PARTITION])
+    setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
+    for record in batch[:-1]:
+        setting.consumer.commit(record)
+    assert [what for what, _count in setting.told] == ["assign"]
+    setting.consumer.commit(batch[-1])
+    assert [what for what, _count in setting.told] == ["assign", "revoke"]
+    assert Revoked(7) in setting.sent
