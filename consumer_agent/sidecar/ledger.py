@@ -60,6 +60,14 @@ class _Partition:
         return min([*firsts, self.end])
 
     @property
+    def goes_back(self) -> bool:
+        """Whether the next record is not behind those that the child has: reading went back, as Kafka has lost some.
+
+        An answer about an offset would be about both.
+        """
+        return bool(self.given and self.waiting) and self.waiting[0].record.offset <= self.given[-1].record.offset
+
+    @property
     def is_open(self) -> bool:
         return bool(self.waiting or self.given or self.failed or self.dead)
 
@@ -94,6 +102,8 @@ class Ledger:
         for record in records:
             size_bytes = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
             held = self._partitions.setdefault((record.topic, record.partition), _Partition(record.offset))
+            while held.waiting and held.waiting[-1].record.offset >= record.offset:
+                self._close(held.waiting.pop())  # reading went back: Kafka has lost it, or it comes again
             held.waiting.append(_Entry(record, size_bytes))
             held.end = record.offset + 1
             self._open_count += 1
@@ -109,7 +119,7 @@ class Ledger:
                 if not held.given and not held.dead and now_ms >= held.not_before_ms and self._has_room:
                     given.append(self._give(held, held.failed.pop(0)))
             elif not held.dead and not (held.given and held.given[0].failures):
-                while held.waiting and self._has_room:
+                while held.waiting and self._has_room and not held.goes_back:
                     given.append(self._give(held, held.waiting.popleft()))
             if len(given) > count:  # next time, the others come first
                 self._partitions[partition] = self._partitions.pop(partition)

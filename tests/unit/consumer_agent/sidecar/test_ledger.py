@@ -61,6 +61,21 @@ def test_what_is_given_is_bounded_in_records_and_bytes() -> None:
     assert offsets(large.give(0)) == [(0, 2)]
 
 
+def test_what_kafka_has_lost_is_answered_before_others_at_its_offsets_are_given() -> None:
+    """In `Ledger.give`, give both, or in `take`, keep both: new records were finished that the child never had."""
+    book = ledger(max_bytes=300)
+    book.take([record(0, offset) for offset in range(95, 100)])
+    assert offsets(book.give(0)) == [(0, 95), (0, 96)]
+    book.take([record(0, offset) for offset in range(90, 93)])
+    assert book.finished() == {T0: 90}
+    assert book.ack(T0, 95) == 1
+    assert book.give(0) == []  # though there is room for one
+    assert book.ack(T0, 99) == 1
+    assert offsets(book.give(0)) == [(0, 90), (0, 91)]
+    assert book.finished() == {}
+    assert_accounts_are_right(book)
+
+
 def test_partitions_take_turns_when_there_is_room_for_one_of_them_only() -> None:
     book = ledger(max_bytes=1)
     book.take([record(0, 0), record(0, 1), record(1, 0), record(1, 1)])
