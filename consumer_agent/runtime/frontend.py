@@ -255,9 +255,14 @@ class Frontend(Usage):
         fetcher.current.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
     def draw_for_threads(self) -> Collection[TopicPartition]:
-        """Fetch what Kafka's client has ready, in a consumer thread; return the partitions of these records."""
-        limit = self.config.max_poll_records
-        return () if self._fetcher is None else self._fetcher.current.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
+        """Fetch what Kafka's client has ready, in a consumer thread; return the partitions of these records.
+
+        Nothing while another one fetches: greenlets of one thread are not kept apart by a lock.
+        """
+        limit, fetcher = self.config.max_poll_records, self._fetcher
+        if fetcher is None or fetcher.current.is_drawing:
+            return ()
+        return fetcher.current.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
 
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records for one of `count` consumer threads; the lock of `changed` must be held.

@@ -31,13 +31,15 @@ def seek(frontend: Frontend, positions: Mapping[TopicPartition, int], method: st
 def stay_at(frontend: Frontend, error: DeserializationError) -> None:
     """Return neither this record nor those after it before the application seeks; each poll raises the error."""
     shared, partition = frontend.shared, error.partition
+    moved: dict[TopicPartition, int] = {}
 
     def go_back(_known: set[TopicPartition]) -> Fetched:
         if shared.buffer.generations().get(partition) != error.record.generation:
             return {}  # it was lost meanwhile
         if shared.buffer.generation(partition) is not None:  # otherwise it is being stopped
             shared.need_position(partition, error)
-        return shared.buffer.seek({partition: error.offset}, is_finished=False)
+        moved[partition] = error.offset
+        return shared.buffer.seek(moved, is_finished=False)
 
-    frontend.change("poll", [partition], go_back)
-    frontend.note_repositioned({partition: error.offset}, "interrupt")
+    frontend.change("poll", (), go_back)  # it may be lost already: nothing keeps that from a thread of `run`
+    frontend.note_repositioned(moved, "interrupt")

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from consumer_agent import Batch, Consumer, ConsumerStateError
 from consumer_agent.runtime.notices import Tell
@@ -65,6 +66,66 @@ def test_a_handler_from_before_a_loss_finishes_none_of_the_records_that_came_bac
     with pytest.raises(EndedError):
         setting.consumer.run(handle, threads=2)
     assert setting.consumer.finished() == {PARTITION: 0}
+
+
+def test_another_greenlet_of_the_thread_that_fetches_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `draw_for_threads`, ask only the lock, which is reentrant: with gevent, a log's handler may let others run.
+
+    What the first one had was dropped then, as it came after later records.
+    """
+    setting = Setting()
+    consume, calls = setting.client.consume, list[object]()
+
+    def consume_slowly(count: int, **options: float) -> list[Message]:
+        found = consume(count, **options)
+        calls.append(found and len(calls) == 0 and setting.frontend.draw_for_threads())
+        return found
+
+    monkeypatch.setattr(setting.client, "consume", consume_slowly)
+    setting.frontend.draw_for_threads()
+    with setting.shared.lock:
+        (run,) = setting.shared.buffer.take(None)
+    assert [message.offset() for message in run.messages] == [0, 1, 2, 3, 4]
+
+
+class DecodingSetting(Setting):
+    """A consumer whose partition is lost, and comes back, while a thread deserializes its first record."""
+
+    def __init__(self) -> None:
+        self.has_lost = False
+        super().__init__()
+        self.shared.tell(Tell.ASSIGNED, [PARTITION])
+
+    def made(self, **settings: Any) -> Consumer:
+        return Consumer(**settings, value_deserializer=self.decode)
+
+    def decode(self, data: bytes) -> bytes:
+        if self.has_lost:
+            return data
+        self.has_lost = True
+        self.shared.tell(Tell.LOST)
+        deadline_s = time.monotonic() + LIMIT_S
+        while self.shared.was_known(PARTITION):  # until the other thread has run `on_lost`
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        self.shared.forget([PARTITION])
+        self.shared.admit(PARTITION, 2, 0)
+        self.fetcher.change(lambda: {PARTITION: 0})
+        self.fetcher_round()
+        raise ValueError("no number")
+
+
+def test_a_bad_record_of_a_lost_partition_ends_no_run() -> None:
+    """In `stay_at`, name its partition: `run` raised that this is not assigned, in words about a poll."""
+    setting, offsets = DecodingSetting(), list[int]()
+
+    def handle(batch: Batch) -> None:
+        offsets.extend(record.offset for record in batch)
+        raise EndedError
+
+    with pytest.raises(EndedError):
+        setting.consumer.run(handle)
+    assert offsets[0] == 0
 
 
 class HandlingSetting(Setting):
