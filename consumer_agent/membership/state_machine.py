@@ -237,10 +237,11 @@ class StateMachine:
         self.joining = Join(
             self._effects, settings.member.group, event.consumer, registration, settings.zookeeper, self.former
         )
+        opens_ms = max(now_ms, self._rejoin_pause.not_before_ms)
         if not self.was_ever_connected:
-            self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
-        if now_ms < self._rejoin_pause.not_before_ms:
-            self.open_at_ms = self._rejoin_pause.not_before_ms
+            self.give_up_at_ms = opens_ms + settings.connect_timeout_ms
+        if now_ms < opens_ms:
+            self.open_at_ms = opens_ms
         else:
             self._effects.add(OpenSession())
 

@@ -159,6 +159,23 @@ def test_a_session_that_cannot_be_opened_is_tried_again_after_pauses_that_grow()
     assert driver.step(NotOpened(error)) == []  # of a former try
 
 
+def test_who_waits_before_the_next_try_is_not_told_that_no_zookeeper_answered() -> None:
+    """In `StateMachine._begin_joining`, count the time for an answer from the poll: pauses grow above it."""
+    driver, error = Driver(), ConsumerError("the password's file cannot be read")
+    driver.step(Polled(CONSUMER, 5))
+    for _ in range(10):
+        assert of_type(driver.step(NotOpened(error)), Failed) == [Failed(error)]
+        effects = driver.step(Polled(CONSUMER, 5))
+        while OpenSession() not in effects:
+            assert of_type(effects, Failed) == []
+            assert driver.machine.wake_at_ms is not None
+            driver.now_ms = driver.machine.wake_at_ms
+            effects = driver.step(Tick())
+    driver.now_ms += 10_000
+    (failed,) = of_type(driver.step(Tick()), Failed)
+    assert isinstance(failed.error, ZooKeeperUnavailableError)
+
+
 def test_a_refused_registration_is_tried_again_after_pauses_that_grow() -> None:
     """However soon the application polls again. In `StateMachine._begin_joining`, open the session at once."""
     driver = registering()
