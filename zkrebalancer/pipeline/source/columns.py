@@ -23,6 +23,7 @@ _COLUMNS = (
 RANGE_COLUMNS = "topic string, partition int, begin bigint, end bigint, generation bigint, identity string"
 _HEADERS = "headers array<struct<key: string, value: binary>>"
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
+MAX_MOMENT_MS = (2**63 - 1) // 1_000  # in microseconds of 64 bits
 _ARROW: list[tuple[str, pa.DataType]] = [
     ("key", pa.binary()),
     ("value", pa.binary()),
@@ -55,7 +56,7 @@ def record_batch(read: Range, messages: Sequence[Message], include_headers: bool
     count = len(messages)
     kinds, moments_ms = zip(*map(Message.timestamp, messages), strict=True)
     kind = pc.subtract(pa.array(kinds, pa.int32()), pa.scalar(1, pa.int32()))
-    moment = pa.array(moments_ms, pa.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
+    moment = _moments(moments_ms)
     columns: list[Any] = [
         pa.array(list(map(Message.key, messages)), pa.binary()),
         pa.array(list(map(Message.value, messages)), pa.binary()),
@@ -73,6 +74,15 @@ def record_batch(read: Range, messages: Sequence[Message], include_headers: bool
         rows = [[{"key": key, "value": value} for key, value in headers] for headers, _ in found]
         columns.append(pa.array(rows, _ARROW_HEADERS[1]))
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[include_headers])
+
+
+def _moments(moments_ms: Sequence[int]) -> Any:  # noqa: ANN401  # pyarrow has no types
+    """Return moments as Spark has them; null for those that it cannot have, such as nanoseconds taken for these."""
+    try:
+        return pa.array(moments_ms, pa.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
+    except pa.ArrowInvalid:
+        fitting = [at if abs(at) <= MAX_MOMENT_MS else None for at in moments_ms]
+        return pa.array(fitting, pa.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
 
 
 def _offsets(messages: Sequence[Message]) -> Any:  # noqa: ANN401  # pyarrow has no types

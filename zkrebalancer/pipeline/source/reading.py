@@ -22,6 +22,7 @@ from zkrebalancer.protocol import fields
 
 ROWS_PER_BATCH = 10_000
 POLL_TIMEOUT_S = 0.5
+AWAY_S = 5.0  # in one poll
 SILENCE_LIMIT_S = 120.0  # without messages for any range, the task fails and Spark retries it
 SHORT_LOG_S = 10.0  # of silence before checking for logs that end too early; a new leader may take seconds
 ASK_TIMEOUT_S = 10.0
@@ -63,10 +64,13 @@ class RangeReader:
         gc.disable()  # scanning every message again and again took two thirds of the time
         try:
             while self._open:
+                asked_s = time.monotonic()
                 first, now_s = self._client.poll(POLL_TIMEOUT_S), time.monotonic()
                 if first is not None:
                     yield from self._handle([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
                     last_message_s = last_check_s = time.monotonic()  # not now_s: the caller may work for minutes
+                elif now_s - asked_s > AWAY_S:  # the process was suspended, and the client with it
+                    last_message_s = last_check_s = now_s
                 elif now_s - last_message_s > SILENCE_LIMIT_S:
                     (topic, number), offset = min(self._next.items())
                     raise KafkaReadError(f"{topic}/{number}: no message at offset {offset} for {SILENCE_LIMIT_S:g} s")
