@@ -40,6 +40,9 @@ class Complaints:
 
     def note_partition(self, message: Message, error: KafkaError | None) -> None:
         """Log an error of a partition, once until records come."""
+        if message.topic() is None:  # of the client itself, such as a right to its group, which only offsets need
+            _log.info("Kafka's client: %s", error and error.str())
+            return
         key = (message.topic(), message.partition(), None if error is None else error.code())
         with self._shared.lock:
             if key in self._noted or self._is_over():

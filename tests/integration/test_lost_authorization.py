@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -137,6 +138,21 @@ def test_who_may_not_use_the_group_any_more_says_so_once_and_goes_on_later(
         application.release()
     assert (stored[guarded.topic, 0], stored[guarded.topic, 1]) == (15, 10)
     assert [told(caplog, one) for one in (text, text_of_read, "what is stored; asking")] == [1, 1, 1]
+
+
+def test_who_may_not_see_the_group_reads_and_is_told_of_no_partition(
+    guarded: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `Complaints.note_partition`, skip nothing: "fetching None/None: the right to READ the group is missing"."""
+    caplog.set_level(logging.INFO, "consumer_agent")
+    with (
+        denied(guarded, ResourceType.GROUP, guarded.group, AclOperation.DESCRIBE),
+        Application(guarded).start() as application,
+    ):
+        guarded.wait_ack(guarded.start(guarded.wait_member(), 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        wait_until(lambda: "FindCoordinator" in caplog.text, "the client to tell that it does not find the group")
+    assert "fetching None" not in caplog.text
 
 
 def test_the_mirror_does_not_take_what_it_may_not_see_any_more_for_deleted(guarded: Stage) -> None:
