@@ -15,6 +15,7 @@ import click
 from zkrebalancer.cli import options
 from zkrebalancer.cli.event_overview import show_overview
 from zkrebalancer.cli.open_files import allow_open_files
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.progress import event_bar
 from zkrebalancer.cli.tables import console
 from zkrebalancer.experiments.tail import EventTail
@@ -118,7 +119,7 @@ def events(
     if not found:
         click.echo(f"no event in {directory} matches", err=True)
     for problem in problems.lines():
-        click.echo(f"problem: {problem}", err=True)
+        click.echo(f"problem: {plain(problem)}", err=True)
 
 
 def _print_overview(directory: Path, *, as_json: bool) -> None:
@@ -134,7 +135,7 @@ def _print_overview(directory: Path, *, as_json: bool) -> None:
         console().print(part)
     for kind, lines in (("problem", verdict.problems), ("unclear", verdict.unclear)):
         for each in lines:
-            click.echo(f"{kind}: {each}", err=True)
+            click.echo(f"{kind}: {plain(each)}", err=True)
 
 
 def _follow(directory: Path, wanted: Filter) -> None:

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.cli.progress import node_bar
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import secure_tree
@@ -198,4 +199,4 @@ def _print_rest(outcome: Outcome, of_group: list[str], unknown: list[str]) -> No
     }
     for text, names in notes.items():
         for path in names[:MAX_SHOWN]:
-            click.echo(f"{path}: {text}", err=True)
+            click.echo(f"{plain(path)}: {text}", err=True)

@@ -359,10 +359,10 @@ class Run:
         return is_converged
 
     def _elected(self, event: Event) -> None:
-        self._leading[event.get("shard", 0)] = event["epoch"]
+        self._leading[_shard(event)] = event["epoch"]
 
     def _resigned(self, event: Event) -> None:
-        shard = event.get("shard", 0)
+        shard = _shard(event)
         if self._leading.get(shard) == event["epoch"]:
             del self._leading[shard]
 
@@ -393,6 +393,12 @@ class Run:
     def _add(self, lines: Problems, event: Event, partition: TopicPartition, text: str) -> None:
         at = f"{self._seconds(event['mono_us']):.3f} s"
         lines.add(f"{at}: {_where(event['group'], partition)}: {text}")
+
+
+def _shard(event: Event) -> int:
+    """Return the shard of groups that a leadership is of; the events of the only one do not name it."""
+    shard = event.get("shard")
+    return shard if type(shard) is int else 0
 
 
 def _where(group: str, partition: TopicPartition) -> str:

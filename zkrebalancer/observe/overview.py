@@ -147,9 +147,9 @@ class _Seen:
             self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)
             self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
         if kind == "command_sent" and event.get("partition_count") == 0:
-            self._empty.add(event.get("command_id") or "")
-        elif kind == "command_acked" and event.get("command_id") not in self._empty:
-            self._commanded.add((event["group"] or "", event.get("member") or ""))
+            self._empty.add(_text(event, "command_id"))
+        elif kind == "command_acked" and _text(event, "command_id") not in self._empty:
+            self._commanded.add((_text(event, "group"), _text(event, "member")))
         elif kind in {"fetcher_started", "fetcher_stopped"}:
             self._heard.add((event["group"], event["member"]))
         if kind == "rebalance_planned":
@@ -158,3 +158,9 @@ class _Seen:
             self.started.add((event["group"], event.get("generation") or 0))
         elif kind == "rebalance_finished" and type(event.get("pause_us_max")) is int:
             self.pauses_ms[event["group"], event["generation"]] = event["pause_us_max"] / 1_000
+
+
+def _text(event: Event, key: str) -> str:
+    """Return a text of an event that the checker does not require, "" if it is missing or something else."""
+    value = event.get(key)
+    return value if isinstance(value, str) else ""

@@ -102,7 +102,7 @@ class RebalanceLog:
         phases, pause_us = self._phases_of(event), event.get("pause_us_max")
         phases.finished_us, phases.outcome = event["mono_us"], event["outcome"]
         phases.settled_ms = event["settled_us"] / 1_000
-        phases.measured_ms = None if pause_us is None else pause_us / 1_000
+        phases.measured_ms = pause_us / 1_000 if type(pause_us) is int else None
         rebalance = self._by_cause.get((event["group"], event["generation"], event["cause_id"]))
         if rebalance is not None:
             rebalance.outcome = event["outcome"]
@@ -111,7 +111,9 @@ class RebalanceLog:
 
     def started(self, event: Event, pause_us: int) -> None:
         """Handle `fetcher_started` for one of its partitions, which had no owner for `pause_us`."""
-        rebalance = self._by_cause.get((event["group"], event.get("generation", 0), event.get("cause_id", "")))
+        cause_id = event.get("cause_id")
+        key = (event["group"], event.get("generation", 0), cause_id if isinstance(cause_id, str) else "")
+        rebalance = self._by_cause.get(key)
         if rebalance is not None:
             rebalance.pause_ms_max = max(rebalance.pause_ms_max or 0.0, pause_us / 1_000)
 

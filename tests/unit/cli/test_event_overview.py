@@ -108,3 +108,16 @@ def test_problems_are_told(tmp_path: Path) -> None:
     result = run(tmp_path, history)
     assert (result.exit_code, "verdict: 2 problems" in result.stdout) == (0, True)
     assert "again without a crash" in result.stderr
+
+
+def test_keys_that_are_not_required_may_be_of_any_type(tmp_path: Path) -> None:
+    """In `RebalanceLog`, `Run` or `overview`, take them for what an event of ours has: they end the command."""
+    history = planned()
+    for event in history.events:
+        odd = {"pause_us_max": "x", "shard": [1], "command_id": [], "generation": event.get("generation")}
+        event |= {key: value for key, value in odd.items() if key != "shard" or event["kind"].startswith("leader_")}
+    history.add("leader_resigned", epoch=1, group=None, shard={}).add("command_acked", group=["g"], member={})
+    for event in history.events[-5:]:
+        if event["kind"] == "fetcher_started":
+            event["cause_id"] = ["c1"]
+    assert document(tmp_path, history)["ok"] is True

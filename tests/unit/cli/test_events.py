@@ -160,3 +160,10 @@ def test_many_files_are_read_as_far_as_the_system_allows(tmp_path: Path, argumen
     command = [sys.executable, "-c", program, "events", str(tmp_path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_in_problems_cannot_command_the_terminal(tmp_path: Path) -> None:
+    """In `events`, print problems as they are."""
+    delivered: dict[str, Any] = {"group": "g", "topic": "t", "partition": 0, "count": 1}
+    write(tmp_path / "a.jsonl", event(1, "delivered", member="m\u202e", first_offset=0, last_offset=0, **delivered))
+    assert "m? received offsets 0 without owning the partition" in run(tmp_path).output
