@@ -143,7 +143,7 @@ def test_who_may_not_use_the_group_any_more_says_so_once_and_goes_on_later(
 def test_who_may_not_see_the_group_reads_and_is_told_of_no_partition(
     guarded: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In `Complaints.note_partition`, skip nothing: "fetching None/None: the right to READ the group is missing"."""
+    """In `Complaints.note_partition`, skip nothing: "fetching None/0: the right to READ the group is missing"."""
     caplog.set_level(logging.INFO, "consumer_agent")
     with (
         denied(guarded, ResourceType.GROUP, guarded.group, AclOperation.DESCRIBE),
