@@ -141,6 +141,8 @@ class GroupRequests:
             request = translation.build(BY_MACHINE[name], fields)
         if error := self._error_elsewhere(request):
             return {"error_code": error}
+        if isinstance(request, requests.ConsumerGroupHeartbeatRequest) and request.subscribed_topic_regex:
+            self._groups.match(request.subscribed_topic_regex)
         beats_for = request.group_id if isinstance(request, requests.HeartbeatRequest) else None
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)

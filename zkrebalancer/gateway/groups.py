@@ -7,6 +7,7 @@ decisions.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import uuid
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import gevent
 from gevent.event import Event
+from gevent.lock import Semaphore
 
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.buckets import CLAIM_AGAIN, Buckets, Claim
@@ -22,6 +24,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.nodes import node_name, node_path
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
 from zkrebalancer.gateway.session import CallRefusedError, Session
+from zkrebalancer.gateway.turns import let_others_run
 from zkrebalancer.group_protocol import effects
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.effects import (
@@ -55,7 +58,7 @@ from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.group_protocol.topics import Topic, of_groups
 from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.complaints import Complaints
-from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.protocol.errors import PatternError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
 HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
@@ -106,6 +109,7 @@ class Groups:
         self._events: deque[effects.Event] = deque()
         self._is_stepping = False
         self._tickets = itertools.count(1)
+        self._matching = Semaphore()
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._held: dict[int, list[Received]] = {}  # bucket -> requests that wait until it is served
         self._failures = Pauses()
@@ -131,6 +135,13 @@ class Groups:
             self._hold(received, bucket_of(request.group_id))
         else:
             self.step(received)
+
+    def match(self, expression: str) -> None:
+        """Find out which topics an expression matches, one at a time; others have their turns meanwhile."""
+        if self._machine.match_in_turns(expression) is not None:
+            with self._matching, contextlib.suppress(PatternError):
+                for _some in self._machine.match_in_turns(expression) or ():
+                    let_others_run()
 
     def _is_served_soon(self, bucket: int) -> bool:
         """Whether this gateway is about to serve the bucket, as far as it knows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from zkrebalancer.group_protocol import central, classic_requests, consumer_requests, migration
@@ -121,6 +121,10 @@ class Machine:
     def group_names(self) -> frozenset[str]:
         """Return the groups that are known here; what Kafka's group coordinator knows of them does not matter."""
         return frozenset(self._groups)
+
+    def match_in_turns(self, expression: str) -> Iterator[None] | None:
+        """Find out what an expression matches, with pauses, before a step that needs it; None if that is known."""
+        return None if self._topics.has_matched(expression) else self._topics.match_in_turns(expression)
 
     def _replace_topics(self, event: TopicsRead) -> None:
         self._topics.replace(event.topics)

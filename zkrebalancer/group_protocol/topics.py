@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -15,6 +15,7 @@ from zkrebalancer.protocol.registration import WHITE_LIST
 MAX_SELECTED_BYTES = 128 << 20  # of expressions and the topics that they select: clients may send any number of them
 EXPRESSION_BYTES = 500  # that a remembered expression uses, besides its characters
 SELECTED_BYTES = 64  # that a topic uses which it selects
+TOPICS_PER_TURN = 500  # that are looked at between two pauses: some milliseconds, at worst some ten
 NO_ID = UUID(int=0)  # what brokers say whose `inter.broker.protocol.version` is below 2.8
 MADE_UP = UUID("6f0c3c0e-5d0b-4b53-9d7b-0a4f6a2f5e11")  # the namespace of ids that are made up here; never changes
 
@@ -77,6 +78,26 @@ class Topics:
             selected = _selected(expression, self.by_name)
             self._remember(expression, selected)
         return selected
+
+    def has_matched(self, expression: str) -> bool:
+        """Whether it is known what an expression matches."""
+        return expression in self._matching
+
+    def match_in_turns(self, expression: str) -> Iterator[None]:
+        """Find out what an expression matches, with pauses, so that `matching` knows it, unless topics have changed.
+
+        Raises:
+            PatternError: it is invalid.
+
+        """
+        by_name, filter_, selected = self.by_name, _of_whole_names(expression), list[str]()
+        for number, name in enumerate(by_name, 1):
+            if filter_.matches_internal(name):
+                selected.append(name)
+            if not number % TOPICS_PER_TURN:
+                yield
+        if self.by_name is by_name and not self.has_matched(expression):
+            self._remember(expression, frozenset(selected))
 
     def _match_again(self, new: Collection[str], gone: Collection[str]) -> None:
         """Look at new topics only: with a hundred expressions, a look at ten thousand topics takes a second."""

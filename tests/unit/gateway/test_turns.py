@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import gevent
 import pytest
 
+from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_group_requests import answered
 from tests.unit.gateway.wire import ANYBODY, Wire, describe_all
 from zkrebalancer.gateway import translation
@@ -28,8 +30,11 @@ from zkrebalancer.group_protocol.answers import (
     LeaveGroupMember,
     OffsetCheckAnswer,
 )
+from zkrebalancer.group_protocol.effects import TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.requests import DescribeGroupsRequest, SyncGroupRequest
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.topics import TOPICS_PER_TURN, Topic
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.readers import ELEMENTS_PER_TURN
@@ -121,6 +126,23 @@ def test_others_run_while_many_are_described_or_leave(
     assert [entry[key] for entry in codec.decode(f"{name}Response", version, found)[where]] == names
     between = ["others"] * (len(given) // ELEMENTS_PER_TURN)  # while it is read or written
     assert steps == [*between, at_once, "others", at_once, "others", 1, *between]
+
+
+def test_others_run_while_a_new_expression_is_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `GroupRequests._ask_machine`, let the machine do it in its step, or in `Groups.match`, do not pause."""
+    pauses = list[int]()
+    monkeypatch.setattr("zkrebalancer.gateway.groups.let_others_run", lambda: pauses.append(1))
+    groups = Groups(ModelSession(), GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    groups._is_placed = True
+    groups.step(TopicsRead({f"t{number}": Topic(UUID(int=number + 1), 1) for number in range(5 * TOPICS_PER_TURN)}))
+    offsets = SimpleNamespace(may_be_elsewhere=lambda _group: False)
+    one = GroupRequests(groups, cast("OffsetStore", offsets), Metrics(), Room())
+    for expression in ("t1.*", "t1.*", "("):
+        fields = {"group_id": "g", "member_id": "m", "rebalance_timeout_ms": 1, "subscribed_topic_regex": expression}
+        content = codec.encode("ConsumerGroupHeartbeatRequest", 1, {**fields, "topic_partitions": []})
+        one.answer(Arrived(Header(KEYS["ConsumerGroupHeartbeat"], 1, 1, "c"), content), ANYBODY)
+    assert len(pauses) == 5
+    assert groups._machine.match_in_turns("t1.*") is None
 
 
 def test_an_error_of_the_group_ends_a_long_leave() -> None:
