@@ -35,6 +35,7 @@ from zkrebalancer.group_protocol.topics import Topic, Topics
 MAX_KEPT_BYTES = 256 << 20  # of all members
 LITTLE_BYTES = 16 << 10  # of one member that is known, which it may keep beyond the limit
 MEMBER_BYTES = 1 << 10  # that each member uses for its objects and timers
+AGENT_BYTES = 16 << 10  # that the agent of each member of a central group uses
 ENTRY_BYTES = 64  # that a text uses, or a protocol, besides its characters
 TWICE = 2  # a member of a KIP-848 group is also kept as it is stored
 MAX_PARTITIONS = 4_000_000  # of the topics of all KIP-848 and central groups, counted in each
@@ -46,9 +47,12 @@ AnyMember = ClassicMember | ConsumerMember
 class Kept:
     """How much is kept, at most: what comes is counted, until all members are measured again at the limit."""
 
-    def __init__(self, groups: Callable[[], Iterable[AnyGroup]], topics: Topics) -> None:
+    def __init__(
+        self, groups: Callable[[], Iterable[AnyGroup]], topics: Topics, *, assigns_centrally: bool = False
+    ) -> None:
         """Start with nothing; `groups` returns all groups."""
         self._groups = groups
+        self._agent_bytes = AGENT_BYTES if assigns_centrally else 0
         self._topics = topics
         self._at_most = 0
         self._partitions = 0  # at most, too
@@ -72,6 +76,7 @@ class Kept:
             names, expression = request.subscribed_topic_names or (), request.subscribed_topic_regex
             selected = self._topics.matching(expression) if expression else frozenset[str]()
             self._check_topics({*names, *selected}, group, now_ms)
+            wanted += 0 if known else self._agent_bytes
         is_sync = isinstance(request, SyncGroupRequest)  # there may be room soon, and all wait for its leader
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_sync else ErrorCode.GROUP_MAX_SIZE_REACHED
         self._count(wanted, sum(_replaced(request, member) for member in known), known, now_ms, code)
@@ -88,6 +93,7 @@ class Kept:
         known = _known(request, group)
         texts = (*_ids(request, client_id), subscription.rack_id, *set(subscription.topics))
         wanted = MEMBER_BYTES + _of_protocols(request.protocols, TWICE) + _of_texts(texts, TWICE)
+        wanted += 0 if known else self._agent_bytes
         replaced, now_ms = sum(map(_of_member, known)), group.scheduler.now_ms
         self._check_topics(set(subscription.topics), group, now_ms)
         self._count(wanted, replaced, known, now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -99,13 +105,13 @@ class Kept:
             RefusedError: that is too much.
 
         """
-        wanted = _of_name(classic.group_id) + sum(map(_of_member, upgraded.members))
+        wanted = _of_name(classic.group_id) + sum(self._agent_bytes + _of_member(one) for one in upgraded.members)
         self._count_partitions(_of_topics(upgraded.topics), now_ms)
         self._count(wanted, _of_group(classic), [], now_ms, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def add(self, group: AnyGroup) -> None:
         """Count a group that was read, or has another protocol now, which stays, however much it is."""
-        self._at_most += _of_group(group)
+        self._at_most += self._of_group(group)
         self._partitions += _partitions_of(group)
 
     def note_topics(self, before: Mapping[str, Topic], after: Mapping[str, Topic]) -> None:
@@ -146,11 +152,15 @@ class Kept:
             self._at_most += added
         return not is_full
 
+    def _of_group(self, group: AnyGroup) -> int:
+        agents = len(group.roster.members) if isinstance(group, ConsumerGroup) else 0
+        return _of_group(group) + self._agent_bytes * agents
+
     def _measure(self, now_ms: int) -> None:
         """Measure all groups again, unless that was a short time ago."""
         if now_ms >= self._measured_ms + MEASURE_INTERVAL_MS:
             self._measured_ms = now_ms
-            self._at_most = sum(map(_of_group, self._groups()))
+            self._at_most = sum(map(self._of_group, self._groups()))
             self._partitions = sum(map(_partitions_of, self._groups()))
 
 

@@ -79,7 +79,7 @@ class Machine:
         self._scheduler = Scheduler(self._contain)
         self._topics = Topics()
         self._groups: dict[str, AnyGroup] = {}
-        self._kept = Kept(self._groups.values, self._topics)
+        self._kept = Kept(self._groups.values, self._topics, assigns_centrally=settings.assigns_centrally)
         self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings), self._kept)
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
         self._refused: set[int] = set()  # of these: those that cannot be loaded for now

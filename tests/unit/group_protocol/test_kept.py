@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from tests.support.classic_consumer import NEWCOMER
 from tests.support.group_coordinator import DELAY_MS, GROUP, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, settle
 from zkrebalancer.group_protocol import kept
@@ -18,6 +19,7 @@ from zkrebalancer.group_protocol.requests import (
     LeaveGroupRequest,
     MemberIdentity,
 )
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 ROOM, LITTLE = 20_000, 1_000
 
@@ -210,6 +212,26 @@ def test_each_member_uses_memory_however_little_it_sends(monkeypatch: pytest.Mon
     assert found == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
     assert Client(coordinator, "stranger").beat(5) is E.UNKNOWN_MEMBER_ID
     assert Client(coordinator, "a").beat(-1) is E.NONE
+
+
+@pytest.mark.parametrize("is_classic", [False, True])
+def test_the_agent_of_each_member_of_a_central_group_uses_memory(
+    monkeypatch: pytest.MonkeyPatch, *, is_classic: bool
+) -> None:
+    """In `Kept.check`, `check_subscription` or `_of_group`, leave it out: it is most of what a member uses."""
+    monkeypatch.setattr(kept, "AGENT_BYTES", ROOM // 2 - 2_000)
+    coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(assigns_centrally=True))
+
+    def join(name: str) -> E:
+        if not is_classic:
+            return Client(coordinator, name).beat()
+        ticket = coordinator.join(name, NEWCOMER, version=5)
+        return E.NONE if coordinator.is_waiting(ticket) else coordinator.join_error(ticket)
+
+    assert [join(name) for name in "abc"] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+    coordinator.crash()
+    coordinator.pass_time(MEASURE_INTERVAL_MS)
+    assert [join(name) for name in "ac"] == [E.NONE, E.GROUP_MAX_SIZE_REACHED]
 
 
 def test_the_syncs_of_followers_look_at_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
