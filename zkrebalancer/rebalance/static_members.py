@@ -163,7 +163,7 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
         if instance in view.statics:
             before, _version = view.statics[instance]
             former.update(tp for tp in before.partitions if _is_held_with(view, instance, tp))
-        former -= partitions
+        former -= view.held_by(consumer).keys() | start.partitions.keys()  # the rest of its share is still to come
     return StaticMember(consumer, frozenset(partitions | former), None, grace_ms, frozenset(former))
 
 

@@ -227,6 +227,32 @@ def test_rule_17_a_former_life_that_ends_after_its_successor_was_given_something
     world.assert_settled()
 
 
+def test_rule_17_what_a_member_will_get_of_its_former_life_waits_under_the_next_leader_too() -> None:
+    """In `static_members.record`, leave out of `former` what the plan gives to the member later (seed 2000198)."""
+    world = world_with(GroupSettings(static_grace_ms=1_000), "b", partitions=2)
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    (had,) = world.owned()["c-1"]
+    member.silent = True
+    gateways_member(world, "d")  # the plan gives it what `c` had, once that has stopped
+    world.pass_time(500)
+    world.set_topic("t", 6)
+    world.pass_time(2_000)
+    assert had not in world.owned()["d-1"]
+    assert world.owned()["d-1"]
+    told = len(events(world, "command_sent"))
+    world.kill_coordinator(world.leader())
+    world.kill_agent(member)
+    for client in "ef":  # they have less
+        world.add_agent(client)
+    world.pass_time(100)
+    world.add_coordinator()
+    world.pass_time(2_000)
+    starts = [event["member"] for event in events(world, "command_sent")[told:] if event["option"] == "start-fetcher"]
+    assert starts[0] == "d-1"
+    world.assert_settled()
+
+
 def test_rule_17_a_former_life_that_ends_last_has_a_whole_grace() -> None:
     """In `StaticMembers.left`, let the deadline of the life that ended first apply, or store only what that one had."""
     group = GroupSettings(static_grace_ms=1_000)
