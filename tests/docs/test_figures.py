@@ -287,9 +287,10 @@ def on_the_first_page() -> Iterator[str]:
     members = figure(OURS, MEMBERS) / figure(SHORT, MEMBERS)
     yield f"{figure(OURS, CPU):.0f} ms per second where KIP-848 with 50 ms takes {figure(SHORT, CPU):.0f} (no"
     yield f"members {members:.1f} times;"
-    yield f"a group at rest on a quicker machine {figure(OURS, RESTED):.0f} against {figure(SHORT, RESTED):.0f}, shown)"
+    of_members = factor(SHORT, replace(RESTED, measure=OF_MEMBERS))
+    yield f"at rest {figure(OURS, RESTED):.0f} against {figure(SHORT, RESTED):.0f}, members {of_members}, both shown)"
     highest = factors(RIVALS, OF_MEMBERS).split()[2]
-    yield f"most of them single runs, {factors(RIVALS, AT_REST)}, members up to {highest}"
+    yield f"most of them single ones, {factors(RIVALS, AT_REST)}, members up to {highest}"
     yield f"{figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS):.0f} MB more memory"
     quicker = [figure(column, row) for row in (QUICKER, NEAR, THREE) for column in (OURS, SHORT)]
     words = "joins took {:.0f} ms here and {:.0f} ms there (shown), with round trips of 1 ms {:.0f} and {:.0f}, "
@@ -303,13 +304,20 @@ def on_when_to_use() -> Iterator[str]:
     yield f"With heartbeats every 50 ms, KIP-848 takes {figure(SHORT, JOINED):.0f} ms"
     yield f"ten members at rest took {figure(OURS, CPU):.0f} ms of processor time per second"
     yield f"it was {span(CPU)} ms, and with KIP-848 and heartbeats every 50 ms {figure(SHORT, CPU):.0f} ms"
+    yield f"in ten later runs {figure(OURS, RESTED):.0f} ms here, {span(RESTED)} ms, and {figure(SHORT, RESTED):.0f} ms"
     yield f"a join takes {figure(OURS, FAR):.0f} ms, and {figure(SHORT, FAR):.0f} ms with KIP-848"
 
 
 def on_the_frontier() -> Iterator[str]:
-    first = replace(SWEPT, measure="first_record_ms")
+    first, at_rest, memory = (replace(SWEPT, measure=name) for name in ("first_record_ms", AT_REST, "rss_mb"))
+    unowned = replace(SWEPT, measure="unowned_partition_ms", unit=1_000)
     tenth = replace(RANGE, settings="heartbeat-100")
-    yield f"KIP-848 settles after {figure(SHORT, SWEPT):.0f} ms, this project after {figure(OURS, SWEPT):.0f} ms"
+    yield f"This project settles after {figure(OURS, SWEPT):.0f} ms, and so does KIP-848"
+    yield f"with heartbeats every 50 ms, after {figure(SHORT, SWEPT):.0f} ms"
+    yield f"processor time ({figure(SHORT, at_rest):.0f} and {figure(OURS, at_rest):.0f} ms per second)"
+    yield f"and {figure(OURS, memory) - figure(SHORT, memory):.0f} MB less memory"
+    yield f"for a shorter time ({figure(SHORT, unowned):.1f} and {figure(OURS, unowned):.1f} s)"
+    yield f"but all members stop for that, and partitions have no owner for {figure(tenth, unowned):.1f} s"
     yield f"Classic range with 100 ms settles after {figure(tenth, SWEPT):.0f} ms, and has its first record after "
     yield f"its first record after {figure(tenth, first):.0f} ms, this project after {figure(OURS, first):.0f} ms"
     cooperative, java = (Column("", name, "heartbeat-50") for name in ("classic-cooperative", "java-cooperative"))
@@ -351,7 +359,7 @@ def on_results() -> Iterator[str]:
     more = figure(OURS, MEMORY) - max(figure(column, MEMORY) for column in RIVALS)
     yield f"takes {factors(RIVALS, AT_REST, MIN_PAIRS, [MAIN])} the processor time"
     yield f"(in the earlier report {factors(RIVALS, AT_REST, MIN_PAIRS, [EARLIER])};"
-    yield f"of all published scenarios of both machines {factors(RIVALS, AT_REST)}"
+    yield f"of all published runs {factors(RIVALS, AT_REST)}"
     yield f"{factors([SHORT], AT_REST, MIN_PAIRS, [MAIN])} that of KIP-848 with 50 ms (no difference is shown; of all"
     yield f"of all {factors([SHORT], AT_REST)}), and {more:.0f} MB more memory"
     of_members = factors(RIVALS, OF_MEMBERS, MIN_PAIRS, [MAIN])
