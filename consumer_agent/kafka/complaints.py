@@ -40,16 +40,19 @@ class Complaints:
 
     def note_partition(self, message: Message, error: KafkaError | None) -> None:
         """Log an error of a partition, once until records come."""
-        if message.topic() is None:  # of the client itself, such as a right to its group, which only offsets need
-            _log.info("Kafka's client: %s", error and error.str())
-            return
         key = (message.topic(), message.partition(), None if error is None else error.code())
         with self._shared.lock:
             if key in self._noted or self._is_over():
                 return
             self._noted.add(key)
-            self._shared.note_fetches(failing=[(message.topic() or "", message.partition() or 0)])
-        _log.warning("fetching %s/%s: %s", key[0], key[1], error and explained(error, "READ"))
+            if key[0] is not None:
+                self._shared.note_fetches(failing=[(key[0], key[1] or 0)])
+        if key[0] is not None:
+            _log.warning("fetching %s/%s: %s", key[0], key[1], error and explained(error, "READ"))
+        elif key[2] == KafkaError.GROUP_AUTHORIZATION_FAILED:  # only offsets need that right, and tell of it
+            _log.info("Kafka's client: %s", error and error.str())
+        else:
+            _log.warning("Kafka's client: %s", error and error.str())
 
     def forget(self, partitions: Container[fields.TopicPartition]) -> None:
         """Note that these partitions have no fault, because their records come, or are no longer fetched."""

@@ -360,7 +360,6 @@ class Fetcher:
                     self._shared.ends.note_gap(partition, without_records)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
                 self._out_of_range[partition] = kept_offset(error.str())
-                self._stalls.unassigned([partition])  # it stands still until the report is handled
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     self._stalls.unassigned([partition])  # no stall is looked for until its next record
@@ -374,7 +373,7 @@ class Fetcher:
         if now_ms >= self._look_at_ms:
             is_alert = now_ms < self._is_alert_until_ms
             self._look_at_ms = now_ms + (ALERT_LOOK_INTERVAL_MS if is_alert else LOOK_INTERVAL_MS)
-            silent = self._stalls.look()
+            silent = self._stalls.look() - self._out_of_range.keys()  # these wait for the application
             if silent:
                 self._ask(silent, ["latest"], lambda found: self._judge(found["latest"]))
             else:

@@ -132,7 +132,7 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a refused registration is tried again at once",
         None,
-        (Edit("StateMachine._begin_joining", "if now_ms < self._rejoin_pause.not_before_ms:", "if False:"),),
+        (Edit("StateMachine._begin_joining", "if now_ms < opens_ms:", "if False:"),),
         seeds=20,
         hostile="deny_agents",
     ),

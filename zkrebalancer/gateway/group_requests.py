@@ -139,10 +139,10 @@ class GroupRequests:
             request: requests.Request = translation.leave_group(header.version, fields)
         else:
             request = translation.build(BY_MACHINE[name], fields)
+        if not self._is_matched(request):
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}  # clients repeat it
         if error := self._error_elsewhere(request):
             return {"error_code": error}
-        if isinstance(request, requests.ConsumerGroupHeartbeatRequest) and request.subscribed_topic_regex:
-            self._groups.match(request.subscribed_topic_regex)
         beats_for = request.group_id if isinstance(request, requests.HeartbeatRequest) else None
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)
@@ -161,6 +161,13 @@ class GroupRequests:
         if name == "ConsumerGroupHeartbeat" and answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
             self._complain(fields["group_id"], answer["error_message"])
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
+
+    def _is_matched(self, request: requests.Request) -> bool:
+        """Whether it is known which topics a request selects."""
+        expression = (
+            request.subscribed_topic_regex if isinstance(request, requests.ConsumerGroupHeartbeatRequest) else ""
+        )
+        return not expression or self._groups.match(expression)
 
     def _complain(self, group_id: str, reason: str) -> None:
         text = self._complaints.text(group_id, reason, clock.steady_us() / 1e6)

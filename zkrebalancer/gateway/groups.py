@@ -61,6 +61,7 @@ from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import PatternError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
+MAX_MATCHING = 1_000  # expressions that wait to be matched
 HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
 CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 LONGEST_REFUSED_S = 5.0  # until a group hears that ZooKeeper refused its write; sessions of members may last 6 s
@@ -109,7 +110,8 @@ class Groups:
         self._events: deque[effects.Event] = deque()
         self._is_stepping = False
         self._tickets = itertools.count(1)
-        self._matching = Semaphore()
+        self._matching: dict[str, gevent.Greenlet[..., None]] = {}  # expression -> finds out what it matches
+        self._one_matches = Semaphore()
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._held: dict[int, list[Received]] = {}  # bucket -> requests that wait until it is served
         self._failures = Pauses()
@@ -136,12 +138,28 @@ class Groups:
         else:
             self.step(received)
 
-    def match(self, expression: str) -> None:
-        """Find out which topics an expression matches, one at a time; others have their turns meanwhile."""
-        if self._machine.match_in_turns(expression) is not None:
-            with self._matching, contextlib.suppress(PatternError):
-                for _some in self._machine.match_in_turns(expression) or ():
+    def match(self, expression: str) -> bool:
+        """Find out which topics an expression matches; others have their turns meanwhile.
+
+        Return whether a request may go on: it waits for `HOLD_S` at most, as its client may have gone by then.
+        """
+        if not self._machine.needs_match(expression):
+            return True
+        if expression not in self._matching:
+            if len(self._matching) >= MAX_MATCHING:
+                return False
+            self._matching[expression] = gevent.spawn(self._match, expression)
+        matching = self._matching[expression]
+        matching.join(HOLD_S)
+        return bool(matching.ready())
+
+    def _match(self, expression: str) -> None:
+        try:
+            with self._one_matches, contextlib.suppress(PatternError):
+                for _some in self._machine.match_in_turns(expression):
                     let_others_run()
+        finally:
+            del self._matching[expression]
 
     def _is_served_soon(self, bucket: int) -> bool:
         """Whether this gateway is about to serve the bucket, as far as it knows."""

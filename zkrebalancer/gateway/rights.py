@@ -82,11 +82,14 @@ class Rights:
         return known | found
 
     def _remember(self, right: Right, names: Collection[str], until_us: int) -> None:
-        """Remember rights, as far as there is room; older ones give way."""
-        if self._kept_bytes + sum(map(_size, names)) > MAX_KEPT_BYTES:
+        """Remember rights, as far as there is room; older ones give way, unless these alone need more."""
+        size = sum(map(_size, names))
+        if size <= MAX_KEPT_BYTES < self._kept_bytes + size:
             self._until_us.clear()
             self._kept_bytes = 0
         for name in names:
+            if self._until_us.pop((right, name), None) is not None:  # it is over
+                self._kept_bytes -= _size(name)
             if self._kept_bytes + _size(name) <= MAX_KEPT_BYTES:
                 self._until_us[right, name] = until_us
                 self._kept_bytes += _size(name)

@@ -122,15 +122,20 @@ class Machine:
         """Return the groups that are known here; what Kafka's group coordinator knows of them does not matter."""
         return frozenset(self._groups)
 
-    def match_in_turns(self, expression: str) -> Iterator[None] | None:
-        """Find out what an expression matches, with pauses, before a step that needs it; None if that is known."""
-        return None if self._topics.has_matched(expression) else self._topics.match_in_turns(expression)
+    def needs_match(self, expression: str) -> bool:
+        """Whether the next step that needs it would find out what an expression matches."""
+        return self._topics.is_known and not self._topics.has_matched(expression)
+
+    def match_in_turns(self, expression: str) -> Iterator[None]:
+        """Find out what an expression matches, with pauses, before that step; raises PatternError."""
+        return self._topics.match_in_turns(expression)
 
     def _replace_topics(self, event: TopicsRead) -> None:
-        self._topics.replace(event.topics)
-        for group in list(self._groups.values()):
-            if isinstance(group, ConsumerGroup):
-                self._contain(group.group_id, group.topics_changed)
+        groups = [group for group in self._groups.values() if isinstance(group, ConsumerGroup)]
+        in_use = {member.topic_regex for group in groups for member in group.roster.members.values()}
+        self._topics.replace(event.topics, in_use)
+        for group in groups:
+            self._contain(group.group_id, group.topics_changed)
 
     def _give(self, event: Targeted | Fenced) -> None:
         group = self._groups.get(event.group_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -15,7 +16,7 @@ from zkrebalancer.protocol.registration import WHITE_LIST
 MAX_SELECTED_BYTES = 128 << 20  # of expressions and the topics that they select: clients may send any number of them
 EXPRESSION_BYTES = 500  # that a remembered expression uses, besides its characters
 SELECTED_BYTES = 64  # that a topic uses which it selects
-TOPICS_PER_TURN = 500  # that are looked at between two pauses: some milliseconds, at worst some ten
+TOPICS_PER_TURN = 500  # that are looked at between two pauses if the expression is simple: some milliseconds
 NO_ID = UUID(int=0)  # what brokers say whose `inter.broker.protocol.version` is below 2.8
 MADE_UP = UUID("6f0c3c0e-5d0b-4b53-9d7b-0a4f6a2f5e11")  # the namespace of ids that are made up here; never changes
 
@@ -46,8 +47,10 @@ class Topics:
         self._matching: dict[str, frozenset[str]] = {}
         self._matching_bytes = 0
 
-    def replace(self, by_name: Mapping[str, Topic]) -> None:
-        """Replace the known topics."""
+    def replace(self, by_name: Mapping[str, Topic], in_use: AbstractSet[str] | None = None) -> None:
+        """Replace the known topics; `in_use`: the expressions to keep, None: all."""
+        if in_use is not None:
+            self._forget(self._matching.keys() - in_use)
         former, self.by_name = self.by_name, by_name
         self.name_of = names_of(by_name)
         self.without_ids = frozenset(name for name, topic in by_name.items() if not topic.has_id)
@@ -91,10 +94,11 @@ class Topics:
 
         """
         by_name, filter_, selected = self.by_name, _of_whole_names(expression), list[str]()
+        per_turn = max(1, TOPICS_PER_TURN // filter_.looks)
         for number, name in enumerate(by_name, 1):
             if filter_.matches_internal(name):
                 selected.append(name)
-            if not number % TOPICS_PER_TURN:
+            if not number % per_turn:
                 yield
         if self.by_name is by_name and not self.has_matched(expression):
             self._remember(expression, frozenset(selected))
@@ -105,17 +109,25 @@ class Topics:
             return
         former, self._matching, self._matching_bytes = self._matching, {}, 0
         for expression, selected in former.items():
-            more = _selected(expression, new)
+            more = _selected(expression, new) if new else frozenset[str]()
             is_same = not more and selected.isdisjoint(gone)
             self._remember(expression, selected if is_same else selected.difference(gone) | more)
 
+    def _forget(self, expressions: Iterable[str]) -> None:
+        for expression in expressions:
+            self._matching_bytes -= _size(expression, self._matching.pop(expression))
+
     def _remember(self, expression: str, selected: frozenset[str]) -> None:
-        size = EXPRESSION_BYTES + len(expression) + SELECTED_BYTES * len(selected)
+        size = _size(expression, selected)
         if self._matching_bytes + size > MAX_SELECTED_BYTES:
             self._matching.clear()
             self._matching_bytes = 0
         self._matching[expression] = selected
         self._matching_bytes += size
+
+
+def _size(expression: str, selected: Collection[str]) -> int:
+    return EXPRESSION_BYTES + len(expression) + SELECTED_BYTES * len(selected)
 
 
 def _selected(expression: str, names: Iterable[str]) -> frozenset[str]:

@@ -94,7 +94,11 @@ def _publish(partial: Path, file: Path) -> None:
         raise FileExistsError(f"{file} exists") from None
     except OSError:  # the file system has no such links, like FAT and some shares
         os.close(_create(file, file))  # a kill just then leaves an empty file, which no restore takes for a backup
-        partial.replace(file)
+        try:
+            partial.replace(file)
+        except OSError:
+            file.unlink(missing_ok=True)  # still the empty one
+            raise
 
 
 def check(file: Path, is_left_out: Callable[[str], bool] = lambda _path: False) -> int:

@@ -127,9 +127,8 @@ class Planning:
 
     def look(self) -> bool:
         """Bring the problem up to date, as far as one step allows; return whether it is complete."""
-        view = self._view
+        view, looks = self._view, 0
         self._is_described, self._kept_topics = True, None
-        looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
             self._is_all_touched, self._wanted, self._hidden = False, {}, {}
@@ -144,6 +143,7 @@ class Planning:
         looks = self._look_at_away(looks)
         if view.touched or looks >= MAX_LOOKS_PER_STEP:
             return False
+        self._subscriptions.forget_progress(view.group)
         if self._consumers_of or self._fenced or view.statics or self._absent or self._reserved:
             self._look_at_static_members()
         for consumer, described in self._drain.settled():

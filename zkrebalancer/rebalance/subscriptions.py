@@ -215,6 +215,10 @@ class Subscriptions:
         resolved.look(self.topics, sys.maxsize)
         return resolved.topics
 
+    def forget_progress(self, group: str) -> None:
+        """Forget what was examined in part for a group's plan: its member may have left meanwhile."""
+        self._under_way.pop(group, None)
+
     def resolve_some(self, registration: Registration, limit: int, group: str | None = None) -> int:
         """Examine topics for at most `limit` looks, but at least one; return what it has cost.
 

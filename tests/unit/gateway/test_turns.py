@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import gevent
+import gevent.event
 import pytest
 
 from tests.unit.gateway.model_session import ModelSession
@@ -142,7 +143,26 @@ def test_others_run_while_a_new_expression_is_matched(monkeypatch: pytest.Monkey
         content = codec.encode("ConsumerGroupHeartbeatRequest", 1, {**fields, "topic_partitions": []})
         one.answer(Arrived(Header(KEYS["ConsumerGroupHeartbeat"], 1, 1, "c"), content), ANYBODY)
     assert len(pauses) == 5
-    assert groups._machine.match_in_turns("t1.*") is None
+    assert not groups._machine.needs_match("t1.*")
+
+
+def test_a_request_waits_for_its_expression_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups.match`, wait without a limit: its client has gone meanwhile, and a late join counts for the next one.
+
+    In `Machine.needs_match`, forget `is_known`: what is matched with no topics is matched again in one step.
+    """
+    monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 0.01)
+    monkeypatch.setattr("zkrebalancer.gateway.groups.MAX_MATCHING", 2)
+    go_on = gevent.event.Event()
+    monkeypatch.setattr("zkrebalancer.gateway.groups.let_others_run", go_on.wait)
+    groups = Groups(ModelSession(), GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    assert groups.match("t1.*")
+    groups.step(TopicsRead({f"t{number}": Topic(UUID(int=number + 1), 1) for number in range(TOPICS_PER_TURN)}))
+    assert [groups.match(one) for one in ("t1.*", "t2.*", "t3.*", "t1.*")] == [False] * 4
+    go_on.set()
+    gevent.wait(list(groups._matching.values()))
+    assert [groups._machine.needs_match(one) for one in ("t1.*", "t2.*", "t3.*")] == [False, False, True]
+    assert groups.match("t3.*")
 
 
 def test_an_error_of_the_group_ends_a_long_leave() -> None:

@@ -31,7 +31,7 @@ from zkrebalancer.group_protocol.stored import (
     StoredMember,
     StoredTopic,
 )
-from zkrebalancer.group_protocol.topics import EXPRESSION_BYTES, Topic, Topics, check_expression
+from zkrebalancer.group_protocol.topics import EXPRESSION_BYTES, SELECTED_BYTES, Topic, Topics, check_expression
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import MAX_TEXT_BYTES
 from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH, TopicFilter
@@ -294,6 +294,22 @@ def test_a_topic_more_or_less_costs_a_look_at_that_topic(monkeypatch: pytest.Mon
     known.replace({name: Topic(one.topic_id, 2) for name, one in topics.items() if name != "t10"})
     assert [len(known.matching(one)) for one in expressions] == [99, 10, 0]
     assert looks == ["t1000"] * 3
+
+
+def test_expressions_that_no_member_has_are_forgotten_when_topics_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Topics.replace`, keep all: with very many, a new topic would cost a gateway seconds; or do not uncount them.
+
+    In `_match_again`, compile the expressions if no topic is new.
+    """
+    known = Topics()
+    topics = {f"t{number}": Topic(UUID(int=number + 1), 1) for number in range(3)}
+    known.replace(topics)
+    for expression in ("t.*", "t1", "x"):
+        known.matching(expression)
+    monkeypatch.delattr("zkrebalancer.group_protocol.topics.TopicFilter")
+    known.replace({"t0": topics["t0"]}, {"t.*", "y"})
+    assert known._matching == {"t.*": {"t0"}}
+    assert known._matching_bytes == EXPRESSION_BYTES + len("t.*") + SELECTED_BYTES
 
 
 # ---- subscriptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from errno import EPERM
+from errno import EIO, EPERM
 from pathlib import Path
 
 import pytest
@@ -51,3 +51,16 @@ def test_a_backup_needs_no_hard_links_and_replaces_nothing_without_them(
     assert refused.value.filename == str(file)
     assert file.read_text() == "of another program"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup", "first"]
+
+
+def test_a_backup_whose_renaming_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_publish`, leave the empty file: the next backup is refused because of it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(EIO, os.strerror(EIO), "partial")
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match=os.strerror(EIO)):
+        write(tmp_path / "backup", [Node(paths.CONSUMERS, b"")], 1)
+    assert not [*tmp_path.iterdir()]

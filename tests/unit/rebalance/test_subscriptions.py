@@ -139,6 +139,9 @@ def test_subscriptions_that_do_not_fit_into_memory_together_are_resolved_all_the
     known.resolve_some(wildcard("t"), limit, "a")
     known.forget_group("a")
     assert not known._under_way
+    known.resolve_some(wildcard("t"), limit, "b")
+    known.forget_progress("b")
+    assert not known._under_way
 
 
 def test_a_topic_that_goes_while_a_pattern_is_matched_is_not_found() -> None:

@@ -282,6 +282,23 @@ def test_a_log_handler_may_ask_for_metrics_when_an_offset_is_missing() -> None:
     assert asked == [1, 1]
 
 
+def test_an_application_that_works_on_what_was_fetched_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Fetcher._look_for_stalls`, ask about it: Kafka has more, and the client was replaced though it is well."""
+    setting = Setting(90)
+    fetched = [*messages(PARTITION, range(90, 95)), REFUSAL]  # as one call of the client returns them
+    now_ms, answers = 0, iter(fetched)
+    monkeypatch.setattr(setting.shared, "now_ms", lambda: now_ms)
+    monkeypatch.setattr(setting.client, "poll", lambda _timeout_s: next(answers, None))
+    monkeypatch.setattr(setting.client, "consume", lambda *_, **__: [*answers])
+    for _ in range(6):
+        setting.round()
+        now_ms += LOOK_INTERVAL_MS
+        assert not setting.fetcher.stuck
+    assert setting.take() == [*range(90, 95)]
+    setting.round()
+    assert setting.returned == EARLIEST
+
+
 def test_a_partition_whose_fetches_fail_is_not_taken_for_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that cannot be unpacked stays where it is: no other client would do better, nor any other consumer."""
     setting = Setting(EARLIEST)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from consumer_agent.kafka.complaints import Complaints
 from consumer_agent.kafka.topics import MAX_KNOWN_TOPICS, Topics
@@ -95,6 +96,23 @@ def test_topics_that_come_and_go_are_not_all_remembered() -> None:
     for name in names:
         topics.describe_added([(name, 0)])
     assert len(topics._counts) <= MAX_KNOWN_TOPICS + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "level"),
+    [(KafkaError.GROUP_AUTHORIZATION_FAILED, logging.INFO), (KafkaError._FATAL, logging.WARNING)],
+)
+def test_an_error_about_no_partition_is_told_once(code: int, level: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In `Complaints.note_partition`, tell each time, or all at info: only offsets need the right to a group."""
+    caplog.set_level(logging.INFO)
+    shared = SharedState(RecordBuffer(ROOMY), lambda: 0)
+    complaints, message = Complaints("b:1", shared, lambda: False), Message(error=KafkaError(code))
+    for _ in range(2):
+        complaints.note_partition(message, message.error())
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert "None" not in record.getMessage()
+    assert shared.unreadable == set()
 
 
 def test_complaints_about_partitions_that_are_given_up_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
