@@ -29,6 +29,11 @@ class Position(NamedTuple):
     returned: int
     finished: int
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether records were returned that are not finished."""
+        return self.finished < self.returned
+
 
 class AgentEvent:
     """Base of the events of the application, Kafka and the clock."""

@@ -71,7 +71,7 @@ class PollWatch:
 
 def in_hand(positions: Mapping[TopicPartition, Position]) -> str:
     """Name the returned records that are not finished."""
-    unfinished = [(tp, mark) for tp, mark in sorted(positions.items()) if 0 <= mark.finished < mark.returned]
+    unfinished = [(tp, mark) for tp, mark in sorted(positions.items()) if mark.is_unfinished and mark.finished >= 0]
     named = [f"{topic}/{number} {m.finished}-{m.returned - 1}" for (topic, number), m in unfinished]
     more = len(named) - MAX_NAMED_PARTITIONS
     tail = [f"{more} more partitions"] if more > 0 else []

@@ -40,7 +40,7 @@ class Stop(Release):
 
     def to_ask(self) -> frozenset[TopicPartition]:
         """Ask about all partitions if there are unfinished records or an `on_revoke`."""
-        unfinished = any(position.finished < position.returned for position in self.positions.values())
+        unfinished = any(position.is_unfinished for position in self.positions.values())
         self.has_asked = unfinished or self.ask_application
         return self.partitions if self.has_asked else frozenset()
 

@@ -78,9 +78,8 @@ def due(reported: Mapping[TopicPartition, int | None], buffer: RecordBuffer) -> 
 
     What was fetched before is returned first, as Kafka had it. If the log was cut, Kafka may have lost some of that.
     """
-    fetched = buffer.fetched() if reported else {}
-    returned = {tp for tp in reported if fetched.get(tp) in {None, buffer.next_offset(tp)}}
-    return [tp for tp, kept in reported.items() if kept is not None or tp in returned]
+    wanted = buffer.fetched() if reported else {}
+    return [tp for tp, kept in reported.items() if kept is not None or not _is_retained(tp, wanted, buffer)]
 
 
 def take_due(reported: dict[TopicPartition, int | None], buffer: RecordBuffer) -> dict[TopicPartition, int | None]:
@@ -89,8 +88,13 @@ def take_due(reported: dict[TopicPartition, int | None], buffer: RecordBuffer) -
     Nothing may be put into the buffer meanwhile.
     """
     taken = {partition: reported.pop(partition) for partition in due(reported, buffer)}
-    fetched = buffer.fetched() if taken else {}
+    wanted = buffer.fetched() if taken else {}
     for partition, kept in taken.items():
-        if kept is not None and fetched.get(partition) not in {None, buffer.next_offset(partition)}:
-            buffer.reset(partition, fetched[partition])
+        if kept is not None and _is_retained(partition, wanted, buffer):
+            buffer.reset(partition, wanted[partition])
     return taken
+
+
+def _is_retained(partition: TopicPartition, wanted: Mapping[TopicPartition, int], buffer: RecordBuffer) -> bool:
+    """Whether something of a partition is fetched and not returned; `wanted`: from where, if nothing of it were."""
+    return wanted.get(partition) not in {None, buffer.next_offset(partition)}

@@ -260,7 +260,7 @@ def _run_notices(frontend: Frontend, *, in_batch: bool = False) -> Steps[None]:
         with shared.lock:
             revoking = shared.revoking if in_batch else set()
             marks = shared.buffer.positions() if revoking else {}
-            is_early = any(mark.finished < mark.returned for tp, mark in marks.items() if tp in revoking)
+            is_early = any(mark.is_unfinished for tp, mark in marks.items() if tp in revoking)
             notice = None if is_early else shared.next_notice()
         if notice is None:
             return

@@ -274,7 +274,7 @@ def test_an_order_that_was_read_without_a_sync_places_nothing() -> None:
 
 
 def test_a_member_that_dies_as_soon_as_it_has_left_leaves_its_offsets_behind() -> None:
-    """Nobody is reset then: the next owners begin at the group's offsets, and its last copy counts."""
+    """Nobody is reset. The next owners begin at the group's offsets, and the last copy counts."""
     assert not any(_is_wrong_after_leaving(seed) for seed in LEAVING_SEEDS)
 
 

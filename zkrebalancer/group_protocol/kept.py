@@ -111,7 +111,7 @@ class Kept:
 
     def add(self, group: AnyGroup) -> None:
         """Count a group that was read, or has another protocol now, which stays, however much it is."""
-        self._at_most += self._of_group(group)
+        self._at_most += self._with_agents(group)
         self._partitions += _partitions_of(group)
 
     def note_topics(self, before: Mapping[str, Topic], after: Mapping[str, Topic]) -> None:
@@ -152,7 +152,7 @@ class Kept:
             self._at_most += added
         return not is_full
 
-    def _of_group(self, group: AnyGroup) -> int:
+    def _with_agents(self, group: AnyGroup) -> int:
         agents = len(group.roster.members) if isinstance(group, ConsumerGroup) else 0
         return _of_group(group) + self._agent_bytes * agents
 
@@ -160,7 +160,7 @@ class Kept:
         """Measure all groups again, unless that was a short time ago."""
         if now_ms >= self._measured_ms + MEASURE_INTERVAL_MS:
             self._measured_ms = now_ms
-            self._at_most = sum(map(self._of_group, self._groups()))
+            self._at_most = sum(map(self._with_agents, self._groups()))
             self._partitions = sum(map(_partitions_of, self._groups()))
 
 

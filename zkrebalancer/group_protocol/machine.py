@@ -139,10 +139,10 @@ class Machine:
 
     def _give(self, event: Targeted | Fenced) -> None:
         group = self._groups.get(event.group_id)
-        if isinstance(group, ConsumerGroup):
-            fence = functools.partial(fence_static, group, event.member_id)
-            give = fence if isinstance(event, Fenced) else functools.partial(group.give, event)
-            self._contain(event.group_id, give)
+        if isinstance(group, ConsumerGroup) and isinstance(event, Fenced):
+            self._contain(event.group_id, functools.partial(fence_static, group, event.member_id))
+        elif isinstance(group, ConsumerGroup) and isinstance(event, Targeted):
+            self._contain(event.group_id, functools.partial(group.give, event))
 
     # ---- failures
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from zkrebalancer.observe.checker import Verdict, read
-from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.reading import Event, text_of
 from zkrebalancer.observe.rebalances import Rebalance
 
 NEEDS = {  # the kinds of events without which a figure is unknown
@@ -147,9 +147,9 @@ class _Seen:
             self.began_us = at_us if self.began_us is None else min(self.began_us, at_us)
             self.ended_us = at_us if self.ended_us is None else max(self.ended_us, at_us)
         if kind == "command_sent" and event.get("partition_count") == 0:
-            self._empty.add(_text(event, "command_id"))
-        elif kind == "command_acked" and _text(event, "command_id") not in self._empty:
-            self._commanded.add((_text(event, "group"), _text(event, "member")))
+            self._empty.add(text_of(event, "command_id"))
+        elif kind == "command_acked" and text_of(event, "command_id") not in self._empty:
+            self._commanded.add((text_of(event, "group"), text_of(event, "member")))
         elif kind in {"fetcher_started", "fetcher_stopped"}:
             self._heard.add((event["group"], event["member"]))
         if kind == "rebalance_planned":
@@ -158,9 +158,3 @@ class _Seen:
             self.started.add((event["group"], event.get("generation") or 0))
         elif kind == "rebalance_finished" and type(event.get("pause_us_max")) is int:
             self.pauses_ms[event["group"], event["generation"]] = event["pause_us_max"] / 1_000
-
-
-def _text(event: Event, key: str) -> str:
-    """Return a text of an event that the checker does not require, "" if it is missing or something else."""
-    value = event.get(key)
-    return value if isinstance(value, str) else ""

@@ -61,6 +61,12 @@ KEYS: dict[str, dict[str, type]] = {  # required keys by kind; other kinds and k
 }
 
 
+def text_of(event: Event, key: str) -> str:
+    """Return a text that its kind of events does not require, "" if it is missing or something else."""
+    value = event.get(key)
+    return value if isinstance(value, str) else ""
+
+
 class NoEventsError(RebalancerError):
     """The folder contains no events, so there is nothing to judge."""
 

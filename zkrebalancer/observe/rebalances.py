@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.reading import Event, text_of
 
 UNDER_WAY = "under way"
 SUPERSEDED = "superseded"
@@ -111,8 +111,7 @@ class RebalanceLog:
 
     def started(self, event: Event, pause_us: int) -> None:
         """Handle `fetcher_started` for one of its partitions, which had no owner for `pause_us`."""
-        cause_id = event.get("cause_id")
-        key = (event["group"], event.get("generation", 0), cause_id if isinstance(cause_id, str) else "")
+        key = (event["group"], event.get("generation", 0), text_of(event, "cause_id"))
         rebalance = self._by_cause.get(key)
         if rebalance is not None:
             rebalance.pause_ms_max = max(rebalance.pause_ms_max or 0.0, pause_us / 1_000)

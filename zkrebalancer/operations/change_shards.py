@@ -170,8 +170,12 @@ def _with_shards(found: Found, number: Number) -> Iterator[Operation]:
     address = CoordinatorAddress(NOBODY, f"{number.shards} shards, see {paths.SHARDS}", number.first_epoch, None, "0")
     yield Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address))
     yield Create(BARRIER)
-    parents = [paths.shard(shard.number) for shard in number.all(-1)]
-    yield from (Create(path) for path in parents if path not in found.nodes)
+    yield from (Create(path) for path in _folders(number) if path not in found.nodes)
+
+
+def _folders(number: Number) -> list[str]:
+    """Return the nodes above those of shards; the only shard of all groups has none."""
+    return [paths.shard(shard.number) for shard in number.all(-1)] if number.shards > 1 else []
 
 
 def _raised(found: Found, number: Number) -> Iterator[Operation]:
@@ -180,8 +184,7 @@ def _raised(found: Found, number: Number) -> Iterator[Operation]:
     A former shard's epoch that is missing is created, so that a leader who was elected since then makes this fail.
     """
     counter = cluster_nodes.encode_counter(number.first_epoch)
-    made = [paths.shard(shard.number) for shard in number.all(-1)] if number.shards > 1 else []
-    present = {*found.nodes, paths.CONSUMERS, *made}
+    present = {*found.nodes, paths.CONSUMERS, *_folders(number)}
     future = [shard.epoch for shard in number.all(-1)]
     for path in dict.fromkeys([*(shard.epoch for shard in found.former), *future]):
         node = found.nodes.get(path)

@@ -17,7 +17,7 @@ from tests.support.central_world import CentralWorld
 from tests.support.kip848_group import Client
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, _instance_id, registration_of
+from zkrebalancer.gateway.member_agent import STOP_MARGIN_MS, MemberAgent, _instance_id, registration_of
 from zkrebalancer.group_protocol.effects import Fenced, Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
@@ -203,14 +203,20 @@ def test_an_agent_that_is_over_gets_a_successor() -> None:
     assert len(gateway.registered()) == 1
 
 
-def test_a_client_whose_instance_id_another_consumer_has_is_registered_again_only_under_another_member_id() -> None:
-    """In `Agents.reported`, give a fenced agent a successor, or no other word to its group, or none to a later self."""
-    gateway = Gateway()
+def fenced_agent(gateway: Gateway) -> MemberAgent:
+    """Return the agent of a client whose instance id another consumer has taken, as its record says."""
     gateway.report(member())
     gateway.session.do(Create(paths.static(GROUP, "i"), ownership.encode_static(StaticMember("x", frozenset(), None))))
     (agent,) = gateway.agents._agents[GROUP].values()
     agent._perform(effects.Failed(FencedInstanceError("x has it"), for_good=True))
     agent.step(events.Abandoned())
+    return agent
+
+
+def test_a_client_whose_instance_id_another_consumer_has_is_registered_again_only_under_another_member_id() -> None:
+    """In `Agents.reported`, give a fenced agent a successor, or no other word to its group, or none to a later self."""
+    gateway = Gateway()
+    agent = fenced_agent(gateway)
     assert (agent.is_over, gateway.registered()) == (True, [])
     for times in (2, 3):
         gateway.report(member())
@@ -225,11 +231,7 @@ def test_a_client_whose_instance_id_another_consumer_has_is_registered_again_onl
 def test_a_fenced_client_that_is_gone_leaves_what_waits_for_the_other_consumer() -> None:
     """In `Agents._end`, let an agent leave that is over: the record of the other consumer would be deleted."""
     gateway = Gateway()
-    gateway.report(member())
-    gateway.session.do(Create(paths.static(GROUP, "i"), ownership.encode_static(StaticMember("x", frozenset(), None))))
-    (agent,) = gateway.agents._agents[GROUP].values()
-    agent._perform(effects.Failed(FencedInstanceError("x has it"), for_good=True))
-    agent.step(events.Abandoned())
+    fenced_agent(gateway)
     gateway.agents.reported(Reported(GROUP, ()))
     assert gateway.session.model.children(paths.static(GROUP)) == ["i"]
     assert gateway.agents._leaving == set()

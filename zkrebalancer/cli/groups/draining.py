@@ -31,8 +31,13 @@ from zkrebalancer.protocol.errors import (
 from zkrebalancer.runtime.zk import BlockingZk
 
 _OF_ONE_GROUP = (  # also settings that coordinators cannot plan with: a strategy, or an option, of a newer release
-    *(NodeContentError, ConfigurationError, UnknownStrategyError, OptionError),
-    *(ZooKeeperRefusedError, RequestTooLargeError, SettingsChangedError),
+    NodeContentError,
+    ConfigurationError,
+    UnknownStrategyError,
+    OptionError,
+    ZooKeeperRefusedError,
+    RequestTooLargeError,
+    SettingsChangedError,
 )
 
 
