@@ -5,8 +5,9 @@
     --seeds N       try N seeds for each, instead of its stated number
     --json          print one JSON document
 
-Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its seeds, or if
-removing a redundant rule broke something.
+A whole run takes an hour or more; each bug is told on the standard error when its hunt ends, and Ctrl-C prints the
+table of those. Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its
+seeds, or if removing a redundant rule broke something.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 import multiprocessing
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import track
@@ -72,38 +73,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [n for n, m in enumerate(MUTATIONS) if not options.names or any(name in m.name for name in options.names)]
     if not chosen:
         parser.error(f"no mutation is named like {' or '.join(options.names)}; --list prints all")
-    table = Table("rule", "bug", "stated", *([] if options.list else ["found by seed", "invariant"]))
     if options.list:
+        table = Table("rule", "bug", "stated")
         for number in chosen:
             table.add_row(*_row(MUTATIONS[number]))
         Console().print(table)
         return 0
+    hunts: list[Hunt] = []
     try:
-        hunts = _hunt_all(chosen, options.seeds)
+        for done in _hunt_all(chosen, options.seeds):
+            hunts.append(done)
+            print(_told(done), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        print("Error: interrupted", file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps({"mutations": [_document(done) for done in hunts]}))
-    else:
-        for done in hunts:
-            found = "none" if done.seed is None else str(done.seed)
-            table.add_row(
-                *_row(MUTATIONS[done.number]), found, done.invariant, style=None if done.is_as_stated else "bold red"
-            )
-        Console().print(table)
+        print(f"Error: interrupted; {len(hunts)} of {len(chosen)} bugs were hunted", file=sys.stderr)
+    hunts.sort(key=lambda done: done.number)
+    _print(hunts, as_json=options.json)
     wrong = [MUTATIONS[done.number].name for done in hunts if not done.is_as_stated]
     for name in wrong:
         print(f"Error: not as stated: {name}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if wrong or len(hunts) < len(chosen) else 0
 
 
-def _hunt_all(chosen: list[int], seeds: int | None) -> list[Hunt]:
+def _print(hunts: Sequence[Hunt], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"mutations": [_document(done) for done in hunts]}))
+        return
+    table = Table("rule", "bug", "stated", "found by seed", "invariant")
+    for done in hunts:
+        style = None if done.is_as_stated else "bold red"
+        table.add_row(*_row(MUTATIONS[done.number]), _seed(done), done.invariant, style=style)
+    Console().print(table)
+
+
+def _seed(done: Hunt) -> str:
+    return "none" if done.seed is None else str(done.seed)
+
+
+def _told(done: Hunt) -> str:
+    verdict = "as stated" if done.is_as_stated else "NOT AS STATED"
+    return f"{MUTATIONS[done.number].name}: found by seed: {_seed(done)} ({verdict})"
+
+
+def _hunt_all(chosen: list[int], seeds: int | None) -> Iterator[Hunt]:
     context = multiprocessing.get_context("fork")  # the list holds functions, which cannot be pickled
     with context.Pool(initializer=_prepare) as pool:
         done = pool.imap_unordered(_hunt, [(number, seeds) for number in chosen])
-        progress = track(done, "mutations", total=len(chosen), console=Console(stderr=True), transient=True)
-        return sorted(progress, key=lambda one: one.number)
+        yield from track(done, "mutations", total=len(chosen), console=Console(stderr=True), transient=True)
 
 
 if __name__ == "__main__":

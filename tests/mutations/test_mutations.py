@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,24 @@ def test_the_command_line_fails_where_a_bug_is_not_found(
     number = next(number for number, mutation in enumerate(MUTATIONS) if not mutation.redundant)
     monkeypatch.setattr("tests.mutations.__main__._hunt_all", lambda _chosen, _seeds: [Hunt(number, None, "")])
     assert main([MUTATIONS[number].name]) == 1
-    assert capsys.readouterr().err == f"Error: not as stated: {MUTATIONS[number].name}\n"
+    assert capsys.readouterr().err.endswith(f"\nError: not as stated: {MUTATIONS[number].name}\n")
+
+
+def test_an_interrupted_run_prints_what_was_hunted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def _hunt_all(chosen: list[int], _seeds: int | None) -> Iterator[Hunt]:
+        yield Hunt(chosen[1], 0, "lease")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tests.mutations.__main__._hunt_all", _hunt_all)
+    assert main(["--json", *(mutation.name for mutation in MUTATIONS[:3])]) == 1
+    printed = capsys.readouterr()
+    assert [one["name"] for one in json.loads(printed.out)["mutations"]] == [MUTATIONS[1].name]
+    assert printed.err.splitlines() == [
+        f"{MUTATIONS[1].name}: found by seed: 0 (as stated)",
+        "Error: interrupted; 1 of 3 bugs were hunted",
+    ]
 
 
 def test_a_name_that_is_unknown_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
