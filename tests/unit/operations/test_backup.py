@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.backups import OFFSETS, PARTITIONS, backed_up, client, empty_world, nothing, offsets, restored
-from tests.support.client import KilledError
+from tests.support.client import Client, KilledError
 from tests.support.groups import world_with
 from tests.support.region_world import ORDER, RegionWorld
 from tests.support.world import GROUP, World
@@ -23,6 +23,7 @@ from zkrebalancer.operations.backup_file import BackupFileError, Node, check, re
 from zkrebalancer.operations.counting_on import GENERATION_STEP
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Call, Content, Create, Delete, Get, Multi, Reply, SetContent, Sync
+from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, Initial, Merge, Order, Request, Round, Settings
 
@@ -159,6 +160,24 @@ def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
     later = generation(world)
     assert restored(world, file, overwrite=True).created >= PARTITIONS
     assert (offsets(world), generation(world) > later) == (OFFSETS, True)
+
+
+@pytest.mark.parametrize("bytes_", [800, 1_500, 3_000])
+@pytest.mark.parametrize("at_once", [1, 3, 200])
+def test_all_nodes_are_restored_however_few_fit_into_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, bytes_: int
+) -> None:
+    """In `_Barrier.write`, go on behind MAX_WRITES although fewer were written."""
+    file = backed_up(tmp_path)
+    whole = empty_world()
+    done = restored(whole, file)
+    monkeypatch.setattr(operation, "MAX_WRITES", at_once)
+    monkeypatch.setattr(Client, "request_limit", RequestLimit(bytes_))
+    world = empty_world()
+    assert restored(world, file) == done
+    below = [{path for path in one.zk.nodes if path.startswith(paths.CONSUMERS)} for one in (whole, world)]
+    assert below[0] == below[1]
+    assert offsets(world) == OFFSETS
 
 
 @pytest.mark.parametrize("present", [3, 9_000_000])

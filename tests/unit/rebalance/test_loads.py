@@ -113,7 +113,7 @@ def test_offsets_that_are_not_known_are_no_lag_and_no_rate() -> None:
 
 
 def test_a_rate_is_what_has_come_since_the_last_reading() -> None:
-    """In `Loads._keep`, keep the time of the first reading."""
+    """In `Loads._keep`, keep the time of the first reading; in `handle`, note the time of one that has failed."""
     world = world_with_loads(BALANCED, "a")
     tell(world, [0] * 4)
     loads = world.leader().machine.groups[GROUP].loads
@@ -122,6 +122,9 @@ def test_a_rate_is_what_has_come_since_the_last_reading() -> None:
         while not world.leader().reading:
             world.pass_time(1_000)
         end += come
+        tell(world, [end, 0, 0, 0], error="no broker answers")
+        while not world.leader().reading:
+            world.pass_time(1_000)
         tell(world, [end, 0, 0, 0])
         seconds = (world.now_us - before_us) / 1e6
         assert loads.rate["t"].tolist() == pytest.approx([come / seconds, 0, 0, 0])

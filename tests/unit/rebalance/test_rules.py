@@ -204,6 +204,22 @@ def test_rule_12_a_late_start_is_cancelled_and_tried_again_then_its_consumer_is_
     assert len(world.owned()["a-1"]) == 4
 
 
+def test_rule_12_only_late_starts_in_a_row_count() -> None:
+    """In `Moving._acknowledged`, do not begin to count anew: who is late now and then would be evicted some day."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000, max_rebalance_retries=1), "a")
+    other = world.add_agent("b")
+    world.pass_time(1_000)
+    for partitions in range(6, 14, 2):
+        other.silent = True
+        world.set_topic("t", partitions)
+        world.pass_time(1_500)
+        assert world.leader().machine.groups[GROUP].view.members["b-1"].failed_tries == 1
+        other.silent = False
+        world.pass_time(2_000)
+        assert len(world.owned()["b-1"]) == partitions // 2
+    assert not events(world, "member_left")
+
+
 def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> None:
     """In `Leases._await_lease`, wait for nothing."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol.fields import TopicPartition
@@ -57,6 +61,38 @@ def test_the_oldest_changes_of_all_groups_go_first() -> None:
     (known,) = [turnover.of("h")]
     assert known is not None
     assert known.since_ms == 8
+
+
+@pytest.mark.parametrize(("max_changes", "max_partitions"), [(1, 9), (4, 9), (20, 9), (4, 1_000)])
+def test_the_last_changes_that_fit_are_kept_whatever_was_forgotten(max_changes: int, max_partitions: int) -> None:
+    """In `Turnover.clear`, keep the number of partitions; in `_drop_oldest`, do not subtract them."""
+    chance = random.Random(1)
+    turnover = Turnover(max_changes, max_partitions)
+    turnover.is_kept = True
+    lives: dict[str, int] = {}
+    kept: list[tuple[int, OwnerChange]] = []  # of all groups, each with its group's life
+    for at_ms in range(2_000):
+        group, what = chance.choice("gh"), chance.choice(["note"] * 7 + ["begin", "begin", "forget", "clear"])
+        if what == "note":
+            numbers = chance.sample(range(6), chance.randrange(6))
+            turnover.note(group, at_ms, "a", None, owning(*numbers))
+            if group in lives and numbers:
+                kept.append((lives[group], OwnerChange(at_ms, "a", some(*numbers), some())))
+            while len(kept) > max_changes or sum(change.size for _life, change in kept) > max_partitions:
+                kept.pop(0)
+        elif what == "clear":
+            turnover.clear()
+            lives, kept = {}, []
+        elif what == "begin":
+            turnover.begin(group, at_ms)
+            lives[group] = at_ms
+        else:
+            turnover.forget(group)
+            lives.pop(group, None)
+        for each in "gh":
+            known = turnover.of(each)
+            assert (known is None) == (each not in lives)
+            assert known is None or [*known.changes] == [change for life, change in kept if life == lives[each]]
 
 
 def test_nothing_is_kept_before_that_is_wanted_and_nothing_of_unknown_groups() -> None:
