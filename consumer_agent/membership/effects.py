@@ -166,6 +166,8 @@ class AskRevoke(Effect):
 class TellLost(Effect):
     """Run `on_lost` in the application's thread, because all partitions are lost."""
 
+    is_evicted: bool = field(default=False, compare=False)  # others get them once the lease is over
+
 
 @dataclass(frozen=True, slots=True)
 class CommitFinished(Effect):

@@ -285,7 +285,7 @@ class StateMachine:
             self._be_fenced()
         else:
             evicted = ending is Ending.EVICTED
-            self._lose_member("evicted by the coordinator" if evicted else member.unclear)
+            self._lose_member("evicted by the coordinator" if evicted else member.unclear, is_evicted=evicted)
             if self.state is State.LEAVING:
                 self._become_closed()
             elif member.is_fenced:
@@ -333,7 +333,7 @@ class StateMachine:
     def _quarantined(self, _reply: Reply) -> None:
         self._become_out()
 
-    def _lose_member(self, reason: str) -> None:
+    def _lose_member(self, reason: str, *, is_evicted: bool = False) -> None:
         """Drop everything that was owned: return nothing more, and run `on_lost`."""
         member, self.member, self.joining = self.member, None, None
         self._effects.forget_calls()
@@ -342,7 +342,7 @@ class StateMachine:
             return
         self._close_not_before_ms = member.lane.kafka_until_ms
         self.former = member.name
-        self._effects.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
+        self._effects.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost(is_evicted))
         partitions = frozenset(member.lane.record.partitions)
         if partitions:
             generation = member.lane.record.generation

@@ -104,6 +104,7 @@ class MemberAgent:
         self._stop: tuple[int, frozenset[TopicPartition]] | None = None  # its token and partitions
         self._is_open = False  # whether the machine uses the session
         self.fenced: Fenced | None = None  # once another consumer has the instance id
+        self._is_evicted = False
         self._wanted = registration_of(standing, self.instance_id)
         self._machine = StateMachine(
             MachineSettings(
@@ -147,6 +148,8 @@ class MemberAgent:
         is_other = former is not None and former.member_id != standing.member_id
         if self._target is not None and (is_other or (standing.number == 0 and self._number > 0)):
             self._give(self._target)  # the group was read again, or a static member was replaced by its later self
+            if standing.held:
+                self._fence_if_evicted()
         wanted = registration_of(standing, self.instance_id)
         if wanted != self._wanted:
             self._wanted = wanted
@@ -225,9 +228,10 @@ class MemberAgent:
                 self._stop = token, partitions
                 if self._standing is not None:
                     self._give(self._owned() - partitions)
-            case effects.TellLost():
-                self._stop = None
+            case effects.TellLost(is_evicted):
+                self._stop, self._is_evicted = None, is_evicted
                 self._give(frozenset())
+                self._fence_if_evicted()
             case effects.RecordFetcher():
                 self._desk.record(self.group, effect.as_of_step(self._stepped_ms, self._desk.now_ms()))
             case effects.RecordLost(member, generation, lost):
@@ -258,6 +262,11 @@ class MemberAgent:
             self._number += 1
             self._desk.give(Targeted(self.group, standing.member_id, self._number, partitions))
 
+    def _fence_if_evicted(self) -> None:
+        """Let the group remove an evicted client: others wait for one lease only, and it may be slower to give up."""
+        if self._is_evicted and self._standing is not None:
+            self._desk.give(Fenced(self.group, self._standing.member_id, for_good=False))
+
     # ---- next steps
 
     def _go_on(self) -> None:
@@ -269,7 +278,7 @@ class MemberAgent:
             self.step(events.Progress(token, dict.fromkeys(partitions, _NOWHERE)))
         elif self._machine.state is State.OUT and self._may_join():
             name = _ILLEGAL.sub("-", self._wanted.client_id)[:MAX_INSTANCE_LENGTH] or "client"
-            former, self.consumer = self.consumer, f"{name}-{uuid.uuid4()}"
+            former, self.consumer, self._is_evicted = self.consumer, f"{name}-{uuid.uuid4()}", False
             self._desk.note_name(self, former)
             self.step(events.Polled(self.consumer, time.time_ns() // 1_000_000))
         elif self._machine.state is State.ACTIVE and self._is_taking_over and not self._has_asked:

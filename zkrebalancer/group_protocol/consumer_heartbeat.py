@@ -9,7 +9,7 @@ from zkrebalancer.group_protocol.answers import Answer, ConsumerGroupHeartbeatAn
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, by_topic
 from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
-from zkrebalancer.group_protocol.effects import Received
+from zkrebalancer.group_protocol.effects import Fenced, Received
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.reconciliation import Partitions, Position
 from zkrebalancer.group_protocol.refusals import RefusedError, refused
@@ -259,12 +259,14 @@ def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str)
     return member
 
 
-def fence_static(group: ConsumerGroup, member_id: str) -> None:
-    """Remove a static member for good, because another consumer has its instance id; its client ends with an error."""
-    member = group.roster.members.get(member_id)
-    if member is not None and not group.is_dead:
+def fence_member(group: ConsumerGroup, fenced: Fenced) -> None:
+    """Remove a member; if another consumer has its instance id, its client ends with an error."""
+    member = group.roster.members.get(fenced.member_id)
+    if member is None or group.is_dead:
+        return
+    if fenced.for_good:
         group.roster.note_fenced(member)
-        group.fence(member, "another consumer has its instance id")
+    group.fence(member, "another consumer has its instance id" if fenced.for_good else "the coordinator has evicted it")
 
 
 def _partitions(topics: tuple[TopicPartitions, ...] | None) -> Partitions | None:

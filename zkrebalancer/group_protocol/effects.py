@@ -101,10 +101,15 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another consumer has the instance id of a member of a central group now; ignored if the member is gone."""
+    """A member of a central group has to be removed; ignored if the member is gone.
+
+    `for_good`: because another consumer has its instance id. Otherwise the coordinator has evicted it, and its client
+    may join again.
+    """
 
     group_id: str
     member_id: str
+    for_good: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
 from zkrebalancer.group_protocol.classic_group import ClassicGroup
 from zkrebalancer.group_protocol.classic_states import ClassicState
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
-from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, fence_static, validate
+from zkrebalancer.group_protocol.consumer_heartbeat import check_ids, fence_member, validate
 from zkrebalancer.group_protocol.consumer_protocol import MAX_METADATA_BYTES
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
@@ -140,7 +140,7 @@ class Machine:
     def _give(self, event: Targeted | Fenced) -> None:
         group = self._groups.get(event.group_id)
         if isinstance(group, ConsumerGroup) and isinstance(event, Fenced):
-            self._contain(event.group_id, functools.partial(fence_static, group, event.member_id))
+            self._contain(event.group_id, functools.partial(fence_member, group, event))
         elif isinstance(group, ConsumerGroup) and isinstance(event, Targeted):
             self._contain(event.group_id, functools.partial(group.give, event))
 

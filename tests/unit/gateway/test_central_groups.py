@@ -125,6 +125,58 @@ def test_an_evicted_client_gives_everything_up_and_joins_anew() -> None:
     world.assert_shared()
 
 
+def test_an_evicted_client_that_does_not_let_go_is_fenced() -> None:
+    """In `_fence_if_evicted`, do nothing: an agent starts when the lease is over, and the client reads on."""
+    world, a = with_one_that_holds_on()
+    (name,) = world.world.owned()
+    world.world.add_agent("agent")
+    world.world.zk.perform(Multi((Delete(paths.ids(GROUP, name)),)))
+    world.pass_time(60_000)
+    assert world.is_member(a)
+    world.assert_shared()
+
+
+def test_a_client_that_does_not_let_go_is_fenced_with_its_eviction_if_its_group_is_read_again_before() -> None:
+    """Each time, its own time begins anew, and the coordinator's goes on. As above."""
+    world, a = with_one_that_holds_on()
+    world.world.add_agent("agent")
+    for _ in range(4):
+        world.pass_time(REBALANCE_MS - 20_000)
+        world.break_connection()
+        world.groups.crash()
+        a.ticket = 0
+    world.assert_shared()
+
+
+def test_a_client_whose_eviction_is_noticed_before_its_group_is_read_is_fenced_then() -> None:
+    """In `stand`, do not call `_fence_if_evicted`: the group was not there when it was fenced."""
+    world, a = with_one_that_holds_on()
+    (name,) = world.world.owned()
+    world.world.add_agent("agent")
+    world.world.zk.disconnect(world.session.model)
+    world.run()
+    world.groups.lose_buckets()
+    world.world.zk.perform(Multi((Delete(paths.ids(GROUP, name)),)))
+    world.world.pass_time(1_000)
+    world.world.zk.reconnect(world.session.model)
+    world.run()
+    world.groups.crash()
+    a.ticket = 0
+    world.pass_time(60_000)
+    world.assert_shared()
+
+
+def with_one_that_holds_on() -> tuple[CentralWorld, Client]:
+    """Return a world with one client, which reads all partitions and will give none up."""
+    world = CentralWorld()
+    a = world.add("a")
+    assert isinstance(a, Client)
+    world.pass_time(1_500)
+    assert len(world.read_by(a)) == 6
+    a.holds_on = True
+    return world, a
+
+
 def test_a_frozen_group_moves_nothing() -> None:
     world = CentralWorld()
     a = world.add("a")

@@ -96,11 +96,11 @@ def test_an_evicted_client_registers_again_once_the_group_knows_that_it_has_noth
     (name,) = gateway.registered()
     gateway.session.do(Delete(paths.ids(GROUP, name)), Delete(paths.owners(GROUP, name)))
     gateway.pass_time(SESSION_MS)
-    assert gateway.given == [Targeted(GROUP, "m", 1, frozenset())]
+    assert gateway.given == [Targeted(GROUP, "m", 1, frozenset()), Fenced(GROUP, "m", for_good=False)]
     gateway.report(member(instance_id=None))
     gateway.pass_time(SESSION_MS)
     assert gateway.registered() == []
-    gateway.report(replace(member(instance_id=None), number=len(gateway.given)))
+    gateway.report(replace(member(instance_id=None), number=2))
     gateway.pass_time(SESSION_MS)
     assert len(gateway.registered()) == 1
 
