@@ -5,20 +5,26 @@ from __future__ import annotations
 import atexit
 import errno
 import logging
+import random
 import select
+import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
 import gevent
 import gevent.select
+from gevent.event import AsyncResult
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionDropped, KazooException
 from kazoo.handlers.gevent import SequentialGeventHandler
 from kazoo.protocol.states import KeeperState
 
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime import logs
 from zkrebalancer.runtime.zk_login import Login
@@ -29,6 +35,9 @@ CONNECT_TRIES = 3  # per session timeout
 # for one that answers. A kernel accepts connections, however busy its server is.
 TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
+LOOK_UP_S = 5.0  # for the addresses of all servers, less than kazoo waits for the end of its connection
+Server = tuple[str, int]  # host, port
+Found = list[tuple[Any, ...]]  # addresses, as `socket.getaddrinfo` returns them
 _log = logs.named("zkrebalancer.runtime.zk")
 
 
@@ -144,21 +153,86 @@ def tcp_connect_s(session_s: float) -> float:
     return max(session_s / TCP_CONNECT_TRIES, min(MIN_TCP_CONNECT_S, session_s / CONNECT_TRIES))
 
 
+class LookUps:
+    """Finds the addresses of kazoo's servers.
+
+    kazoo's own look-ups block the hub for as long as no name server answers, and any error but an unknown name ends its
+    connection for good: without free descriptors, for a moment, there is one.
+    """
+
+    def __init__(self, client: KazooClient) -> None:
+        """Look up nothing yet."""
+        self._client: Any = client
+        self._under_way: dict[Server, AsyncResult[Found | Exception]] = {}
+
+    def addresses(self) -> list[tuple[str, str, int]]:
+        """Return (host, address, port) of each server whose name is known now, in random order."""
+        servers = [(host.strip(), port) for host, port in self._client.hosts]
+        until_s = time.monotonic() + LOOK_UP_S
+        asked = {server: self._ask(server, until_s) for server in dict.fromkeys(servers)}
+        known = {server: _answer(server[0], one, until_s) for server, one in asked.items()}
+        found = [(server[0], *each[4][:2]) for server in servers for each in known[server]]
+        random.shuffle(found)  # as kazoo, so that not all clients use the first one
+        return found
+
+    def _ask(self, server: Server, until_s: float) -> AsyncResult[Found | Exception]:
+        """Look a server up, in a thread if this hub is that of a main thread, which serves others, too."""
+        if server in self._under_way:
+            return self._under_way[server]
+        asked: AsyncResult[Found | Exception] = AsyncResult()
+        with suppress(OSError, ValueError):  # it is a name
+            asked.set(socket.getaddrinfo(*server, 0, 0, socket.IPPROTO_TCP, socket.AI_NUMERICHOST))
+            return asked
+        if not gevent.get_hub().loop.default:
+            asked.set(try_look_up(server))
+            return asked
+        try:
+            with gevent.Timeout(max(0.0, until_s - time.monotonic()), TimeoutError("no thread is free")):
+                asked = self._under_way[server] = gevent.get_hub().threadpool.spawn(try_look_up, server)
+        except (TimeoutError, RuntimeError) as error:  # or the operating system starts no more of them
+            asked.set(error)
+        else:
+            asked.rawlink(partial(self._answered, server))
+        return asked
+
+    def _answered(self, server: Server, _asked: object) -> None:
+        del self._under_way[server]
+
+
+def _answer(host: str, asked: AsyncResult[Found | Exception], until_s: float) -> Found:
+    asked.wait(max(0.0, until_s - time.monotonic()))
+    found = cast("Found | Exception", asked.get(block=False)) if asked.ready() else TimeoutError("no answer in time")
+    if isinstance(found, Exception):
+        _log.debug("no address of %s: %s", host, found)
+        return []
+    return found
+
+
+def try_look_up(server: Server) -> Found | Exception:
+    """Return the addresses of a server, or the error, which gevent's threads would print."""
+    try:
+        return socket.getaddrinfo(*server, 0, 0, socket.IPPROTO_TCP)
+    except (OSError, ValueError) as error:  # ValueError: a name that no host can have
+        return error
+
+
 def keep_connecting(client: KazooClient) -> None:
-    """Let kazoo connect again after an answer that it cannot read; it would end its connection for good.
+    """Let kazoo connect again after any error, such as an answer that it cannot read; it would end its connection.
 
     Servers send such answers: when a session has moved to another connection, the former one may get replies to later
     calls, but none to the first. Errors of its socket end a connection as before, at less cost (`SocketErrors`).
     """
     connection = cast("Any", client)._connection  # noqa: SLF001  # kazoo has no public way, here and below
     connection._socket_error_handling = SocketErrors  # noqa: SLF001
-    attempt = connection._connect_attempt  # noqa: SLF001
+    connection._expand_client_hosts = LookUps(client).addresses  # noqa: SLF001
+    attempt, complaints = connection._connect_attempt, Complaints()  # noqa: SLF001
 
     def attempt_and_go_on(*server: object) -> object:
         try:
             return attempt(*server)
-        except (RuntimeError, ValueError, LookupError, struct.error) as error:
-            _log.warning("the connection to ZooKeeper is closed: an answer could not be read (%r)", error)
+        except (KazooException, RuntimeError, ValueError, LookupError, TypeError, struct.error) as error:
+            if (text := complaints.text("", repr(error), time.monotonic())) is not None:  # each try may end so
+                _log.warning("the connection to ZooKeeper is closed: an answer could not be read (%s)", text)
             if client.client_state != KeeperState.CONNECTING:
                 cast("Any", client)._session_callback(KeeperState.CONNECTING)  # noqa: SLF001
             return None  # kazoo tries the next server

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator
+from socket import AI_NUMERICHOST, gaierror
 from typing import Any, cast
 from unittest import mock
 from unittest.mock import DEFAULT
@@ -14,7 +16,7 @@ from gevent.event import AsyncResult
 from gevent.queue import Queue
 from gevent.server import StreamServer
 from gevent.socket import socket
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, MarshallingError
 from kazoo.protocol.states import KazooState
 
 from tests.support.deadlines import WITHIN_S
@@ -138,6 +140,72 @@ def test_a_client_without_a_server_is_trying_until_its_connection_has_ended(monk
     assert client._restarting is not None
     client._restarting.kill()
     client.close()
+
+
+LOOK_UP_ERRORS = [OSError(24, "no descriptors"), UnicodeError("label too long"), gaierror(-3, "not now")]
+
+
+@pytest.mark.parametrize("error", LOOK_UP_ERRORS)
+@pytest.mark.parametrize("hosts", ["nowhere:1", "nowhere:1,nowhere:2"])
+def test_a_client_goes_on_connecting_whatever_a_look_up_raises(
+    monkeypatch: pytest.MonkeyPatch, hosts: str, error: Exception
+) -> None:
+    """In `keep_connecting`, leave look-ups to kazoo: without descriptors for a moment, it never connected again."""
+    look_up = mock.Mock(side_effect=error)
+    client = ZkClient(hosts, TIMEOUT_MS, lambda _: None)
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    client.start()
+    try:
+        with gevent.Timeout(WITHIN_S):
+            while look_up.call_count < 10 and client.is_trying:
+                gevent.sleep(0.001)
+        assert client.is_trying
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("error", [MarshallingError(), TypeError("no text")])
+def test_a_client_goes_on_connecting_whatever_an_attempt_raises(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `keep_connecting`, catch fewer kinds of errors, or log each try."""
+    attempt = mock.Mock(side_effect=error)
+    client = ZkClient("127.0.0.1:1", TIMEOUT_MS, lambda _: None)
+    monkeypatch.setattr(cast("Any", client._kazoo)._connection, "_connect", attempt)
+    client.start()
+    try:
+        with gevent.Timeout(WITHIN_S):
+            while attempt.call_count < 4 and client.is_trying:
+                gevent.sleep(0.001)
+        assert client.is_trying
+        assert len([line for line in caplog.messages if "is closed" in line]) == 1
+    finally:
+        client.close()
+
+
+def test_a_name_server_that_is_silent_blocks_no_hub_and_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `LookUps._ask`, look up in this thread, or forget what is under way."""
+    asked, released = list[str](), threading.Event()
+
+    def look_up(host: str, *arguments: int) -> list[tuple[Any, ...]]:
+        if AI_NUMERICHOST in arguments[4:]:
+            raise gaierror(-2, "it is a name")
+        asked.append(host)
+        released.wait(WITHIN_S)
+        return [(0, 0, 0, "", ("127.0.0.1", 1))]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection.LOOK_UP_S", 0.001)
+    client = ZkClient("nowhere:1,elsewhere:1", TIMEOUT_MS, lambda _: None)
+    client.start()
+    try:
+        for _ in range(50):
+            gevent.sleep(0.005)
+        assert sorted(asked) == ["elsewhere", "nowhere"]
+        assert client.is_trying
+    finally:
+        released.set()
+        client.close()
 
 
 @pytest.fixture
