@@ -45,7 +45,7 @@ class Dialer:
                 except BaseException:
                     found.close()
                     raise
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # also: no name, or no thread is left to look it up
             raise LinkError(f"{name_of(address)} cannot be reached: {error}") from None
 
     def dial_any(self, addresses: Iterable[Address]) -> socket:

@@ -208,6 +208,9 @@ class Links:
                 opened.set(Link(address, self._dialer))
             except LinkError as error:
                 opened.set_exception(error)
+            except BaseException:  # else all who want this link would wait for ever
+                opened.set_exception(LinkError(f"the connection to {name_of(address)} was given up"))
+                raise
         return _of(opened)
 
     def versions(self) -> dict[int, tuple[int, int]]:

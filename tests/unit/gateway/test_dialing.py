@@ -10,7 +10,8 @@ from gevent.event import Event
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import dialing
-from zkrebalancer.gateway.dialing import LinkError, first_of, name_of
+from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, first_of, name_of
+from zkrebalancer.gateway.security import Upstream
 
 
 def fails() -> str:
@@ -64,6 +65,17 @@ def test_an_error_that_is_no_failure_to_connect_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError), gevent.Timeout(20):
         first_of([broken], print)
+
+
+def test_a_broker_whose_name_nobody_can_look_up_now_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Dialer.dial`, catch OSError and UnicodeError only: what keeps the brokers known would end the gateway."""
+
+    def no_thread(_address: Address) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(dialing, "create_connection", no_thread)
+    with pytest.raises(LinkError, match="h:1 cannot be reached: can't start new thread"):
+        Dialer(Upstream()).dial(("h", 1))
 
 
 def test_an_ipv6_address_is_shown_in_brackets() -> None:

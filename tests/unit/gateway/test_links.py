@@ -123,6 +123,24 @@ def test_a_link_lasts_longer_than_the_numbers_of_its_requests(play: Play) -> Non
     link.close()
 
 
+def test_a_link_that_is_given_up_leaves_nobody_waiting(play: Play) -> None:
+    """In `Links.to`, note a LinkError only: whoever asked for this broker later waited for ever."""
+    broker = play(Metadata={})
+    broker.goes_on.clear()
+    links = Links([broker.address], Dialer(Upstream()))
+    first = gevent.spawn(links.to, broker.address)
+    while not broker.asked:
+        gevent.sleep(0)
+    second = gevent.spawn(links.to, broker.address)
+    gevent.sleep(0)
+    first.kill()
+    second.join(WITHIN_S)
+    assert isinstance(second.exception, LinkError)
+    broker.goes_on.set()
+    links.to(broker.address)
+    links.close()
+
+
 def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "HEAD_START_S", 0.01)
     first, second = play(Metadata={}), play(Metadata={})
