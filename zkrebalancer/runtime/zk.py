@@ -33,6 +33,7 @@ from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, RepliedAll, Reply, RightsCall, ZooKeeperEvent
 from zkrebalancer.protocol.errors import (
     ChrootMissingError,
+    RebalancerError,
     RequestTooLargeError,
     ZooKeeperLoginError,
     ZooKeeperUnavailableError,
@@ -379,15 +380,14 @@ class BlockingZk:
             self._connected.get(timeout=CONNECT_TIMEOUT_S)
             if self.perform(calls.ListChildren("/"), frozenset(Refusal)) == Refused(Refusal.NO_NODE):
                 raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
-        except gevent.Timeout:
+        except (gevent.Timeout, RebalancerError) as error:  # it would go on beside that of a program that tries again
             self.close()
+            if isinstance(error, RebalancerError):
+                raise
             if self._client.fault is not None:
                 raise ZooKeeperLoginError(f"ZooKeeper at {hosts}: {self._client.fault}") from None
             text = f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
             raise ZooKeeperUnavailableError(text) from None
-        except (ChrootMissingError, ZooKeeperLoginError):
-            self.close()
-            raise
 
     def __enter__(self) -> Self:
         """Return the connected client."""

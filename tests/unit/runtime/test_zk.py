@@ -30,8 +30,9 @@ from zkrebalancer.protocol.calls import (
     Sync,
     ZooKeeperEvent,
 )
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
-from zkrebalancer.runtime.zk import ZkClient
+from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
 SESSION = 77
 TIMEOUT_MS = 30_000
@@ -237,3 +238,22 @@ def test_after_a_refused_login_a_client_connects_again_even_without_descriptors(
         while sockets.call_count < 2:
             gevent.sleep(0)
     client._handler.stop()
+
+
+def test_a_client_whose_connection_breaks_while_it_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `BlockingZk.__init__`, close it after a wrong chroot or login only: who tries again leaves one each time."""
+    closed: list[ZkClient] = []
+    close = ZkClient.close
+
+    def note_and_close(client: ZkClient) -> None:
+        closed.append(client)
+        close(client)
+
+    monkeypatch.setattr(ZkClient, "close", note_and_close)
+    server = OddServer(b"")
+    try:
+        with pytest.raises(ZooKeeperUnavailableError, match="broke during a call"):
+            BlockingZk(server.address, TIMEOUT_MS)
+    finally:
+        server.close()
+    assert [client.is_trying for client in closed] == [False]
