@@ -13,12 +13,24 @@ from gevent.event import Event
 from consumer_agent.membership import effects, events
 from consumer_agent.membership.offset_books import NO_OFFSET
 from zkrebalancer.gateway.member_agent import MemberAgent
+from zkrebalancer.gateway.pauses import Pauses
 from zkrebalancer.group_protocol.effects import Fenced, Reported, Standing, Targeted
 from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Connected, Delete, Lost, Multi, Refused, Reply, Suspended, Watched
+from zkrebalancer.protocol.calls import (
+    Call,
+    Connected,
+    Delete,
+    Lost,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+    Suspended,
+    Watched,
+)
 from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_WAIT_MS = 60_000
@@ -56,7 +68,9 @@ class Agents:
         self._groups_in: dict[int, dict[str, None]] = {}  # bucket -> the groups of these agents
         self._leaving: set[MemberAgent] = set()
         self._by_consumer: dict[str, MemberAgent] = {}
-        self._litter: set[str] = set()  # paths to delete once the session is usable
+        self._litter: set[str] = set()  # paths to delete once the session is usable, or ZooKeeper permits it
+        self._clean_at_ms: int | None = None  # when that is tried again
+        self._pauses = Pauses()
         self._queue: list[tuple[int, int, MemberAgent]] = []
         self._queued: dict[MemberAgent, int] = {}  # agent -> when it is woken
         self._order = itertools.count()
@@ -122,9 +136,7 @@ class Agents:
             self._by_consumer, self._litter = {}, set()
             self._queue, self._queued = [], {}
         elif isinstance(event, Connected):
-            litter, self._litter = self._litter, set()
-            for path in litter:
-                self._delete(path)
+            self._delete_litter()
 
     def watched(self, path: str) -> bool:
         """Handle a watch that has fired; return whether it belongs to an agent."""
@@ -173,10 +185,22 @@ class Agents:
         for path in (paths.ids(group, consumer), paths.owners(group, consumer)):
             self._delete(path)
 
+    def _delete_litter(self) -> None:
+        litter, self._litter, self._clean_at_ms = self._litter, set(), None
+        for path in litter:
+            self._delete(path)
+
     def _delete(self, path: str) -> None:
+        """Delete a node, however often that is refused: a member that seems to be there would keep its partitions."""
+
         def replied(reply: Reply) -> None:
-            if isinstance(reply, Refused) and reply.outcome_unknown:
-                self._litter.add(path)
+            if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
+                return
+            self._litter.add(path)
+            if not reply.outcome_unknown and self._clean_at_ms is None:
+                now_ms = self.now_ms()
+                self._clean_at_ms = now_ms + int(1_000 * self._pauses.after_failure("", now_ms / 1_000))
+                self._sooner.set()
 
         self._session.request(Multi((Delete(path),)), replied)
 
@@ -220,8 +244,10 @@ class Agents:
             heapq.heapify(self._queue)
 
     def wake_due(self) -> None:
-        """Wake the agents that are due."""
+        """Wake the agents that are due, and try again what could not be deleted."""
         now_ms = self.now_ms()
+        if self._clean_at_ms is not None and self._clean_at_ms <= now_ms:
+            self._delete_litter()
         while self._queue and self._queue[0][0] <= now_ms:
             queued_ms, _order, agent = heapq.heappop(self._queue)
             if self._queued.get(agent) != queued_ms:
@@ -235,7 +261,8 @@ class Agents:
         while True:
             self._sooner.clear()
             self.wake_due()
-            wait_ms = self._queue[0][0] - self.now_ms() if self._queue else MAX_WAIT_MS
+            due = [*(queued_ms for queued_ms, _order, _agent in self._queue[:1]), *filter(None, [self._clean_at_ms])]
+            wait_ms = min(due) - self.now_ms() if due else MAX_WAIT_MS
             self._sooner.wait(max(0, min(wait_ms, MAX_WAIT_MS)) / 1_000)
 
 

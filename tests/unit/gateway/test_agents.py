@@ -76,6 +76,30 @@ def test_what_could_not_be_deleted_is_deleted_on_the_next_connection_of_the_sess
     assert log == []
 
 
+def test_what_may_not_be_deleted_is_tried_again_with_growing_pauses() -> None:
+    """In `Agents._delete`, give up: a client that has left kept its partitions for as long as the gateway ran."""
+    log: list[str] = []
+    session = BrokenSession(log, Refusal.NO_AUTH)
+    now_ms = 0
+    agents = Agents(session, mock.Mock(), lambda _: None, lambda: now_ms)
+    agents.clean_up("g", "c")
+    tries = []
+    for now_ms in range(0, 70_000, 500):
+        log.clear()
+        agents.wake_due()
+        if log:
+            assert set(log) == LEFT_OVER
+            tries.append(now_ms)
+    assert tries == [1_000, 3_000, 7_000, 15_000, 31_000, 61_000]
+    session.refusal = Refusal.NO_NODE
+    now_ms = 100_000
+    agents.wake_due()
+    log.clear()
+    now_ms = 1_000_000
+    agents.wake_due()
+    assert log == []
+
+
 def test_what_a_session_left_over_ends_with_it() -> None:
     """In `Agents.session_changed`, keep it."""
     log: list[str] = []
