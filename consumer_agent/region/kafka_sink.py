@@ -292,7 +292,7 @@ def _decoded(stored: KafkaPartition) -> Row:
     try:
         found = json.loads(stored.metadata or "")
         return Row(str(found["identity"]), int(found["life"]), int(found["generation"]), stored.offset)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return Row("", 0, -1, stored.offset)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumer_agent.region import Advance, KafkaSink, kafka_sink
 from consumer_agent.region.at_once import MAX_AT_ONCE
@@ -50,6 +50,15 @@ def test_after_a_commit_that_fails_for_one_partition_no_transaction_stays_open(s
     assert ended >= set(PARTITIONS[1:])
     assert not any(lane.is_open for lane in sink._lanes.values())
     assert PARTITIONS[0] not in sink._lanes  # it is claimed anew
+
+
+FOREIGN = ["", "x", "[]", '{"identity":"i","life":1}', '{"identity":"i","life":1,"generation":1e400}', "[" * 4_000]
+
+
+@pytest.mark.parametrize("metadata", FOREIGN)
+def test_what_another_program_has_stored_yields_to_every_claim(metadata: str) -> None:
+    """In `kafka_sink._decoded`, leave out an error: no consumer could claim the partition any more."""
+    assert kafka_sink._decoded(TopicPartition("t", 0, 5, metadata)) == Row("", 0, -1, 5)
 
 
 @pytest.mark.parametrize("again_after", [0, 5, 40])
