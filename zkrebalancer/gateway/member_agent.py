@@ -25,7 +25,7 @@ from zkrebalancer.group_protocol.central import registered_as
 from zkrebalancer.group_protocol.effects import Fenced, Standing, Targeted
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Call, Connected, Content, Delete, Get, Lost, Multi, Refused, Replied, Reply
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import (
     MAX_SESSION_TIMEOUT_MS,
@@ -40,6 +40,7 @@ MAX_INSTANCE_LENGTH = 150
 DYNAMIC = "dynamic."  # before the id of a member without an instance id, if its form is not one of these:
 # Kafka's text of a UUID (22 characters with 128 bits), or what ends with a UUID, as the gateway and librdkafka make it.
 _GENERATED = re.compile(r"[a-zA-Z0-9_-]{21}[AQgw]|([a-zA-Z0-9._-]*-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+FIRST_RETRY_MS, LONGEST_RETRY_MS = 1_000, 30_000  # before a subscription is written again that ZooKeeper refuses
 LEAST_SESSION_MS = 1_000  # a stored group may be damaged: without a lease, an agent would renew it without a pause
 STOP_MARGIN_MS = 10_000  # so that a client, whose time starts when it learns of a stop, is fenced before it is evicted
 _ESCAPE = "~"  # not allowed in ZooKeeper's layout
@@ -106,6 +107,8 @@ class MemberAgent:
         self.fenced: Fenced | None = None  # once another consumer has the instance id
         self._is_evicted = False
         self._wanted = registration_of(standing, self.instance_id)
+        self._subscribe_at_ms: int | None = None  # when it is written again
+        self._subscribe_pause_ms = FIRST_RETRY_MS
         self._machine = StateMachine(
             MachineSettings(
                 MemberSettings(
@@ -129,7 +132,8 @@ class MemberAgent:
     @property
     def wake_at_ms(self) -> int | None:
         """Return when `step(Tick())` is due."""
-        return self._machine.wake_at_ms
+        times = self._machine.wake_at_ms, self._subscribe_at_ms
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     @property
     def is_over(self) -> bool:
@@ -153,8 +157,13 @@ class MemberAgent:
         wanted = registration_of(standing, self.instance_id)
         if wanted != self._wanted:
             self._wanted = wanted
-            self.step(events.Resubscribed(wanted, ask_application=False))
+            self._subscribe_pause_ms = FIRST_RETRY_MS
+            self._subscribe()
         self._go_on()
+
+    def _subscribe(self) -> None:
+        self._subscribe_at_ms = None
+        self.step(events.Resubscribed(self._wanted, ask_application=False))
 
     def leave(self) -> None:
         """Leave, because the member left or was fenced; its partitions do not wait for it."""
@@ -241,12 +250,21 @@ class MemberAgent:
             case effects.Warn(text) | effects.RecordQuarantined(reason=text):
                 _log.warning("group %s: %s", self.group, text)
             case effects.Failed(error, for_good):
-                _log.warning("group %s: %s", self.group, error)
-                if for_good and self._standing is not None:
-                    self.fenced = Fenced(self.group, self._standing.member_id)
-                    self._desk.give(self.fenced)
+                self._failed(error, for_good=for_good)
             case effects.Closed():
+                self._subscribe_at_ms = None
                 self._desk.note_end(self)
+
+    def _failed(self, error: RebalancerError, *, for_good: bool) -> None:
+        is_refused = not for_good and self._machine.state is State.ACTIVE  # a new subscription; no client hears of it
+        if not is_refused or self._subscribe_pause_ms == FIRST_RETRY_MS:
+            _log.warning("group %s: %s", self.group, error)
+        if is_refused:
+            self._subscribe_at_ms = self._stepped_ms + self._subscribe_pause_ms
+            self._subscribe_pause_ms = min(2 * self._subscribe_pause_ms, LONGEST_RETRY_MS)
+        elif for_good and self._standing is not None:
+            self.fenced = Fenced(self.group, self._standing.member_id)
+            self._desk.give(self.fenced)
 
     def _connect(self) -> None:
         timeout_ms = self._wanted.session_timeout_ms  # the client's, because the client may read on for that long
@@ -273,7 +291,9 @@ class MemberAgent:
         """Join, read what waits for the member, or end a stop, if possible now."""
         if self._is_stepping:
             return
-        if self._stop is not None and self._has_let_go(self._stop[1]):
+        if self._subscribe_at_ms is not None and self._stepped_ms >= self._subscribe_at_ms:
+            self._subscribe()
+        elif self._stop is not None and self._has_let_go(self._stop[1]):
             (token, partitions), self._stop = self._stop, None
             self.step(events.Progress(token, dict.fromkeys(partitions, _NOWHERE)))
         elif self._machine.state is State.OUT and self._may_join():
