@@ -425,6 +425,10 @@ class Groups:
         """Return the names of the groups that this gateway knows."""
         return self._machine.group_names()
 
+    def is_read(self, group_id: str, topic: str, number: int) -> bool:
+        """Whether members that are served here read a partition of a group, as far as that is known."""
+        return self._machine.is_read(group_id, topic, number)
+
     @property
     def group_count(self) -> int:
         """Return the number of groups that this gateway knows."""

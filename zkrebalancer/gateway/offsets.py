@@ -7,7 +7,7 @@ other, each after the answer to the one before, and are thus handled in the orde
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -25,6 +25,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 
 MAX_KNOWN_COORDINATORS = 100_000
@@ -43,6 +44,9 @@ SHOWN_EVERY_US = 60_000_000  # per group
 WITH_MEMBERS = ["PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling"]
 EMPTY = ["Empty"]
 MAX_ASKED = 20  # brokers, at a time, when groups are listed
+REWRITE_S = 3_600.0  # how often offsets are written again: Kafka deletes what was not written for days
+FIRST_REWRITE_S = 600.0  # after the start
+MAX_REWRITTEN = 500  # partitions at once; the group's other requests wait meanwhile
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
@@ -66,10 +70,19 @@ class _Listed:
 class UpstreamOffsets:
     """Sends requests about offsets to the brokers."""
 
-    def __init__(self, links: Links, metrics: Metrics, fence: Callable[[str], Check | None]) -> None:
-        """Use these links; see `Groups.fence`."""
+    def __init__(
+        self,
+        links: Links,
+        metrics: Metrics,
+        fence: Callable[[str], Check | None],
+        names: Callable[[], Iterable[str]] = lambda: (),
+        is_read: Callable[[str, str, int], bool] = lambda _group, _topic, _number: True,
+    ) -> None:
+        """Use these links; see `Groups.fence`, `names` and `is_read`."""
         self._links = links
         self._fence = fence
+        self._names = names
+        self._is_read = is_read
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
         self._known_names = 0  # characters of these groups' names, at most
@@ -153,9 +166,10 @@ class UpstreamOffsets:
     def watch(self) -> None:
         """Ask all brokers again and again which groups have members there, for ever; a greenlet of its own.
 
-        No broker waits for another one, which may hang.
+        No broker waits for another one, which may hang. Another greenlet keeps the offsets.
         """
         asking = Group()
+        asking.spawn(self._keep_offsets)
         try:
             while True:
                 brokers = set(self._links.brokers.values())
@@ -166,6 +180,64 @@ class UpstreamOffsets:
                 gevent.sleep(WATCH_S)
         finally:
             asking.kill()
+
+    # ---- offsets stay
+
+    def _keep_offsets(self) -> None:
+        """Write the offsets of partitions that members read again and again, for ever.
+
+        At the brokers a group has no members, so Kafka deletes an offset that was not written for
+        `offsets.retention.minutes`. Some clients commit only what is new: of a quiet partition, nothing.
+        """
+        pause_s = FIRST_REWRITE_S
+        while True:
+            gevent.sleep(pause_s)
+            for group in sorted(self._names()):
+                self.rewrite(group)
+            pause_s = REWRITE_S
+
+    def rewrite(self, group: str) -> None:
+        """Write a group's offsets again, as they are; may wait. What fails has its turn an hour later."""
+        asked = {"group_id": group, "topics": None}
+        found: AsyncResult[Outcome] = AsyncResult()
+        self.send(group, "OffsetFetch", {**asked, "groups": [asked], "require_stable": False}, found.set)
+        partitions = [(topic, one["partition_index"]) for topic, one in self._read_here(group, found.get())]
+        for at in range(0, len(partitions), MAX_REWRITTEN):
+            some = partitions[at : at + MAX_REWRITTEN]
+            written: AsyncResult[Outcome] = AsyncResult()
+            self._lanes.send(group, partial(self._rewrite_some, group, some, self._fence(group)), written.set)
+            written.get()
+
+    def _read_here(self, group: str, found: Outcome | None) -> Iterator[tuple[str, Fields]]:
+        """Yield topic and partition of an OffsetFetch's answer, of those that have an offset and are read here."""
+        if isinstance(found, dict):
+            for topic in (found["groups"][0] if found["groups"] else found)["topics"]:
+                name = topic["name"]
+                for one in in_turns(topic["partitions"]):
+                    has_offset = not one["error_code"] and one["committed_offset"] >= 0
+                    if has_offset and self._is_read(group, name, one["partition_index"]):
+                        yield name, one
+
+    def _rewrite_some(self, group: str, partitions: Iterable[TopicPartition], allowed: Check | None) -> Outcome:
+        """Read offsets, and write them as they are: both before the group's next request, and with one try.
+
+        Without those that a transaction has written, but not committed: its commit would count as older than this one.
+        And without those of partitions that others read, such as agents in the same group: these commit elsewhere.
+        """
+        numbers: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            numbers.setdefault(topic, []).append(number)
+        topics = [{"name": topic, "partition_indexes": some} for topic, some in numbers.items()]
+        asked = {"group_id": group, "topics": topics}
+        read = {**asked, "groups": [asked], "require_stable": True}
+        found = self._ask_patiently(group, "OffsetFetch", read, allowed, give_up_us=0)
+        kept: dict[str, list[Fields]] = {}
+        for topic, one in self._read_here(group, found):
+            kept.setdefault(topic, []).append({**one, "committed_metadata": one["metadata"]})
+        if not kept:
+            return found
+        written = {"group_id": group, "topics": [{"name": name, "partitions": some} for name, some in kept.items()]}
+        return self._ask_patiently(group, "OffsetCommit", written | NO_MEMBER, allowed, give_up_us=0)
 
     def _listed(self, broker: Address | None) -> _Listed | None:
         """Return the groups of a broker that have members, as of a second ago at most."""

@@ -1,4 +1,4 @@
-"""What metrics show of a group."""
+"""What metrics show of a group, and which partitions its members read."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ class GroupFigures:
         generation = group.generation_id if isinstance(group, ClassicGroup) else group.group_epoch
         members = len(group.roster.members)
         return cls(shown.group_id, shown.group_state, shown.group_type, members, generation)
+
+
+def reads(group: ClassicGroup | ConsumerGroup, topic: str, number: int) -> bool:
+    """Whether the group's members read a partition; in a classic group, which only its leader knows, it may be any."""
+    if isinstance(group, ClassicGroup):
+        return bool(group.roster.members)
+    known = group.world.topics.by_name.get(topic)
+    return known is not None and not group.roster.is_free((known.topic_id, number))

@@ -38,7 +38,7 @@ from zkrebalancer.group_protocol.effects import (
     TopicsRead,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.figures import GroupFigures, listed
+from zkrebalancer.group_protocol.figures import GroupFigures, listed, reads
 from zkrebalancer.group_protocol.intervals import Intervals
 from zkrebalancer.group_protocol.kept import Kept
 from zkrebalancer.group_protocol.placement import bucket_of
@@ -66,8 +66,6 @@ DESCRIBE_NOT_FOUND_FROM = 6  # versions of DescribeGroups
 MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # in these, Kafka allows an empty group name
 MAX_SHOWN = 8_000  # characters of an event, and of a group, that are logged when the group fails
 AnyGroup = ClassicGroup | ConsumerGroup
-
-
 T = TypeVar("T")
 
 
@@ -121,6 +119,11 @@ class Machine:
     def group_names(self) -> frozenset[str]:
         """Return the groups that are known here; what Kafka's group coordinator knows of them does not matter."""
         return frozenset(self._groups)
+
+    def is_read(self, group_id: str, topic: str, number: int) -> bool:
+        """Whether members that are served here read a partition of a group, as far as that is known."""
+        group = self._groups.get(group_id)
+        return group is not None and reads(group, topic, number)
 
     def needs_match(self, expression: str) -> bool:
         """Whether the next step that needs it would find out what an expression matches."""
@@ -442,9 +445,6 @@ class Machine:
     def _delete_error(self, name: str) -> ErrorCode:
         if error := self._serving_error(name):
             return error
-        group = self._groups.get(name)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if isinstance(group, ClassicGroup):
+        if isinstance(group := self._groups.get(name), ClassicGroup):
             return classic_requests.delete_error(group)
-        return consumer_requests.delete_error(group)
+        return ErrorCode.GROUP_ID_NOT_FOUND if group is None else consumer_requests.delete_error(group)

@@ -1,0 +1,150 @@
+"""Kafka deletes offsets that were not written for days, unless the group has members there: the gateway writes them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gevent
+import pytest
+from gevent.event import AsyncResult, Event
+
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.protocol.calls import Check
+
+UNSTABLE = 88
+Fields = dict[str, Any]
+
+
+class Store:
+    """A broker that keeps offsets: topic, partition -> offset, leader epoch and metadata."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.brokers = {1: ("h", 1)}
+        self.kept = {("t", number): (10 + number, number, f"m{number}") for number in range(count)}
+        self.pending: set[tuple[str, int]] = set()  # that a transaction has written, and not committed
+        self.of_agents: set[tuple[str, int]] = set()
+        self.written: list[dict[tuple[str, int], tuple[int, int, str]]] = []
+        self.hangs_at: bool | None = None  # a fetch with this `require_stable`
+        self.may_answer = Event()
+        self.found: Fields = {}
+
+    def ask_any(self, _name: str, _fields: Fields, _highest: int | None = None) -> Store:
+        self.found = {"coordinators": [], "error_code": 0, "host": "h", "port": 1}
+        return self
+
+    def to(self, _address: object) -> Store:
+        return self
+
+    def fields(self) -> Fields:
+        return self.found
+
+    def ask(self, name: str, fields: Fields, _highest: object, _timeout_s: float) -> Store:
+        if name == "OffsetFetch":
+            self.found = {"groups": [self._fetched(fields["groups"][0], is_strict=fields["require_stable"])]}
+            if self.hangs_at is fields["require_stable"]:
+                self.may_answer.wait(WITHIN_S)
+        elif name == "OffsetCommit":
+            assert (fields["member_id"], fields["generation_id_or_member_epoch"]) == ("", -1)
+            self._commit(fields["topics"])
+            self.found = {"topics": []}
+        else:
+            self.found = {"error_code": 0, "groups": []}
+        return self
+
+    def _fetched(self, asked: Fields, *, is_strict: bool) -> Fields:
+        wanted = self.kept if asked["topics"] is None else [("t", n) for n in asked["topics"][0]["partition_indexes"]]
+        partitions = []
+        for partition in wanted:
+            offset, epoch, text = self.kept.get(partition, (-1, -1, ""))
+            error = UNSTABLE if is_strict and partition in self.pending else 0
+            one = {"partition_index": partition[1], "committed_offset": offset, "committed_leader_epoch": epoch}
+            partitions.append({**one, "metadata": text, "error_code": error})
+        return {"group_id": asked["group_id"], "topics": [{"name": "t", "partitions": partitions}], "error_code": 0}
+
+    def _commit(self, topics: list[Fields]) -> None:
+        written = {
+            (topic["name"], one["partition_index"]): (
+                one["committed_offset"],
+                one["committed_leader_epoch"],
+                one["committed_metadata"],
+            )
+            for topic in topics
+            for one in topic["partitions"]
+        }
+        self.written.append(written)
+        self.kept |= written
+
+
+def offsets_at(store: Store, *groups: str, fence: Check | None = Check("/b", 1)) -> UpstreamOffsets:  # noqa: B008
+    def is_read(_group: str, topic: str, number: int) -> bool:
+        return (topic, number) not in store.of_agents
+
+    return UpstreamOffsets(cast("Links", store), Metrics(), lambda _group: fence, lambda: groups, is_read)
+
+
+def test_offsets_of_groups_with_members_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `UpstreamOffsets.watch`, do not keep them: those of quiet partitions are gone after a week."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.FIRST_REWRITE_S", 0.0)
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.MAX_REWRITTEN", 2)
+    store = Store()
+    before = dict(store.kept)
+    watch = gevent.spawn(offsets_at(store, "g").watch)
+    with gevent.Timeout(WITHIN_S):
+        while len(store.written) < 2:
+            gevent.sleep(0.001)
+    watch.kill()
+    assert store.written == [{("t", 0): before["t", 0], ("t", 1): before["t", 1]}, {("t", 2): before["t", 2]}]
+
+
+def test_what_an_open_transaction_has_written_is_not_touched() -> None:
+    """In `_rewrite_some`, read without `require_stable`: Kafka drops the transaction's offset, as an older one."""
+    store = Store()
+    store.pending = {("t", 1)}
+    offsets_at(store).rewrite("g")
+    assert [sorted(some) for some in store.written] == [[("t", 0), ("t", 2)]]
+
+
+@pytest.mark.parametrize("hangs_at", [False, True])
+def test_a_commit_that_comes_meanwhile_is_not_undone(*, hangs_at: bool) -> None:
+    """In `rewrite`, write what the first fetch has found, or do not use the lane: the older offset is written last."""
+    store = Store(1)
+    offsets = offsets_at(store)
+    store.hangs_at = hangs_at
+    rewriting = gevent.spawn(offsets.rewrite, "g")
+    gevent.sleep(0.001)
+    answered: AsyncResult[object] = AsyncResult()
+    newer = {"partition_index": 0, "committed_offset": 99, "committed_leader_epoch": 7, "committed_metadata": "new"}
+    commit = {"group_id": "g", "topics": [{"name": "t", "partitions": [newer]}]}
+    offsets.send("g", "OffsetCommit", commit, answered.set)
+    store.may_answer.set()
+    rewriting.get(timeout=WITHIN_S)
+    answered.get(timeout=WITHIN_S)
+    assert store.kept == {("t", 0): (99, 7, "new")}
+
+
+def test_what_an_agent_in_the_group_commits_is_not_undone() -> None:
+    """In `_rewrite_some`, write what was read here before: the agent that has it now commits without the gateway."""
+    store = Store()
+    store.of_agents = {("t", 0)}
+    store.hangs_at = True
+    rewriting = gevent.spawn(offsets_at(store).rewrite, "g")
+    gevent.sleep(0.001)
+    store.of_agents.add(("t", 2))
+    store.may_answer.set()
+    rewriting.get(timeout=WITHIN_S)
+    assert [sorted(some) for some in store.written] == [[("t", 1)]]
+
+
+def test_a_group_of_another_gateway_is_left_alone() -> None:
+    store = Store()
+    offsets_at(store, fence=None).rewrite("g")
+    assert store.written == []
+
+
+def test_a_group_without_offsets_has_none_afterwards() -> None:
+    store = Store(0)
+    offsets_at(store).rewrite("g")
+    assert store.written == []
