@@ -69,8 +69,10 @@ def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest
 
 
 def check_transactional_commit(group: ConsumerGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:
-    """Decide about a TxnOffsetCommit."""
-    error = _epoch_error(group, request, request.generation_id)
+    """Decide about a TxnOffsetCommit. As in Kafka, a producer need not name its consumer; older ones cannot."""
+    error = ErrorCode.NONE
+    if group.is_dead or request != TxnOffsetCommitRequest(request.group_id):
+        error = _epoch_error(group, request, request.generation_id)
     is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
     group.scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.ILLEGAL_GENERATION if is_stale else error))
 

@@ -41,9 +41,10 @@ from zkrebalancer.group_protocol.requests import (
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 STATES = ("none", "Empty", "Reconciling", "Stable", "Dead")
-UNKNOWN, STALE, GONE, MISSING, OK = (
+UNKNOWN, STALE, ILLEGAL, GONE, MISSING, OK = (
     E.UNKNOWN_MEMBER_ID,
     E.STALE_MEMBER_EPOCH,
+    E.ILLEGAL_GENERATION,
     E.COORDINATOR_NOT_AVAILABLE,
     E.GROUP_ID_NOT_FOUND,
     E.NONE,
@@ -107,10 +108,15 @@ TABLE: dict[str, tuple[Make, tuple[E, ...]]] = {
     "commit, later": (lambda e: OffsetCommitRequest(GROUP, e + 1, "a"), (MISSING, UNKNOWN, STALE, STALE, GONE)),
     "commit, unknown": (lambda e: OffsetCommitRequest(GROUP, e, "x"), (MISSING, *(UNKNOWN,) * 3, GONE)),
     "commit, no member": (lambda _: OffsetCommitRequest(GROUP), (OK, OK, UNKNOWN, UNKNOWN, GONE)),
-    "in transaction": (lambda e: TxnOffsetCommitRequest(GROUP, e, "a"), (E.ILLEGAL_GENERATION, UNKNOWN, OK, OK, GONE)),
+    "in transaction": (lambda e: TxnOffsetCommitRequest(GROUP, e, "a"), (ILLEGAL, UNKNOWN, OK, OK, GONE)),
     "in transaction, earlier": (
         lambda e: TxnOffsetCommitRequest(GROUP, e - 1, "a"),
-        (E.ILLEGAL_GENERATION, UNKNOWN, E.ILLEGAL_GENERATION, E.ILLEGAL_GENERATION, GONE),
+        (ILLEGAL, UNKNOWN, ILLEGAL, ILLEGAL, GONE),
+    ),
+    "in transaction, no member": (lambda _: TxnOffsetCommitRequest(GROUP), (OK, OK, OK, OK, GONE)),
+    "in transaction, no epoch": (
+        lambda _: TxnOffsetCommitRequest(GROUP, member_id="a"),
+        (OK, OK, ILLEGAL, ILLEGAL, GONE),
     ),
     "fetch, a tool": (lambda _: OffsetFetchRequest(GROUP), (OK,) * 5),
     "fetch": (lambda e: OffsetFetchRequest(GROUP, "a", e), (OK, UNKNOWN, OK, OK, UNKNOWN)),
