@@ -114,7 +114,8 @@ class GroupRequests:
         ask = self._ask_in_slices if name in SLICES else self._ask_machine
         answer = ask(name, arrived, fields, client_host)
         if name == "DescribeGroups":
-            self._look_for_offsets([one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value])
+            dead = (one for one in answer["groups"] if one["group_state"] == ClassicState.DEAD.value)
+            self._look_for_offsets([one for one in dead if not one["is_used"]])
         elif name == "ListGroups" and not answer["error_code"]:
             answer = self._with_groups_that_have_offsets(fields, answer)
         return answer

@@ -119,6 +119,7 @@ class DescribedGroup:
     protocol_data: str = ""
     members: tuple[DescribedMember, ...] = ()
     error_message: str | None = None
+    is_used: bool = False  # a KIP-848 group with members, which has this state here, but is not empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,10 +390,10 @@ class Machine:
         if isinstance(group, ClassicGroup):
             found = DescribedGroup(ErrorCode.COORDINATOR_NOT_AVAILABLE, group_id)
             return self._shown(group_id, lambda: classic_requests.describe(group), found)
-        if api_version >= DESCRIBE_NOT_FOUND_FROM:
-            text = f"Group {group_id} not found."
-            return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, ClassicState.DEAD.value, error_message=text)
-        return DescribedGroup(ErrorCode.NONE, group_id, ClassicState.DEAD.value)
+        is_told, is_used = api_version >= DESCRIBE_NOT_FOUND_FROM, bool(group and group.roster.members)
+        error = ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE
+        text = f"Group {group_id} not found." if is_told else None
+        return DescribedGroup(error, group_id, ClassicState.DEAD.value, error_message=text, is_used=is_used)
 
     def _describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
         if error := self._serving_error(group_id) if group_id else ErrorCode.INVALID_GROUP_ID:

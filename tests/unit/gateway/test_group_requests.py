@@ -277,7 +277,8 @@ def test_a_group_that_has_only_offsets_is_empty(
         monkeypatch.setattr("zkrebalancer.gateway.group_requests.LONGEST_HOLD_S", 0.01)
     names = [f"g{number}" for number in range(OFFSETS_SLICE + 1)]
     dead = (DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, name, "Dead", error_message="?") for name in names)
-    decision = DescribeGroupsAnswer((*dead, DescribedGroup(ErrorCode.NONE, "s", "Stable")))
+    used = DescribedGroup(ErrorCode.NONE, "used", "Dead", is_used=True)  # of KIP-848, with members
+    decision = DescribeGroupsAnswer((*dead, used, DescribedGroup(ErrorCode.NONE, "s", "Stable")))
     asked: list[str] = []
 
     def send(group: str, name: str, _fields: Any, when_answered: Any) -> None:
@@ -290,11 +291,11 @@ def test_a_group_that_has_only_offsets_is_empty(
 
     play = SimpleNamespace(receive=receive, is_settled=True)
     one = GroupRequests(cast("Groups", play), cast("OffsetStore", SimpleNamespace(send=send)), Metrics(), Room())
-    content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "s"]})
+    content = codec.encode("DescribeGroupsRequest", 6, {"groups": [*names, "used", "s"]})
     found = one.answer(Arrived(Header(KEYS["DescribeGroups"], 6, 1, "c"), content), ANYBODY)
     groups = codec.decode("DescribeGroupsResponse", 6, found)["groups"]
-    assert {(group["error_code"], group["group_state"]) for group in groups[:-1]} == {(int(error), state)}
-    assert groups[-1]["group_state"] == "Stable"
+    assert {(group["error_code"], group["group_state"]) for group in groups[:-2]} == {(int(error), state)}
+    assert [group["group_state"] for group in groups[-2:]] == ["Dead", "Stable"]
     assert asked == (names[:OFFSETS_SLICE] if outcome is None else names)
 
 

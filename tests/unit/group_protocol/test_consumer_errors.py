@@ -224,7 +224,7 @@ def test_a_group_is_described_and_listed_with_its_own_type() -> None:
     (listed,) = coordinator.ask(ListGroupsRequest(types_filter=("consumer",)), ListGroupsAnswer).groups
     assert (listed.group_state, listed.protocol_type, listed.group_type) == ("Stable", "consumer", "consumer")
     (classic,) = coordinator.ask(DescribeGroupsRequest((GROUP,)), DescribeGroupsAnswer, 6).groups
-    assert classic.error_code is MISSING
+    assert (classic.error_code, classic.is_used) == (MISSING, True)
 
 
 def test_a_classic_group_is_described_as_one_only() -> None:
