@@ -148,6 +148,8 @@ class ConsumerRoster:
             self.classic_count += change
             for name in {protocol.name for protocol in classic.protocols}:  # a protocol listed twice counts once
                 self._support[name] += change
+                if not self._support[name]:  # a member may join again with other names, without end
+                    del self._support[name]
 
     def supports(self, names: Iterable[str]) -> bool:
         """Whether all classic members support one of these classic protocols."""

@@ -11,6 +11,7 @@ from tests.support.group_coordinator import DELAY_MS, GROUP, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, settle
 from zkrebalancer.group_protocol import kept
 from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer, LeaveGroupAnswer
+from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.kept import MEASURE_INTERVAL_MS
 from zkrebalancer.group_protocol.requests import (
@@ -240,3 +241,20 @@ def test_the_syncs_of_followers_look_at_nobody(monkeypatch: pytest.MonkeyPatch) 
     ids = coordinator.stable("a", "b")
     monkeypatch.delattr(kept, "_known")
     assert coordinator.synced(coordinator.sync(ids["b"], 1)).error_code is E.NONE
+
+
+def test_names_of_protocols_are_forgotten_with_their_member() -> None:
+    """In `ConsumerRoster._count_classic`, keep names that no member has: one that joins again has others each time."""
+    coordinator = coordinator_with({"t": 4})
+    client = Client(coordinator, "k")
+    settle(coordinator, client)
+    member_id = ""
+    for number in range(5):
+        names = (*NEWCOMER, JoinGroupProtocol(f"other-{number}", b""))
+        joined = coordinator.joined(coordinator.join(member_id, names))
+        assert not joined.error_code
+        member_id = joined.member_id
+        client.beat()
+    group = coordinator.machine._groups[GROUP]
+    assert isinstance(group, ConsumerGroup)
+    assert set(group.roster._support) == {NEWCOMER[0].name, "other-4"}
