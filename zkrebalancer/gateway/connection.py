@@ -220,9 +220,7 @@ class Connection:
     def _answer(self, arrived: Arrived) -> None:
         rights = self._rights if self._desk.asks_for_rights else None
         client = Client(self._client_host, self._broker_id is None, self._since_us, rights)
-        answer = self._desk.answer(arrived, client)
-        self._note_time()
-        self._send_answer(arrived.header, answer)
+        self._send_answer(arrived.header, self._desk.answer(arrived, client))
 
     def _find_coordinator(self, arrived: Arrived) -> None:
         header, content = arrived.header, arrived.content
@@ -264,7 +262,9 @@ class Connection:
         self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
 
     def _send(self, content: bytes) -> None:
+        """Send the gateway's own answer."""
         self._await_answers(0)
+        self._note_time()
         self._send_whole(content)
 
     def _send_whole(self, content: bytes) -> None:

@@ -78,10 +78,16 @@ def test_a_request_is_as_old_as_the_one_behind_which_it_may_have_waited(connect:
     assert first == second < third
 
 
+ASKS_FOR_ONE = codec.encode("FindCoordinatorRequest", 3, {"key": "mine"})
+
+
+@pytest.mark.parametrize(
+    "before", [[], [("ApiVersions", 4, b"\1\1\0")], [("ApiVersions", 99, b"")], [("FindCoordinator", 3, ASKS_FOR_ONE)]]
+)
 def test_a_client_that_sends_as_soon_as_it_is_answered_has_waited_for_nothing(
-    connect: Open, monkeypatch: pytest.MonkeyPatch
+    connect: Open, monkeypatch: pytest.MonkeyPatch, before: list[tuple[str, int, bytes]]
 ) -> None:
-    """In `Connection._answer`, do not note the time: its commits are refused if its first request came before."""
+    """In `Connection._send`, do not note the time: its commits are refused if its first request came before."""
     sent = Event()
     send = Connection._send
 
@@ -92,14 +98,16 @@ def test_a_client_that_sends_as_soon_as_it_is_answered_has_waited_for_nothing(
 
     monkeypatch.setattr(Connection, "_send", send_slowly)
     wire = connect(member)
+    wire.desk.api_versions[4] = codec.encode("ApiVersionsResponse", 4, {})
     beat = codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"})
-    for _ in range(4):
-        wire.send(KEYS["Heartbeat"], 3, beat)
+    for name, version, content in (*before, *[("Heartbeat", 3, beat)] * 4):
+        wire.send(KEYS[name], version, content)
         sent.set()
         wire.received()
     sent.set()
-    _first, second, third, fourth = wire.desk.since_us
-    assert second < third < fourth
+    first, second, third, fourth = wire.desk.since_us
+    assert (first if before else 1) > 0
+    assert first < second < third < fourth
 
 
 def test_a_connection_without_rights_outlives_its_brokers(connect: Open) -> None:
