@@ -224,7 +224,7 @@ GROUPS = Row("", SETTLED, tables.OTHERS, "many-groups", change="add-members", me
 THREE = Row("", SETTLED, EARLIER, "scale-out-three")
 REQUESTS = Row("", "rest_requests_per_s", MAIN, "scale-out")
 RESTED = Row("", AT_REST, tables.STEADY, "steady")
-TIMES = {8: "eight", 9: "nine", 10: "ten"}
+TIMES = {3: "three", 8: "eight", 9: "nine", 10: "ten"}
 TWICE = partial(Row, "", "duplicated")
 
 
@@ -266,8 +266,16 @@ def factors(rivals: list[Column], measure: str, least_runs: int = 1, files: Sequ
 
 def interval(row: Row) -> str:
     """Return the interval of this project's median over runs."""
-    medians = [run["measures"][row.measure] for run in of_group(row.scenario, OURS)]
-    return " to ".join(f"{end:.0f}" for end in interval_of_median(medians))
+    return " to ".join(f"{end:.0f}" for end in interval_of_median(medians(row)))
+
+
+def of_runs(row: Row) -> float:
+    """Return the median of this project's runs, each of which has a median of its changes."""
+    return statistics.median(medians(row))
+
+
+def medians(row: Row) -> list[float]:
+    return [run["measures"][row.measure] for run in of_group(row.scenario, OURS)]
 
 
 def seeds(file: str) -> int:
@@ -279,7 +287,12 @@ def on_the_first_page() -> Iterator[str]:
     yield f"take {span(JOINED)} ms with heartbeats every 500 ms"
     yield f"KIP-848 with 50 ms takes {figure(SHORT, JOINED):.0f} ms (no difference is shown)"
     yield f"at {TIMES[round(figure(SHORT, REQUESTS) / figure(OURS, REQUESTS))]} times the requests at rest"
-    yield f"({seeds(MAIN)} runs, {interval(JOINED)} with 95 % confidence)"
+    runs = of_group("scale-out", OURS)
+    yield f"({len(values(OURS, JOINED))} joins in {len(runs)} runs; the median of these runs is {of_runs(JOINED):.0f} "
+    yield f"ms, {interval(JOINED)} with 95 % confidence)"
+    yield f"reads {2 * runs[0]['partitions']} records per second"
+    (processes,) = {run["processes"] for run in results(MAIN)}
+    yield f"whose members share {TIMES[processes]} processes"
     yield f"The first record comes after {figure(OURS, FIRST):.0f} ms"
     yield f"with KIP-848 and 50 ms after {figure(SHORT, FIRST):.0f} ms"
     yield f"takes {joined_factors(CPU)} the processor time"
@@ -325,11 +338,18 @@ def on_the_frontier() -> Iterator[str]:
     yield words.format(figure(cooperative, SWEPT), figure(java, SWEPT))
 
 
-def on_results() -> Iterator[str]:
-    yield f"{seeds(MAIN)} runs of each protocol in each of three scenarios"
+def on_what_is_shown() -> Iterator[str]:
     for file in (MAIN, EARLIER):
         (chance,) = {one.p for one in compared(file).verdicts if one.is_primary and one.outcome in SHOWN}
         yield f"in the time to settled that is shown has p = {chance:.3f}"
+    found = Counter(one.outcome for one in compared(MAIN).verdicts if one.is_primary)
+    words = "better in {} of {} comparisons, worse in {} (with round trips of 10 ms, KIP-848 with 50 ms), and in {} no"
+    yield words.format(found["wins"], found.total(), found["loses"], found["open"])
+
+
+def on_results() -> Iterator[str]:
+    yield f"{seeds(MAIN)} runs of each protocol in each of three scenarios"
+    yield from on_what_is_shown()
     yield f"With 100 members a join settles after {figure(OURS, HUNDRED):.0f} ms, against {span(HUNDRED)} ms"
     yield f"the last has settled after {figure(RANGE, GROUPS):.0f} ms, here after {figure(OURS, GROUPS):.0f} ms"
     storm = Row("", SETTLED, tables.OTHERS, "join-storm")

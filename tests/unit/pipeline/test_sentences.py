@@ -38,7 +38,7 @@ def test_a_loss_as_a_sentence() -> None:
     assert losses([verdict]) == [verdict]
     assert str(verdict) == (
         "central-incremental loses in time to settled: 3,100 ms against 11 ms, 282 times more "
-        "(the other minus ours, 95%: -3,138 ms to -3,040 ms; 7 pairs, p 0.016)"
+        "(the other minus ours, 95%: -3,199 ms to -3,040 ms; 7 pairs, p 0.016)"
     )
 
 

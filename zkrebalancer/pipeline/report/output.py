@@ -37,7 +37,7 @@ from zkrebalancer.pipeline.report.sentences import (
     shown,
     untested,
 )
-from zkrebalancer.pipeline.report.statistics import ALPHA, CONFIDENCE, MIN_PAIRS, RESAMPLES, quantiles, sample
+from zkrebalancer.pipeline.report.statistics import ALPHA, CONFIDENCE, MIN_PAIRS, quantiles, sample
 
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
@@ -60,7 +60,8 @@ until the group has caught up*, except for the join while it reads the backlog: 
 differences is wrong (Holm). Each rival counts there with each of its heartbeats. Of the differences shown in other
 measures, {ALPHA:.0%} are expected to be wrong (Benjamini and Hochberg). With fewer than {MIN_PAIRS} pairs nothing can
 be shown, so such comparisons are not tested and not counted in the correction. Not shown does not mean equal.
-Intervals are from {RESAMPLES:,} resamples of the pairs (a seeded bootstrap of the median difference), each for itself.
+Intervals have the differences that the same test would not reject (Hodges and Lehmann), each for itself; of a median,
+those of the sign test.
 
 *Time to settled* runs from a change to the last partition that starts or stops because of it; a group that did not
 settle counts with its time limit. *Time until the group has caught up* runs from a change until the records that the

@@ -5,7 +5,9 @@ the same targets and were made one soon after the other, so what a busy hour doe
 
 - The test is Wilcoxon's signed-rank test with its exact distribution (every sign of every difference), so it needs no
   assumption about how the times are distributed. With fewer than 6 pairs it cannot show anything at 5 %.
-- The interval is a seeded bootstrap of the median difference.
+- The interval has the differences that this test would not reject (Hodges and Lehmann, 1963), so a test without any
+  correction and the interval never contradict each other. That of a median has the medians that the sign test would not
+  reject. A bootstrap of ten pairs covered 93 % instead of 95 %.
 - Of the primary measure, named in advance, every comparison of a report counts (Holm, 1979: at most 5 % of reports
   have one that is wrong). Of the other measures, at most 5 % of the shown differences are expected to be wrong
   (Benjamini and Hochberg, 1995). Comparisons of too few pairs do not count: whatever they are, they cannot be shown, so
@@ -17,11 +19,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import comb
 
 import numpy as np
 import scipy  # its `stats`, which take a second to import, are loaded when they are used
 
-RESAMPLES = 2_000
 MAX_SIGNS = 1 << 14  # of up to 14 pairs every sign is tried; of more, so many drawn by a seed
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE
@@ -74,14 +77,34 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference | 
 
 
 def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
-    """Return the confidence interval of the median of at least one run, by a seeded bootstrap."""
-    return _interval(np.asarray(values, dtype=float))
+    """Return the confidence interval of the median of at least one run: exact, so it covers CONFIDENCE or more.
+
+    Of fewer than MIN_PAIRS runs, it is their range, which covers less.
+    """
+    ordered = sorted(values)
+    rank = _rejected([comb(len(ordered), below) for below in range(len(ordered) + 1)])
+    return ordered[rank], ordered[-1 - rank]
 
 
 def _interval(apart: np.ndarray) -> tuple[float, float]:
-    drawn = np.random.default_rng(SEED).choice(apart, (RESAMPLES, len(apart)))
-    low, high = np.quantile(np.median(drawn, axis=1), [ALPHA / 2, 1 - ALPHA / 2])
-    return float(low), float(high)
+    """Return the same of a difference, by the means of each two of `apart`, and of each with itself."""
+    means = np.sort(np.add.outer(apart, apart)[np.triu_indices(len(apart))] / 2)
+    rank = _rejected(_rank_sums(len(apart)))
+    return float(means[rank]), float(means[-1 - rank])
+
+
+def _rank_sums(pairs: int) -> list[int]:
+    """Return of how many signs of so many differences the ranks above 0 have the sum 0, 1, 2 and so on."""
+    signs = [1]
+    for rank in range(1, pairs + 1):
+        signs = [a + b for a, b in zip([*signs, *[0] * rank], [*[0] * rank, *signs], strict=True)]
+    return signs
+
+
+def _rejected(signs: Sequence[int]) -> int:
+    """Return the highest statistic that a test rejects at one of its ends, 0 if there is none."""
+    total = sum(signs)
+    return max(sum(below <= total * ALPHA / 2 for below in accumulate(signs)) - 1, 0)
 
 
 def _chance(apart: np.ndarray) -> float:
