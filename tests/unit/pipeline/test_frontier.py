@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,9 +14,12 @@ from zkrebalancer.pipeline.report.folders import Run, Setting
 CENTRAL, KIP848, RANGE = "central-incremental", "kip848", "classic-range"
 
 
-def run(protocol: str, settings: str, seed: int, scenario: str = "scale-out") -> Run:
+def run(
+    protocol: str, settings: str, seed: int, scenario: str = "scale-out", changes: Sequence[str] = ("add-member",)
+) -> Run:
     setting = Setting(scenario, settings, 10, 120, "kafka-4")
-    return Run(f"{protocol}/{scenario}/{settings}/{seed}", protocol, setting, seed, 5, (), "", "")
+    steps = [{"name": name} for name in ("before", *changes)]
+    return Run(f"{protocol}/{scenario}/{settings}/{seed}", protocol, setting, seed, 5, (), "", "", steps=steps)
 
 
 def measured(figures: Mapping[Run, tuple[float | None, float, float]]) -> pd.DataFrame:
@@ -65,6 +68,13 @@ def test_there_is_no_frontier_of_one_heartbeat() -> None:
     assert frontier.frontiers(list(of), measured(of)) == {}
 
 
+def test_there_is_no_frontier_of_several_kinds_of_change() -> None:
+    """In `frontiers`, look at no kinds: the point of a kill and a return was halfway between the two."""
+    kinds = [run(KIP848, settings, 1, "crash", ["kill", "return"]) for settings in ("tuned", "heartbeat-50")]
+    of = {**figures(), kinds[0]: (3_000, 350, 21), kinds[1]: (2_900, 700, 201)}
+    assert [setting.scenario for setting in frontier.frontiers(list(of), measured(of))] == ["scale-out"]
+
+
 def test_settings_are_those_of_the_experiments() -> None:
     """In `frontier`, let the tuned heartbeats differ: the pipeline imports nothing of the experiments."""
     assert frontier.TUNED_MS == protocols.TUNED_HEARTBEAT_MS
@@ -96,5 +106,6 @@ def test_the_page_has_the_picture_and_every_point() -> None:
     text = "".join(frontier.parts(frontier.frontiers(list(of), measured(of)), pictures.colours([CENTRAL, KIP848])))
     assert "<svg" in text
     assert f"<td>{CENTRAL}</td><td>none</td>" in text, "it has no heartbeats"
-    for cell in (CENTRAL, KIP848, "50 ms", "62 ms", "262 ms", "702"):
+    assert ">tuned<" not in text, "it says nothing of how long"
+    for cell in (CENTRAL, KIP848, "500 ms", "50 ms", "62 ms", "262 ms", "702"):
         assert cell in text

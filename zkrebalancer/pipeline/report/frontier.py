@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
+from zkrebalancer.observe.measures import BEFORE, REST
 from zkrebalancer.pipeline import page
 from zkrebalancer.pipeline.report.folders import TUNED, Run, Setting
 from zkrebalancer.pipeline.report.pictures import Palette
@@ -24,8 +25,7 @@ TUNED_MS = 500  # the heartbeats of TUNED, as in `zkrebalancer.experiments.proto
 COSTS = {"rest_cpu_ms_per_s": "processor time at rest, ms per s", "rest_requests_per_s": "requests per s at rest"}
 CAPTION = (
     "How soon a change is settled, beside what the group costs at rest: medians, a point for each heartbeat interval "
-    f"and a line for each protocol; tuned: {TUNED_MS} ms, where there are heartbeats. Lower left is better. Times are "
-    "on a logarithmic scale."
+    "and a line for each protocol. Lower left is better. Times are on a logarithmic scale."
 )
 
 
@@ -49,10 +49,17 @@ Frontier = dict[str, list[Point]]  # protocol -> its points, the longest heartbe
 def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Frontier]:
     """Return a frontier for each scenario, size and broker of which there are runs with several heartbeats.
 
+    One with several kinds of change has none: the median of a kill and a return would be the time of neither.
     `measures` has one row for each run. Other settings, as `default`, differ by more than heartbeats and are left out.
     """
     together: dict[tuple[Setting, str, str], list[str]] = {}  # place, protocol and heartbeat -> names of runs
+    kinds: dict[Setting, set[str]] = {}
     for run in runs:
+        changes = {step["name"] for step in run.steps} - {BEFORE, REST}
+        kinds.setdefault(run.setting.without_heartbeats, set()).update(changes)
+    for run in runs:
+        if len(kinds[run.setting.without_heartbeats]) > 1:
+            continue
         if run.setting.heartbeat or run.setting.settings == TUNED:
             key = (run.setting.without_heartbeats, run.protocol, run.setting.heartbeat or TUNED)
             together.setdefault(key, []).append(run.name)
@@ -73,7 +80,11 @@ def frontiers(runs: Sequence[Run], measures: pd.DataFrame) -> dict[Setting, Fron
 
 
 def _rank(point: Point) -> int:
-    return -(TUNED_MS if point.heartbeat == TUNED else int(point.heartbeat.partition(" ")[0]))
+    return -_heartbeat_ms(point)
+
+
+def _heartbeat_ms(point: Point) -> int:
+    return TUNED_MS if point.heartbeat == TUNED else int(point.heartbeat.partition(" ")[0])
 
 
 def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
@@ -84,7 +95,7 @@ def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
         rows = [
             [
                 protocol,
-                "none" if protocol in OURS else point.heartbeat,
+                "none" if protocol in OURS else f"{_heartbeat_ms(point):,} ms",
                 str(point.runs),
                 shown(point.settled_ms, "ms"),
                 "-" if point.first_record_ms is None else shown(point.first_record_ms, "ms"),
@@ -119,7 +130,8 @@ def draw(frontier: Frontier, palette: Palette) -> Figure:
                 axis.plot(costs, settled, dash, marker="o", markersize=5, color=colour, linewidth=1.4, label=label)
                 for point in _named(points):
                     at = (point.costs[number], point.settled_ms)
-                    axis.annotate(point.heartbeat, at, (5, 4), textcoords="offset points", fontsize=8.5, color=colour)
+                    text = f"{_heartbeat_ms(point):,} ms"
+                    axis.annotate(text, at, (5, 4), textcoords="offset points", fontsize=8.5, color=colour)
             axis.set(xlabel=title, yscale="log")
             axis.set_xlim(left=0)
             axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
