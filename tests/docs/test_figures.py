@@ -347,9 +347,21 @@ def on_what_is_shown() -> Iterator[str]:
     yield words.format(found["wins"], found.total(), found["loses"], found["open"])
 
 
+def on_what_it_exchanges() -> Iterator[str]:
+    in_rest, in_joins = (Row("", name, MAIN, "scale-out") for name in ("rest_zookeeper_bytes_per_s", "zookeeper_bytes"))
+    words = "{:.1f} kB per second at rest, and {:.0f} kB in three joins, both ways together"
+    yield words.format(figure(OURS, in_rest) / 1_000, figure(OURS, in_joins) / 1_000)
+    (others,) = {round(figure(column, in_rest)) for column in (*RIVALS, SHORT)}
+    yield f"with the others it is {others} bytes per second"
+    near = [replace(NEAR, measure=measure) for measure in (AT_REST, OF_MEMBERS)]
+    words = "{:.0f} against {:.0f} ms per second, members {:.0f} against {:.0f};"
+    yield words.format(*(figure(column, row) for row in near for column in (SHORT, OURS)))
+
+
 def on_results() -> Iterator[str]:
     yield f"{seeds(MAIN)} runs of each protocol in each of three scenarios"
     yield from on_what_is_shown()
+    yield from on_what_it_exchanges()
     yield f"With 100 members a join settles after {figure(OURS, HUNDRED):.0f} ms, against {span(HUNDRED)} ms"
     yield f"the last has settled after {figure(RANGE, GROUPS):.0f} ms, here after {figure(OURS, GROUPS):.0f} ms"
     storm = Row("", SETTLED, tables.OTHERS, "join-storm")
