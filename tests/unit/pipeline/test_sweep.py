@@ -10,6 +10,7 @@ from tests.support.pipeline_run import Command
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import Grid
 from zkrebalancer.pipeline.sweep.job import sweep
+from zkrebalancer.pipeline.sweep.model import PROTOCOLS
 
 GRID = Grid((3, 8), (20,), (0.0, 1.0), (0.1,), ("sticky", "balanced"))
 AXES = ("members=3,8", "partitions=20", "skew=0,1", "churn=0.1", "strategy=sticky,balanced")
@@ -24,10 +25,11 @@ def test_the_written_table_does_not_depend_on_tasks_or_order(
     cells = GRID.cells(REPEATS)
     result = sweep(spark, cells[::-1], SEED, task_count=1).toPandas()
     assert (told["cells"], told["rows"], told["seed"]) == (len(cells), len(result), SEED)
-    assert len(result) == 3 * len(cells)
+    assert len(result) == len(PROTOCOLS) * len(cells)
     assert_frame_equal(pd.read_parquet(told["table"]), result, check_exact=True)
     assert_frame_equal(pd.read_csv(tmp_path / output.CSV), result)
     page = Path(told["page"]).read_text()
     assert page.count("<svg") == 6
-    assert "at its next heartbeat, uniformly within 3,000 ms" in page
+    assert "uniformly within 3,000 ms" in page
+    assert "uniformly within 5,000 ms" in page
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))

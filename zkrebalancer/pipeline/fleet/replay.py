@@ -11,7 +11,8 @@ In addition:
   handled together once none has followed for that long, or after ten times as long; the partitions of members that left
   wait until then. The joins of one deployment are thus two rebalances.
 - *Central eager*: all members stop within the time of an answer; then everything starts.
-- *Kafka's protocols*: what comes within a heartbeat of the first change is one rebalance.
+- *Kafka's classic protocols*: what comes within a heartbeat of the first change is one rebalance. With *KIP-848*, each
+  change is one of its own, as if the broker assigned at once (`group.consumer.assignment.interval.ms=0`).
 
 A member answers a stop after a uniform time of up to twice the median that was measured in its group. Times without any
 member cost nothing: nothing can own a partition then.
@@ -32,6 +33,7 @@ from zkrebalancer.pipeline.sweep.model import (
     cooperative,
     eager,
     incremental,
+    kip848,
     placed,
     wait_ms,
 )
@@ -42,7 +44,7 @@ DEFAULT_STRATEGY = "sticky"  # of plans whose events do not name one
 ONE_ROUND = "cooperative_sticky"  # places as the default one does, but leaves what moves for a second plan
 FREE = ""  # the owner of a partition without one
 AS_RECORDED = "as recorded"
-CENTRAL = "central"
+CENTRAL, KIP_848 = "central", "kip848"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ SETTINGS = (
     Setting("Kafka, eager, heartbeat 3 s", "sticky", protocol="eager", heartbeat_ms=3_000),
     Setting("Kafka, cooperative, heartbeat 3 s", "sticky", protocol="cooperative", heartbeat_ms=3_000),
     Setting("Kafka, cooperative, heartbeat 0.5 s", "sticky", protocol="cooperative", heartbeat_ms=500),
+    Setting("Kafka, KIP-848, heartbeat 5 s", "sticky", protocol=KIP_848, heartbeat_ms=5_000),
+    Setting("Kafka, KIP-848, heartbeat 0.5 s", "sticky", protocol=KIP_848, heartbeat_ms=500),
+    Setting("Kafka, KIP-848, heartbeat 50 ms", "sticky", protocol=KIP_848, heartbeat_ms=50),
 )
 
 
@@ -168,9 +173,12 @@ def _batches(events: Sequence[_Event], setting: Setting) -> Iterator[tuple[list[
     """Iterate over the events of each rebalance, and when it begins.
 
     Centrally, as in `rebalance.causes`: an event after a quiet time waits for nothing, others until it is quiet, or for
-    at most DEBOUNCE_CAP times as long. With Kafka's protocols, a round lasts for a heartbeat, which the model charges.
+    at most DEBOUNCE_CAP times as long; with KIP-848, none waits. With Kafka's classic protocols, a round lasts for a
+    heartbeat, which the model charges.
     """
-    wait_us, is_central = setting.debounce_us, setting.protocol == CENTRAL
+    wait_us, has_rounds = setting.debounce_us, setting.protocol not in {CENTRAL, KIP_848}
+    if setting.protocol == KIP_848:
+        wait_us = 0
     batch: list[_Event] = []
     begins_us, last_us = 0, -wait_us
     for event in events:
@@ -178,7 +186,7 @@ def _batches(events: Sequence[_Event], setting: Setting) -> Iterator[tuple[list[
         if batch and at_us > begins_us:
             yield batch, begins_us
             batch = []
-        if not is_central:
+        if has_rounds:
             begins_us = begins_us if batch else at_us + round(setting.heartbeat_ms * 1_000)
         elif batch:
             begins_us = max(begins_us, min(at_us + wait_us, batch[0].step.at_us + DEBOUNCE_CAP * wait_us))
@@ -218,11 +226,10 @@ class _State:
         owners = [*self.owners, *[FREE] * last.partitions][: last.partitions]
         after = placed(strategy, members, owners, [1.0] * last.partitions)
         staying = [name for name in members if name in before]
-        beats = {
-            name: (wait_ms(chance, setting.heartbeat_ms), wait_ms(chance, setting.heartbeat_ms)) for name in staying
-        }
+        beats = {name: wait_ms(chance, setting.heartbeat_ms) for name in staying}
         answers_ms = {name: wait_ms(chance, 2 * answer_ms) for name in staying}
-        change = Change(owners, after, gone, beats, answers_ms, debounce_ms=0.0)  # `_note` charges it
+        # `_note` charges the debounce.
+        change = Change(owners, after, gone, beats, answers_ms, debounce_ms=0.0, interval_ms=setting.heartbeat_ms)
         _settled_ms, pauses_ms = _protocol(setting, last.mode)(change)
         self.rebalances += 1
         self.moved += sum(map(change.moves, range(last.partitions)))
@@ -273,4 +280,5 @@ _CENTRAL: Mapping[str, Callable[[Change], tuple[float, list[float]]]] = {
 _CLIENT_SIDE: Mapping[str, Callable[[Change], tuple[float, list[float]]]] = {
     "eager": eager,
     "cooperative": cooperative,
+    KIP_848: kip848,
 }

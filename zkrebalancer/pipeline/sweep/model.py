@@ -1,13 +1,18 @@
-"""A model of the cost of a group change: real strategies place partitions, three protocols are charged for the moves.
+"""A model of the cost of a group change: real strategies place partitions, four protocols are charged for the moves.
 
 A group of one topic settles, then changes CHANGES times: members join, as many others leave, others join, and so on.
 The strategies are the project's own code. The moves determine what a protocol costs, by these rules:
 
-- *eager* (client-side, one round): a member learns of the change at its next heartbeat, uniformly within HEARTBEAT_MS,
-  and revokes all its partitions; when the last member has done so, one round trip starts everything again.
-- *cooperative* (client-side, two rounds): nothing is revoked in the first round; at its end, the partitions of members
-  that left start, and partitions that move stop. Members that gave up partitions begin the second round at once, the
-  others at their next heartbeat; at its end, moved partitions start. Without moves there is no second round.
+- *eager* (client-side, one round): at their next heartbeat, uniformly within HEARTBEAT_MS, all members learn of the
+  change and revoke all their partitions; one round trip starts everything again. They send it at the same moment,
+  because they got their last assignment at the same moment.
+- *cooperative* (client-side, two rounds): nothing is revoked in the first round, which begins as the eager one; at its
+  end, the partitions of members that left start, and partitions that move stop. Members that gave up partitions begin
+  the second round at once, the others at their next heartbeat, an interval later; at its end, moved partitions start.
+  Without moves there is no second round.
+- *kip848* (the broker assigns): a member learns at its next heartbeat, uniformly within CONSUMER_HEARTBEAT_MS, what it
+  has to give up, does so within ANSWER_MS, and says so at once. A free partition starts with the answer to the next
+  heartbeat of the member that gets it. To join is a heartbeat, too.
 - *incremental* (central): the coordinator stops what moves and starts what is free, at once if one member joined or
   left, as after any quiet time, and DEBOUNCE_MS later if several did. An owner answers its stop within ANSWER_MS,
   uniformly; each command takes one round trip, and a move takes two.
@@ -21,7 +26,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from math import ceil
 
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.assignment.model import Member, Problem
@@ -30,7 +36,8 @@ from zkrebalancer.pipeline.sweep.grid import Cell
 from zkrebalancer.protocol.fields import TopicPartition
 
 CHANGES = 6
-HEARTBEAT_MS = 3_000.0  # Kafka's default
+HEARTBEAT_MS = 3_000.0  # Kafka's default, of classic groups
+CONSUMER_HEARTBEAT_MS = 5_000.0  # the same of KIP-848
 ROUND_TRIP_MS = 5.0
 DEBOUNCE_MS = 50.0  # this project's default
 ANSWER_MS = 10.0
@@ -60,16 +67,17 @@ class Cost:
 class Change:
     """One change: the owner of each partition before and after it, and the random delays.
 
-    `heartbeats_ms`: for each member that stays, how long it takes to learn of the first and of the second round.
-    `answers_ms`: how long it takes to answer a stop. `debounce_ms`: how long a coordinator waits for further changes.
+    `heartbeats_ms`: of each member that stays, until its next heartbeat. `answers_ms`: until it has answered a stop.
+    `debounce_ms`: how long a coordinator waits for further changes. `interval_ms`: the time between two heartbeats.
     """
 
     before: Sequence[str]
     after: Sequence[str]
     gone: Collection[str]
-    heartbeats_ms: Mapping[str, tuple[float, float]]
+    heartbeats_ms: Mapping[str, float]
     answers_ms: Mapping[str, float]
     debounce_ms: float = DEBOUNCE_MS
+    interval_ms: float = HEARTBEAT_MS
 
     def is_orphan(self, partition: int) -> bool:
         """Whether the partition's owner has left."""
@@ -79,6 +87,25 @@ class Change:
         """Whether the partition leaves a member that stays."""
         return not self.is_orphan(partition) and self.before[partition] != self.after[partition]
 
+    @property
+    def round_ms(self) -> float:
+        """When the members of a classic group send their next heartbeat, all of them: any one of those drawn."""
+        return next(iter(self.heartbeats_ms.values()), 0.0)
+
+    def heartbeat_ms(self, member: str, from_ms: float) -> float:
+        """Return when a member that is there after the change sends its first heartbeat at this time or later."""
+        is_new = member not in self.heartbeats_ms
+        if is_new and not from_ms:
+            return 0.0
+        first_ms = ROUND_TRIP_MS + self.interval_ms if is_new else self.heartbeats_ms[member]
+        return first_ms + max(0, ceil((from_ms - first_ms) / self.interval_ms)) * self.interval_ms
+
+    def with_interval(self, interval_ms: float) -> Change:
+        """Return the same with other heartbeats, each at the same part of its interval."""
+        part = interval_ms / self.interval_ms
+        beats_ms = {member: beat_ms * part for member, beat_ms in self.heartbeats_ms.items()}
+        return replace(self, heartbeats_ms=beats_ms, interval_ms=interval_ms)
+
 
 # Returns the time from a change until all is settled, and how long each partition had no owner; milliseconds.
 Protocol = Callable[[Change], tuple[float, list[float]]]
@@ -86,24 +113,43 @@ Protocol = Callable[[Change], tuple[float, list[float]]]
 
 def eager(change: Change) -> tuple[float, list[float]]:
     """Charge one round in which every member stops."""
-    end_ms = max((first for first, _second in change.heartbeats_ms.values()), default=0.0) + ROUND_TRIP_MS
-    stopped_ms = {member: first for member, (first, _second) in change.heartbeats_ms.items()}
-    return end_ms, [end_ms - stopped_ms.get(holder, 0.0) for holder in change.before]
+    end_ms = change.round_ms + ROUND_TRIP_MS
+    return end_ms, [end_ms if holder in change.gone else ROUND_TRIP_MS for holder in change.before]
 
 
 def cooperative(change: Change) -> tuple[float, list[float]]:
     """Charge one round for free partitions, and a second one for those that move."""
-    first_ms = max((first for first, _second in change.heartbeats_ms.values()), default=0.0) + ROUND_TRIP_MS
+    first_ms = change.round_ms + ROUND_TRIP_MS
     moving = [partition for partition in range(len(change.before)) if change.moves(partition)]
     if not moving:
         return first_ms, [first_ms * change.is_orphan(partition) for partition in range(len(change.before))]
     at_once = {change.before[partition] for partition in moving}
-    waits_ms = [second for member, (_first, second) in change.heartbeats_ms.items() if member not in at_once]
-    second_ms = max(waits_ms, default=0.0) + ROUND_TRIP_MS
+    is_awaited = not {*change.after, *change.heartbeats_ms} <= at_once
+    second_ms = change.interval_ms * is_awaited + ROUND_TRIP_MS
     pauses_ms = [first_ms * change.is_orphan(partition) for partition in range(len(change.before))]
     for partition in moving:
         pauses_ms[partition] = second_ms
     return first_ms + second_ms, pauses_ms
+
+
+def kip848(change: Change) -> tuple[float, list[float]]:
+    """Charge the partitions that change owners with the wait for a heartbeat of the member that gets them."""
+    settled_ms, pauses_ms = 0.0, [0.0] * len(change.before)
+    for partition, (holder, heir) in enumerate(zip(change.before, change.after, strict=True)):
+        stopped_ms = free_ms = 0.0
+        if change.moves(partition):
+            stopped_ms = change.heartbeat_ms(holder, 0.0) + change.answers_ms[holder]
+            free_ms = stopped_ms + ROUND_TRIP_MS
+        elif not change.is_orphan(partition):
+            continue
+        started_ms = change.heartbeat_ms(heir, free_ms) + ROUND_TRIP_MS
+        settled_ms, pauses_ms[partition] = max(settled_ms, started_ms), started_ms - stopped_ms
+    return settled_ms, pauses_ms
+
+
+def with_defaults(change: Change) -> tuple[float, list[float]]:
+    """Charge the same with the heartbeats that are its default."""
+    return kip848(change.with_interval(CONSUMER_HEARTBEAT_MS))
 
 
 def incremental(change: Change) -> tuple[float, list[float]]:
@@ -119,7 +165,12 @@ def incremental(change: Change) -> tuple[float, list[float]]:
     return settled_ms, pauses_ms
 
 
-PROTOCOLS: Mapping[str, Protocol] = {"eager": eager, "cooperative": cooperative, "incremental": incremental}
+PROTOCOLS: Mapping[str, Protocol] = {
+    "eager": eager,
+    "cooperative": cooperative,
+    "kip848": with_defaults,
+    "incremental": incremental,
+}
 
 
 def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
@@ -135,7 +186,7 @@ def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
         joining = [f"member-{number:02}-{index:05}" for index in range(count)] if number % 2 == 0 else []
         gone = set() if joining else set(chance.sample(members, count))
         staying = [member for member in members if member not in gone]
-        heartbeats = {member: (wait_ms(chance, HEARTBEAT_MS), wait_ms(chance, HEARTBEAT_MS)) for member in staying}
+        heartbeats = {member: wait_ms(chance, HEARTBEAT_MS) for member in staying}
         answers = {member: wait_ms(chance, ANSWER_MS) for member in staying}
         members = staying + joining
         after = placed(cell.strategy, members, owners, rates)
