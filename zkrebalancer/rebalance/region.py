@@ -325,6 +325,7 @@ class Region:
             hidden="" if is_forced else view.refused_path(),
             since_us=self._times.since_us,
             now_us=self._scheduler.now.mono_us,
+            knows_last=self._times.knows_last,
             last_void=self._times.last_void,
         )
 

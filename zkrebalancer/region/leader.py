@@ -15,7 +15,7 @@ from enum import Enum
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.region.documents import CHECKPOINT, RESET, Order, Request, Round, Settings
-from zkrebalancer.region.limits import MAX_MEMBERS, MAX_PIECES
+from zkrebalancer.region.limits import FIRST_CHECKPOINT_MS, MAX_MEMBERS, MAX_PIECES
 from zkrebalancer.region.merge import Answers
 
 MAX_ROUND = 2**61  # of merges that count when an order is made anew, so that there is room for later ones
@@ -43,6 +43,7 @@ class Seen:
     is_at_rest: bool  # no plan is made or carried out
     since_us: int  # when the open round was ordered, or the last one ended; under this leadership
     now_us: int
+    knows_last: bool = True  # when the last checkpoint was; else it may be due: with many leaders, none ever would be
     last_void: str = ""  # why the last checkpoint was void, under this leadership
     has_moved: bool = False  # a rebalance has sent commands since the open round was ordered
     is_read_anew: bool = False  # the group has not been at rest since it was read again: its plan may move nothing
@@ -194,7 +195,8 @@ def _uncovered(seen: Seen) -> str | None:
 
 
 def _maybe_checkpoint(order: Order, seen: Seen) -> Decision:
-    due_us = seen.since_us + seen.settings.every_ms * 1_000
+    every_ms = seen.settings.every_ms
+    due_us = seen.since_us + 1_000 * (every_ms if seen.knows_last else min(every_ms, FIRST_CHECKPOINT_MS))
     nodes = sorted(seen.requests)
     if not order.members:
         return Decision(Next.WAIT, order, "has no members")

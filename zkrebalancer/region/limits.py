@@ -12,6 +12,7 @@ DEFAULT_RESET_MS = 60_000
 ANSWERS_US = (
     10_000_000  # at least, for answers to a round that is read again, and for members that were cut off as well
 )
+FIRST_CHECKPOINT_MS = 60_000  # at most, until that of a new leader, which does not know when the last one was
 BRAKE_S = 0.1  # between polls while no records may flow
 QUEUED_POLLS = 100  # what the queue between event thread and application holds, in polls of `max.poll.records`
 

@@ -17,6 +17,7 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import Emit, EventField
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, RESET, UNKNOWN, Merge, Order, Round
+from zkrebalancer.region.limits import FIRST_CHECKPOINT_MS
 
 T = [("t", number) for number in range(4)]
 
@@ -76,6 +77,25 @@ def test_a_checkpoint_is_due_though_the_group_is_read_again_more_often() -> None
     assert len(region.orders()) == 2
     region.pass_time(1_000)
     assert region.orders()[2].open == Round(1, CHECKPOINT, ("a", "b"))
+
+
+def test_leaders_that_change_more_often_than_a_checkpoint_is_due_do_not_prevent_all() -> None:
+    """In `_maybe_checkpoint`, leave out `knows_last`: each leader would begin to count anew."""
+    region = RegionWorld("a", "b", settings=replace(SETTINGS, every_ms=3_600_000))
+    region.pass_time(3_000_000)
+    region.replace_leader()
+    region.pass_time(FIRST_CHECKPOINT_MS)
+    assert region.order().open == Round(1, CHECKPOINT, ("a", "b"))
+    region.replace_leader()
+    assert region.order().open is None
+    region.pass_time(FIRST_CHECKPOINT_MS)
+    assert region.order().open == Round(2, CHECKPOINT, ("a", "b"))
+    region.answer_all()
+    assert region.order().complete == 2
+    region.pass_time(3_599_000)
+    assert region.order().open is None
+    region.pass_time(1_000)
+    assert region.order().open == Round(3, CHECKPOINT, ("a", "b"))
 
 
 @pytest.mark.parametrize("moves", [False, True])
