@@ -2,7 +2,7 @@
 
 Each step is drawn from all that could happen next: a call of the gateway, an answer to it, a report of its groups, a
 call of a coordinator. Between any two, the gateway's connection breaks, its session ends with all of its members, it
-dies, or a leader dies.
+dies, or a leader dies, or both die with their host.
 """
 
 from __future__ import annotations
@@ -117,7 +117,12 @@ class GatewayRun(CentralWorld):
         elif kind == "session":
             self._end_session()
         elif kind == "gateway":
+            is_host = self.draw.random() < 0.5  # the leader dies with it
+            if is_host:
+                self.kill_coordinators()
             self.world.zk.kill(self.session.model)
+            if is_host:
+                self.world.add_coordinator()
             self.read_groups()
             self.start_gateway()
         else:

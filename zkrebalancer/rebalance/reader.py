@@ -58,6 +58,7 @@ class GroupReader:
         self.channels: dict[str, list[PendingCommand]] = {}
         self.commands: dict[str, tuple[str, ...]] = {}
         self._statics: tuple[str, ...] = ()
+        self._written_zxid: dict[str, int] = {}  # instance -> that of its record
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
@@ -89,7 +90,9 @@ class GroupReader:
         ]
 
     def finish(self) -> None:
-        """After the last stage, index what evicted consumers hold."""
+        """After the last stage, index what evicted consumers hold, and put static members' records in order."""
+        in_order = sorted(self.view.statics, key=self._written_zxid.__getitem__)
+        self.view.statics = {instance: self.view.statics[instance] for instance in in_order}
         self.view.is_recorded = self._is_recorded()
         if not self.view.is_recorded:
             self.view.unrecorded.update(dict.fromkeys(self.view.members))
@@ -276,6 +279,7 @@ class GroupReader:
             try:
                 found = ownership.decode_static(reply.content, self._bound())
                 self.view.statics[instance] = found, reply.stat.version
+                self._written_zxid[instance] = reply.stat.modified_zxid
             except NodeContentError as error:
                 self.view.unreadable_statics[instance] = reply.stat.version
                 self.problems.add("static", f"static member {instance}: {error}; replaced when it is started again")

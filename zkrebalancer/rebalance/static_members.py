@@ -148,13 +148,15 @@ def _instances_present(view: GroupView) -> set[str]:
 def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
     """Return the record of what a static member has after acknowledging a start, to be stored with the start.
 
-    If the member registered its own grace, the record also names the partitions that clients of the instance's former
-    registrations may still read: those that fenced ones hold, those of the record before that others with the id hold
-    (nobody is fenced in a frozen group), and those that wait since other registrations ended. A new leader learns of
-    these from the record only.
+    If the member registered its own grace, the record names what it holds, not what it is to get later, which others
+    hold: of two records that name a partition, the one written last is that of the last holder (`StaticMembers.adopt`).
+    And it also names the partitions that clients of the instance's former registrations may still read: those that
+    fenced ones hold, those of the record before that others with the id hold (nobody is fenced in a frozen group), and
+    those that wait since other registrations ended. A new leader learns of these from the record only.
     """
     partitions, former = {*plan.share(consumer), *start.partitions}, set[TopicPartition]()
     if grace_ms is not None:
+        partitions = {*view.held_by(consumer), *start.partitions}
         instance = view.members[consumer].instance
         former.update(tp for tp, awaited in view.waiting_for.items() if awaited == instance)
         for older in plan.fenced:
@@ -163,7 +165,7 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
         if instance in view.statics:
             before, _version = view.statics[instance]
             former.update(tp for tp in before.partitions if _is_held_with(view, instance, tp))
-        former -= view.held_by(consumer).keys() | start.partitions.keys()  # the rest of its share is still to come
+        former -= partitions
     return StaticMember(consumer, frozenset(partitions | former), None, grace_ms, frozenset(former))
 
 
@@ -221,20 +223,25 @@ class StaticMembers:
     def adopt(self) -> Iterator[int]:
         """After loading, await the deadlines of members that are away, and set those of members that left meanwhile.
 
-        Yields the work for each record, because there may be thousands.
+        A record that was written before its member stopped something still names that, and so may a later record of
+        the next holder. Therefore the records are taken in the order in which they were written (`reader.py`), before
+        any is written again. Yields the work for each record, because there may be thousands.
         """
         view = self._view
         self._note_hidden()
         self._note_unread()
         present = _instances_present(view)
-        for instance, (record, _version) in sorted(view.statics.items()):
+        records = [(instance, record) for instance, (record, _version) in view.statics.items()]
+        for instance, record in records:
             if instance not in view.statics:
                 continue  # its member deleted it, and left for good
             if record.grace_ms is not None and record.consumer not in view.members:
                 self._wait_for(instance, record.partitions)
             elif record.grace_ms is not None and not self._has_read:
                 self._wait_for(instance, record.partitions if record.former is None else record.former)
-            if instance not in present:
+            yield WORK_OF_A_RECORD
+        for instance, record in records:
+            if instance not in present and instance in view.statics:
                 self._await_return(instance, record)
             yield WORK_OF_A_RECORD
         self._has_read = True
@@ -339,6 +346,12 @@ class StaticMembers:
             self._await_deadline(instance, record.deadline_ms)
 
     def _set_deadline(self, instance: str, record: StaticMember) -> None:
+        """Store the deadline; of a member with a grace of its own, only what waits for it or is held with its id."""
+        view = self._view
+        if record.grace_ms is not None:
+            awaited = {tp for tp in record.partitions if view.waiting_for.get(tp) == instance}
+            held = {tp for tp in record.partitions if _is_held_with(view, instance, tp)}
+            record = replace(record, partitions=frozenset(awaited | held))
         deadline_ms = self._scheduler.now.epoch_ms + self._grace_ms(record)
         waiting = replace(record, deadline_ms=deadline_ms)
         write = stores(self._view, instance, waiting)
