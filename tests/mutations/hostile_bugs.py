@@ -119,7 +119,7 @@ HOSTILE_MUTATIONS = (
         "for a new leader, an unreadable topic counts as absent",
         None,
         (Edit("TopicListener._topic_read", "get(name, UNREAD)", "get(name)"),),
-        seeds=60,
+        seeds=250,
         hostile="deny_topic",
     ),
     Mutation(
@@ -161,7 +161,7 @@ HOSTILE_MUTATIONS = (
         "a deleted root is not waited for",
         None,
         (Edit("TopicListener._list", "expected=OF_A_ROOT", "expected=ANY"),),
-        seeds=40,
+        seeds=100,
         hostile="recreate_topics",
     ),
     Mutation(

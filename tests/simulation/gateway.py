@@ -20,6 +20,7 @@ FAULTS = ("connection", "connection", "session", "gateway", "leader")  # what br
 MAX_CLIENTS, MAX_AGENTS = 5, 2
 STEPS = 40
 FAULT = 0.01  # between two steps of the actors
+MAX_STARTING = 3  # gateways of which each died before it had started
 CALM_MS = 80_000  # a client that died is waited for
 
 
@@ -30,6 +31,7 @@ class GatewayRun(CentralWorld):
         self.draw = Random(f"{seed}/gateway")
         self.seen = Counter[str]()
         self.is_calm = True
+        self.starting = 0
         strategy = self.draw.choice(["sticky", "range", "balanced"])
         super().__init__(GroupSettings(mode=self.draw.choice((INCREMENTAL, EAGER)), strategy=strategy))
         self.born = 0
@@ -79,7 +81,7 @@ class GatewayRun(CentralWorld):
     def _move(self, moves: list[Callable[[], object]]) -> None:
         self.draw.choice(moves)()
         self.check()
-        if not self.is_calm and self.draw.random() < FAULT:
+        if not self.is_calm and self.starting <= MAX_STARTING and self.draw.random() < FAULT:
             self.fault()
             self.check()
 
@@ -124,7 +126,9 @@ class GatewayRun(CentralWorld):
             if is_host:
                 self.world.add_coordinator()
             self.read_groups()
+            self.starting += 1
             self.start_gateway()
+            self.starting -= 1
         else:
             self.kill_coordinators()
             self.world.add_coordinator()

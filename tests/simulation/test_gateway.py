@@ -26,7 +26,7 @@ def test_members_on_one_session_share_everything_whatever_ends() -> None:
 def test_a_stop_that_does_not_wait_for_the_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemberAgent, "_has_let_go", lambda _agent, _partitions: True)
     with pytest.raises(AssertionError, match="two owners"):
-        GatewayRun(0).play()
+        GatewayRun(2).play()
 
 
 def test_a_gateway_that_lets_nobody_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
