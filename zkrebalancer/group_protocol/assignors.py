@@ -29,7 +29,8 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Mapping[str, 
 
 def _assignor(strategy: str) -> Assignor:
     def assign(members: Mapping[str, Subscriber], topics: Mapping[str, int]) -> Mapping[str, frozenset[NamedPartition]]:
-        problem = Problem(topics, {name: _member(member) for name, member in members.items()})
+        alike = {topics: dict.fromkeys(topics, 1) for topics in {member.topics for member in members.values()}}
+        problem = Problem(topics, {name: _member(member, alike[member.topics]) for name, member in members.items()})
         return {
             name: frozenset((topic, number) for topic, numbers in threads.get(0, {}).items() for number in numbers)
             for name, threads in decide(strategy, problem).items()
@@ -38,10 +39,8 @@ def _assignor(strategy: str) -> Assignor:
     return assign
 
 
-def _member(member: Subscriber) -> Member:
-    return Member(
-        dict.fromkeys(member.topics, 1), dict.fromkeys(member.target, 0), 0, member.instance_id, member.rack_id
-    )
+def _member(member: Subscriber, threads: Mapping[str, int]) -> Member:
+    return Member(threads, dict.fromkeys(member.target, 0), 0, member.instance_id, member.rack_id)
 
 
 ASSIGNORS: Mapping[str, Assignor] = {DEFAULT_ASSIGNOR: _assignor("sticky"), "range": _assignor("range")}

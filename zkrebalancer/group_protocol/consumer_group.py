@@ -123,7 +123,7 @@ class ConsumerGroup:
         self.size_limit.note_stored()
         self.untold = set(self.roster.members)
         self._keep_while_empty()
-        self._renew_ids()
+        self.renew_ids()
         self._report_members(self._standings())
         self.topics_changed()
 
@@ -181,14 +181,14 @@ class ConsumerGroup:
         """Raise the epoch if topics of this group were created, deleted, or have more partitions now."""
         if not self.world.topics.is_known:
             return
-        self._renew_ids()
+        self.renew_ids()
         if self.roster.members and (wanted := self._wanted()) != self.seen:
             self.world.kept.note_topics(self.seen, wanted)
             self.bump("topics changed")
         if self._has_changed or self.group_epoch > self.target_epoch:
             self.advance()
 
-    def _renew_ids(self) -> None:
+    def renew_ids(self) -> None:
         """Rename topics whose id was made up, or is now, so that members keep their partitions."""
         present = self.world.topics.renewed_ids(self.seen)
         if not present:
@@ -205,13 +205,11 @@ class ConsumerGroup:
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
         """Return the existing topics that a member wants."""
-        topics = self.world.topics
-        named = frozenset(name for name in member.topic_names if name in topics.by_name)
-        return named | topics.matching(member.topic_regex) if member.topic_regex else named
+        return self.world.topics.selected(member.topic_names, member.topic_regex)
 
     def _wanted(self) -> dict[str, Topic]:
-        names = {name for member in self.roster.members.values() for name in self.subscription(member)}
-        return {name: self.world.topics.by_name[name] for name in names}
+        members = self.roster.members.values()
+        return self.world.topics.selected_by_all((member.topic_names, member.topic_regex) for member in members)
 
     def give(self, targeted: Targeted) -> None:
         """Set the target of a member of a central group."""

@@ -60,6 +60,7 @@ from zkrebalancer.group_protocol.requests import (
 from zkrebalancer.group_protocol.scheduler import Scheduler
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
+from zkrebalancer.group_protocol.topic_news import TopicNews
 from zkrebalancer.group_protocol.topics import Topics, of_groups
 
 DESCRIBE_NOT_FOUND_FROM = 6  # versions of DescribeGroups
@@ -79,6 +80,7 @@ class Machine:
         self._groups: dict[str, AnyGroup] = {}
         self._kept = Kept(self._groups.values, self._topics, assigns_centrally=settings.assigns_centrally)
         self._world = World(settings, self._scheduler, self._topics, assignors, Intervals(settings), self._kept)
+        self._news = TopicNews(self._scheduler, self._topics, self._groups, self._contain)
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
         self._refused: set[int] = set()  # of these: those that cannot be loaded for now
         self._failed: set[str] = set()  # groups that are not served until they are read again
@@ -107,7 +109,7 @@ class Machine:
             case BucketLost():
                 self._lose(event.bucket)
             case TopicsRead():
-                self._replace_topics(event)
+                self._news.read(event.topics)
             case Targeted() | Fenced():
                 self._give(event)
         return self._scheduler.take_effects()
@@ -132,13 +134,6 @@ class Machine:
     def match_in_turns(self, expression: str) -> Iterator[None]:
         """Find out what an expression matches, with pauses, before that step; raises PatternError."""
         return self._topics.match_in_turns(expression)
-
-    def _replace_topics(self, event: TopicsRead) -> None:
-        groups = [group for group in self._groups.values() if isinstance(group, ConsumerGroup)]
-        in_use = {member.topic_regex for group in groups for member in group.roster.members.values()}
-        self._topics.replace(event.topics, in_use)
-        for group in groups:
-            self._contain(group.group_id, group.topics_changed)
 
     def _give(self, event: Targeted | Fenced) -> None:
         group = self._groups.get(event.group_id)

@@ -16,6 +16,7 @@ from zkrebalancer.protocol.registration import WHITE_LIST
 MAX_SELECTED_BYTES = 128 << 20  # of expressions and the topics that they select: clients may send any number of them
 EXPRESSION_BYTES = 500  # that a remembered expression uses, besides its characters
 SELECTED_BYTES = 64  # that a topic uses which it selects
+MAX_ALIKE = 8  # subscriptions whose topics are remembered: most members subscribe as the one before them
 TOPICS_PER_TURN = 500  # that are looked at between two pauses if the expression is simple: some milliseconds
 NO_ID = UUID(int=0)  # what brokers say whose `inter.broker.protocol.version` is below 2.8
 MADE_UP = UUID("6f0c3c0e-5d0b-4b53-9d7b-0a4f6a2f5e11")  # the namespace of ids that are made up here; never changes
@@ -46,12 +47,14 @@ class Topics:
         self.is_known = False
         self._matching: dict[str, frozenset[str]] = {}
         self._matching_bytes = 0
+        self._selected: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}  # by names and expression
 
     def replace(self, by_name: Mapping[str, Topic], in_use: AbstractSet[str] | None = None) -> None:
         """Replace the known topics; `in_use`: the expressions to keep, None: all."""
         if in_use is not None:
             self._forget(self._matching.keys() - in_use)
         former, self.by_name = self.by_name, by_name
+        self._selected.clear()
         self.name_of = names_of(by_name)
         self.without_ids = frozenset(name for name, topic in by_name.items() if not topic.has_id)
         self.is_known = True
@@ -70,6 +73,33 @@ class Topics:
             if name in self.by_name and self.by_name[name].topic_id != topic.topic_id
         }
         return {former: present for name, (former, present) in changed.items() if made_up_id(name) in {former, present}}
+
+    def selected(self, names: tuple[str, ...], expression: str) -> frozenset[str]:
+        """Return the existing topics that a subscription selects: the same set for members that subscribe alike.
+
+        A group may have a thousand members, each of which wants ten thousand topics.
+        """
+        key = names, expression
+        found = self._selected.get(key)
+        if found is None:
+            found = frozenset(name for name in names if name in self.by_name)
+            if expression:
+                matching = self.matching(expression)
+                found = found | matching if found else matching
+            if len(self._selected) == MAX_ALIKE:
+                del self._selected[next(iter(self._selected))]
+            self._selected[key] = found
+        return found
+
+    def selected_by_all(self, subscriptions: Iterable[tuple[tuple[str, ...], str]]) -> dict[str, Topic]:
+        """Return name -> topic of all that some of these subscriptions select."""
+        names, last = set[str](), frozenset[str]()
+        for one in subscriptions:
+            selected = self.selected(*one)
+            if selected is not last:
+                names |= selected
+                last = selected
+        return {name: self.by_name[name] for name in names}
 
     def matching(self, expression: str) -> frozenset[str]:
         """Return the topics whose whole name a checked regular expression matches, internal ones too, as in Kafka.

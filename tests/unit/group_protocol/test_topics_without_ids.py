@@ -47,7 +47,7 @@ def test_a_client_gets_partitions_of_its_own_topic() -> None:
 @pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_nobody_notices_when_topics_get_ids(*, with_ids: bool, is_eager: bool, with_restart: bool) -> None:
-    """In `ConsumerGroup._renew_ids`, do nothing: a change of a made-up id took all partitions from their owners.
+    """In `ConsumerGroup.renew_ids`, do nothing: a change of a made-up id took all partitions from their owners.
 
     A gateway that starts may also meet a broker that does not show the ids yet.
     """
