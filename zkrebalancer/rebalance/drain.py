@@ -5,13 +5,13 @@ So a drained member gives up its partitions, under every strategy, and a topic n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from zkrebalancer.assignment.model import Member as ProblemMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.interests import Interests
 
 NOTHING: Mapping[str, int] = {}  # shared, because strategies recognise equal subscriptions by identity
 
@@ -22,7 +22,7 @@ class Drain:
     def __init__(self) -> None:
         """Drain no member."""
         self.settings = GroupSettings()  # those of the last plan, while a new one begins
-        self._readers: Counter[str] = Counter()  # topic -> members that read it and are not drained
+        self._readers = Interests()  # of the members that are not drained
         self._topics_of: dict[str, Mapping[str, int]] = {}  # what these members read
         self._drained: dict[str, ProblemMember] = {}  # as they would be otherwise
         self._is_touched = False  # whether a drained member may read something else now
@@ -61,16 +61,11 @@ class Drain:
         before = self._topics_of.pop(consumer, NOTHING)
         if topics:
             self._topics_of[consumer] = topics
-        if before is topics or before.keys() == topics.keys():
+        if before is topics:
             return
-        for topic in topics.keys() - before.keys():
-            self._readers[topic] += 1
-            self._is_touched = self._is_touched or self._readers[topic] == 1
-        for topic in before.keys() - topics.keys():
-            self._readers[topic] -= 1
-            if not self._readers[topic]:
-                del self._readers[topic]
-                self._is_touched = True
+        is_first = bool(topics) and self._readers.add(topics)
+        was_last = bool(before) and self._readers.remove(before)
+        self._is_touched = self._is_touched or is_first or was_last
 
     def settled(self) -> Iterator[tuple[str, ProblemMember]]:
         """Yield each drained member as the strategy has to see it, if that may have changed."""

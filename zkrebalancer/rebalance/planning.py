@@ -7,7 +7,6 @@ previous columns with the names of the consumers that differ now. Work that grow
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -28,6 +27,7 @@ from zkrebalancer.rebalance.as_read import topics_of_kept_group
 from zkrebalancer.rebalance.drain import NOTHING, Drain
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.full import fitting
+from zkrebalancer.rebalance.interests import Interests
 from zkrebalancer.rebalance.plan import Deviations, Share, keeps_its_share
 from zkrebalancer.rebalance.scheduler import Waiting
 from zkrebalancer.rebalance.states import GroupState
@@ -51,7 +51,7 @@ class Planning:
         self._outside: set[str] = set()  # registered members that are given nothing
         self._odd_holders: set[str] = set()  # members that hold unknown topics, or ones that they do not read (now)
         self.keeping: set[str] = set()  # members that keep what they hold, and get nothing more, as of the last look
-        self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
+        self._interests = Interests()
         self._drain = Drain()
         self._resetting: set[str] = set()  # topics that wait for a reset of their offsets, or whose marks are hidden
         self._hidden: dict[str, bool] = {}  # topic that a member reads -> the latter, if marks may not be listed
@@ -81,7 +81,7 @@ class Planning:
     @property
     def topics(self) -> Collection[str]:
         """The topics that members read, or of which they hold something, as of the last look."""
-        return (self._topics if self._kept_topics is None else self._kept_topics).keys()
+        return self._interests.topics if self._kept_topics is None else self._kept_topics.keys()
 
     @property
     def drained(self) -> Collection[str]:
@@ -186,7 +186,7 @@ class Planning:
 
     def problem(self) -> Problem:
         """Return the problem as it was at the last look, without lag, rates and racks."""
-        names = self._topics.keys() | {topic for member in self._absent.values() for topic in member.threads}
+        names = self._interests.topics | {topic for member in self._absent.values() for topic in member.threads}
         topics = {name: self._view.topics[name] for name in sorted(names) if name in self._view.topics}
         self._has_gaps = any(topic.count != len(topic.partitions) for topic in topics.values())
         counts = {name: topic.count for name, topic in topics.items()}
@@ -269,14 +269,7 @@ class Planning:
         self._members.pop(consumer, None)
         if after is not None:
             self._members[consumer] = after
-        self._count_topics(_topics_of(before), _topics_of(after))
-
-    def _count_topics(self, before: set[str], after: set[str]) -> None:
-        self._topics.update(after - before)
-        for topic in before - after:
-            self._topics[topic] -= 1
-            if not self._topics[topic]:
-                del self._topics[topic]
+        self._interests.replace(before, after)
 
     def _note_instance(self, consumer: str, instance: str | None) -> None:
         before = self._instance_of.pop(consumer, None)
@@ -311,7 +304,7 @@ class Planning:
         hidden = self._hidden
         if self._view.are_marks_hidden:
             hidden.update({topic: self._view.is_hidden_topic(topic) for topic in threads.keys() - hidden.keys()})
-        elif self._resetting.isdisjoint(threads):
+        elif threads.keys().isdisjoint(self._resetting):  # looks at the fewer ones
             return threads
         still = {topic for topic in threads if topic in self._resetting or hidden.get(topic)}
         return {topic: count for topic, count in threads.items() if topic not in still} if still else threads
@@ -443,8 +436,3 @@ def answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition:
     if task.strategy not in strategies:
         raise UnknownStrategyError(f"strategy {task.strategy!r:.80} is unknown; known are {', '.join(strategies)}")
     return place(strategies[task.strategy], task.problem, task.before, task.changed, task.everything, task.keeping)
-
-
-def _topics_of(member: ProblemMember | None) -> set[str]:
-    """Return the topics that a member reads, or holds some of."""
-    return set() if member is None else member.threads.keys() | {topic for topic, _partition in member.owned}
