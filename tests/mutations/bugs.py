@@ -251,7 +251,7 @@ MUTATIONS = (
         "offsets are deleted while a member holds the topic",
         15,
         (
-            Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),
+            Edit("TopicReset.begin_free", "and topic not in held", ""),
             Edit("TopicReset._is_over", "and topic not in self._view.held_topics()", ""),
         ),
         seeds=30,
@@ -266,13 +266,13 @@ MUTATIONS = (
     Mutation(
         "a drained member does not notice that others have come or gone",
         28,
-        (Edit("Drain._count", "self._is_touched = self._is_touched or self._readers[topic] == 1", "pass"),),
+        (Edit("Drain._count", "self._is_touched = self._is_touched or is_first or was_last", "pass"),),
         seeds=100,
     ),
     Mutation(
         "the last other reader of a topic leaves unnoticed",
         28,
-        (Edit("Drain._count", "del self._readers[topic]", "pass"),),
+        (Edit("Drain._count", "self._readers.remove(before)", "None"),),
         seeds=100,
     ),
     Mutation(

@@ -152,8 +152,8 @@ class Group:
         """Note who released the partitions, and make the consumers that wait for them candidates for a command."""
         self._vacancies.note(released.consumer, released.partitions, self._scheduler.now.mono_us)
         self._moving.serve(released)
-        if any(map(self.view.is_stale, {topic for topic, _number in released.partitions})):
-            self._maybe_reset_topics()  # otherwise later, when the group is settled: checking all topics takes long
+        if stale := [*filter(self.view.is_stale, {topic for topic, _number in released.partitions})]:
+            self._topic_reset.begin_free(stale)  # others when the group is settled: checking all topics takes long
 
     def _note_turnover(self, member: Member, before: OwnersRecord | None, after: OwnersRecord | None) -> None:
         self._leadership.turnover.note(self.name, self._scheduler.now.epoch_ms, member.consumer, before, after)
@@ -166,7 +166,7 @@ class Group:
 
     def _maybe_reset_topics(self) -> None:
         view, waits = self.view, self._topic_reset.absent_since_us
-        if view.stale_topics() or view.renamed_topics() or view.absent_topics() or waits:
+        if view.stale_topics() or view.renamed_topics(1) or view.absent_topics() or waits:
             self._topic_reset.maybe_begin()
 
     # Loading ----------------------------------------------------------------------------------------------------

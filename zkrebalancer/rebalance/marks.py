@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from itertools import islice
 
 from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic, is_same_topic, merged_names, names_creation
 
@@ -79,11 +80,15 @@ class OffsetMarks:
                 names = merged_names(names, before)
         return names if stored != [names, names] else None
 
-    def renamed_topics(self) -> dict[str, str]:
-        """Return topic -> names to store, for topics with offsets of which not every name is stored in both places."""
-        marked = filter(self.stored_incarnation, self._topics_named_otherwise())
-        names = {topic: self.names_to_store(topic) for topic in marked if not self.is_stale(topic)}
-        return {topic: wanted for topic, wanted in names.items() if wanted is not None}
+    def renamed_topics(self, limit: int, but: Container[str] = ()) -> dict[str, str]:
+        """Return topic -> names to store, for topics with offsets of which not every name is stored in both places.
+
+        At most `limit` of them, and none in `but`: all topics may get ids at the same time.
+        """
+        marked = (topic for topic in self._topics_named_otherwise() if topic not in but)
+        renamed = (topic for topic in marked if self.stored_incarnation(topic) and not self.is_stale(topic))
+        names = ((topic, self.names_to_store(topic)) for topic in renamed)
+        return dict(islice(((topic, wanted) for topic, wanted in names if wanted is not None), limit))
 
     def stored_incarnation(self, topic: str) -> str:
         """Return which incarnation the stored offsets belong to, as far as that is known."""

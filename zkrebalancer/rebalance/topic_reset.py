@@ -14,7 +14,7 @@ cannot be read or copied is not deleted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import fields, offset_copy, paths
@@ -64,21 +64,26 @@ class TopicReset:
 
     def maybe_begin(self) -> None:
         """Delete the offsets of stale topics of which nothing is held, and start the wait for absent topics."""
-        stale = self._view.stale_topics() - self._under_way
-        for topic in sorted(stale - self._view.held_topics()):
-            self._begin(topic)
+        self.begin_free(self._view.stale_topics())
         self._rename()
         self._wait_out_absent_topics()
 
+    def begin_free(self, stale: Iterable[str]) -> None:
+        """Delete the offsets of those of these stale topics of which nothing is held."""
+        held = self._view.held_topics()
+        for topic in sorted(topic for topic in stale if topic not in self._under_way and topic not in held):
+            self._begin(topic)
+
     def _rename(self) -> None:
         """Store all present names of topics' incarnations, because a topic may lose one of them later."""
-        renamed = self._view.renamed_topics()
-        if self._is_renaming or renamed.keys() <= self._under_way:
+        if self._is_renaming:
             return
-        names = {topic: renamed[topic] for topic in sorted(renamed.keys() - self._under_way)[:MAX_RENAMES]}
+        names = self._view.renamed_topics(MAX_RENAMES, but=self._under_way)
+        if not names:
+            return
         operations: list[Operation] = []
         fitting: dict[str, str] = {}
-        for topic, incarnation in names.items():
+        for topic, incarnation in sorted(names.items()):
             more = [*operations, *stores(self._view, topic, incarnation)]
             if fitting and self._scheduler.fitting(more) < len(more):
                 break

@@ -119,5 +119,16 @@ def test_topics_whose_offsets_have_their_present_name_are_not_looked_at_one_by_o
     is_stale = mock.Mock(side_effect=view.is_stale)
     monkeypatch.setattr(GroupView, "is_stale", is_stale)
     assert view.stale_topics() == {"t-7"}
-    assert view.renamed_topics() == {}
+    assert view.renamed_topics(MANY) == {}
     assert {call.args[-1] for call in is_stale.mock_calls} == {"t-7", "gone"}
+
+
+def test_of_many_renamed_topics_only_those_of_one_write_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `OffsetMarks.renamed_topics`, look at all: with 10,000 topics that get ids, each of 157 writes took 60 ms."""
+    view = GroupView("g", {f"t-{number}": Topic(frozenset({0}), f"id-{number} czxid-1") for number in range(MANY)})
+    view.incarnations = dict.fromkeys(view.topics, "czxid-1")
+    view.recorded_incarnations = dict(view.incarnations)
+    names = mock.Mock(side_effect=view.names_to_store)
+    monkeypatch.setattr(GroupView, "names_to_store", names)
+    assert view.renamed_topics(2, but={"t-0"}) == {f"t-{number}": f"id-{number} czxid-1" for number in (1, 2)}
+    assert names.call_count == 2
