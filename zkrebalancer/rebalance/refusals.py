@@ -20,13 +20,17 @@ class Refusals:
     def __init__(self) -> None:
         """Start without refusals."""
         self.known: dict[tuple[str, str], tuple[Refusal, int]] = {}  # (path, right) -> refusal, and its last time
+        self._are_too_many = False  # and that was logged
 
     def note(self, refused: Refusable, refusal: Refusal, now_us: int) -> str | None:
         """Note a refusal; return the line to log, with the missing right, unless it was logged before."""
         key = path, right = known_by(refused)
         before = self.known.pop(key, None)
-        if len(self.known) >= MAX_REFUSED:
-            del self.known[next(iter(self.known))]  # logged again if it is refused again
+        if before is None and len(self.known) >= MAX_REFUSED:  # to forget another one would log all again and again
+            are_too_many, self._are_too_many = self._are_too_many, True
+            more = f"ZooKeeper refuses more than {MAX_REFUSED} paths, such as {path}: no further ones are named"
+            return None if are_too_many else more
+        self._are_too_many = self._are_too_many and before is not None
         self.known[key] = refusal, now_us
         if before is not None and before[0] is refusal:
             return None

@@ -234,13 +234,28 @@ def test_what_has_room_fits_into_a_write_to_the_last_byte() -> None:
         assert scheduler.limit.size(request.call.operations) == max_bytes
 
 
-def test_what_was_refused_is_remembered_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `Refusals.note`, remove nothing."""
+def test_what_was_refused_is_remembered_and_logged_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Refusals.note`, forget the oldest one instead: each round of tries would log all paths again, for ever."""
     monkeypatch.setattr(refusals, "MAX_REFUSED", 3)
     scheduler = Scheduler()
-    for number in range(10):
+    for _ in range(3):
+        for number in range(10):
+            scheduler.note_refused(Get(f"/{number}"), Refusal.NO_AUTH)
+    assert [path for path, _right in scheduler.refusals.known] == ["/0", "/1", "/2"]
+    texts = [effect.text for effect in scheduler.take_effects() if isinstance(effect, Warn)]
+    assert [text.partition(":")[0] for text in texts] == [
+        *(f"ZooKeeper refuses /{number}" for number in range(3)),
+        "ZooKeeper refuses more than 3 paths, such as /3",
+    ]
+    assert scheduler.refusals.note_allowed(Get("/0")) == ["ZooKeeper no longer refuses /0"]
+    for number in range(4, 6):
         scheduler.note_refused(Get(f"/{number}"), Refusal.NO_AUTH)
-    assert [path for path, _right in scheduler.refusals.known] == ["/7", "/8", "/9"]
+    assert [path for path, _right in scheduler.refusals.known] == ["/1", "/2", "/4"]
+    texts = [effect.text for effect in scheduler.take_effects() if isinstance(effect, Warn)]
+    assert [text.partition(":")[0] for text in texts] == [
+        "ZooKeeper refuses /4",
+        "ZooKeeper refuses more than 3 paths, such as /5",
+    ]
 
 
 def test_a_refused_read_that_is_asked_for_again_and_again_is_repeated_once() -> None:
