@@ -398,6 +398,7 @@ class Group:
     def _rest(self, reason: str) -> None:
         """Be settled; a group that was found empty is read again when it has members."""
         self._go(self.planning.state_at_rest, reason)
+        self._failures = 0
         self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
         self._reconciling.rest(is_found_empty=self._load_trigger == RECONCILIATION)

@@ -14,6 +14,7 @@ from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import ShutDown
+from zkrebalancer.rebalance.group import MIN_BACKOFF_US
 from zkrebalancer.rebalance.states import GroupState
 
 
@@ -175,6 +176,21 @@ def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -
     world.configure(settings.encode(GroupSettings()))
     world.pass_time(15_000)
     world.assert_settled()
+
+
+def test_after_a_rest_a_failed_plan_is_tried_again_soon_also_if_there_was_nothing_to_do() -> None:
+    """In `Group._rest`, remember the failures: the first try after the next one, weeks later, came after 10 s."""
+    world = world_with(GroupSettings(), "a")
+    machine = world.leader().machine
+    for _ in range(2):
+        world.configure(settings.encode(GroupSettings(strategy="nonsense")))
+        world.pass_time(50)
+        at_us, _handle, _arguments = machine.scheduler.due[GROUP, "back-off"]
+        assert 0 < at_us - world.now_us <= MIN_BACKOFF_US
+        world.pass_time(60_000)
+        world.configure(settings.encode(GroupSettings()))
+        world.pass_time(15_000)
+        world.assert_settled()
 
 
 @pytest.mark.parametrize("mode", ["incremental", "eager"])
