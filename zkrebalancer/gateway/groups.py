@@ -57,7 +57,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.group_protocol.topics import Topic, of_groups
 from zkrebalancer.protocol.calls import Check
-from zkrebalancer.protocol.complaints import Complaints
+from zkrebalancer.protocol.complaints import Complaints, LineRate
 from zkrebalancer.protocol.errors import PatternError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
@@ -105,6 +105,7 @@ class Groups:
         self._refused: dict[int, str] = {}  # of these, those that ZooKeeper refuses, and how
         self._claim_pauses = Pauses()
         self._complaints = Complaints()
+        self._lines = LineRate()  # a client may form any number of groups
         self._wanted: set[int] = set()
         self._is_placed = False  # whether `_wanted` is up to date
         self._events: deque[effects.Event] = deque()
@@ -215,11 +216,11 @@ class Groups:
                 self._failed(effect)
 
     def _report(self, effect: Report) -> None:
-        text = f"group {effect.group_id}: {effect.text}"
+        text, now_s = f"group {effect.group_id}: {effect.text}", now_ms() / 1_000
         is_refusal = bool(effect.client_host)  # which the client may repeat without end
-        shown = self._complaints.text(f"host {effect.client_host}", text, now_ms() / 1_000) if is_refusal else text
-        if shown is not None:
-            _log.info("%s", shown)
+        shown = self._complaints.text(f"host {effect.client_host}", text, now_s) if is_refusal else text
+        if shown is not None and (line := self._lines.text(shown, now_s)) is not None:
+            _log.info("%s", line)
 
     def _failed(self, effect: Failed) -> None:
         pause_s = self._failures.after_failure(effect.group_id, now_ms() / 1_000)

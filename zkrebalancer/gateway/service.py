@@ -44,7 +44,7 @@ from zkrebalancer.kafka_protocol.schema import Versions
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Connected, Lost, Suspended
-from zkrebalancer.protocol.complaints import Complaints
+from zkrebalancer.protocol.complaints import Complaints, LineRate
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock, http_server
 from zkrebalancer.runtime.http_server import Pages
@@ -119,6 +119,7 @@ class Gateway:
         self._learn_again_us = 0  # not before that, a broker without port is looked after
         self._connections = Pool(MAX_CONNECTIONS)
         self._complaints = Complaints()
+        self._lines = LineRate()  # a client may have any number of addresses
         self._joined = Event()  # set once this gateway is listed in ZooKeeper
         self._waiting = ""  # for the end of a restore
         self._join_until_ms = now_ms() + int(JOIN_WAIT_S * 1_000)
@@ -356,9 +357,10 @@ class Gateway:
     def note_malformed(self, client_host: str, error: Exception) -> None:
         """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
         self.metrics.malformed += 1
-        text = self._complaints.text(client_host, str(error), now_ms() / 1_000)
-        if text is not None:
-            _log.warning("the connection of %s was ended: %s", client_host, text)
+        now_s = now_ms() / 1_000
+        text = self._complaints.text(client_host, str(error), now_s)
+        if text is not None and (line := self._lines.text(text, now_s)) is not None:
+            _log.warning("the connection of %s was ended: %s", client_host, line)
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""

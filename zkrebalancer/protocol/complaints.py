@@ -12,6 +12,9 @@ MAX_KEPT = 10_000  # peers that are remembered
 MAX_REASONS = 8  # of one peer; its further reasons count as one
 MAX_REASON = 300  # characters of a reason that are logged, and of a peer that are told apart
 MAX_TOPICS = 10  # in one line
+LINES_PER_S = 20.0  # of all peers together
+MAX_BURST = 200
+MAX_LINE = 1_000  # characters; names of clients may have tens of thousands
 _FURTHER = ""
 _DIGITS = re.compile(r"\d+")
 
@@ -54,6 +57,29 @@ class Complaints:
         row.pause_s = min(2 * row.pause_s, LONGEST_PAUSE_S)
         row.until_s = now_s + row.pause_s
         return f"{shown} (and {unsaid} times since the last such line)" if unsaid else shown
+
+
+class LineRate:
+    """Limits the lines that all peers together can cause, however many they are: a burst, then some in each second."""
+
+    def __init__(self) -> None:
+        """Start with a whole burst."""
+        self._left = float(MAX_BURST)
+        self._at_s: float | None = None
+        self._unsaid = 0  # lines that were left out since the last one
+
+    def text(self, text: str, now_s: float) -> str | None:
+        """Return the line to log now, or None if it is only counted for a later one."""
+        if self._at_s is not None:
+            self._left = min(float(MAX_BURST), self._left + (now_s - self._at_s) * LINES_PER_S)
+        self._at_s = now_s
+        if self._left < 1:
+            self._unsaid += 1
+            return None
+        self._left -= 1
+        unsaid, self._unsaid = self._unsaid, 0
+        shown = text[:MAX_LINE]
+        return f"{shown} ({unsaid} lines before it were left out)" if unsaid else shown
 
 
 def undescribed(refused: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.protocol import complaints
-from zkrebalancer.protocol.complaints import FIRST_PAUSE_S, LONGEST_PAUSE_S, Complaints
+from zkrebalancer.protocol.complaints import (
+    FIRST_PAUSE_S,
+    LINES_PER_S,
+    LONGEST_PAUSE_S,
+    MAX_BURST,
+    MAX_LINE,
+    Complaints,
+    LineRate,
+)
 
 
 def lines(found: Complaints, peer: str, begin_s: float, seconds: int) -> list[str]:
@@ -38,3 +46,15 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Complaints()
     assert [found.text(peer, "x", 0.0) for peer in "abcacb"] == ["x", "x", "x", "x", None, "x"]
     assert len(found._rows) == 2
+
+
+def test_lines_of_any_number_of_peers_have_a_rate_and_what_is_left_out_is_counted() -> None:
+    """In `LineRate.text`, let all pass, or count nothing."""
+    rate = LineRate()
+    texts = [rate.text(f"peer {number}", 5.0) for number in range(MAX_BURST + 3)]
+    assert texts == [*(f"peer {number}" for number in range(MAX_BURST)), None, None, None]
+    soon_s = 5.0 + 1.5 / LINES_PER_S
+    assert rate.text("x" * 2 * MAX_LINE, soon_s) == "x" * MAX_LINE + " (3 lines before it were left out)"
+    assert rate.text("again", soon_s) is None
+    later = [rate.text("later", 10_000.0) for _ in range(MAX_BURST + 1)]
+    assert later == ["later (1 lines before it were left out)", *["later"] * (MAX_BURST - 1), None]
