@@ -8,16 +8,21 @@ from functools import lru_cache
 from zkrebalancer.protocol.places import place_of, rank
 
 BUCKETS = 50  # Kafka's default number of partitions of __consumer_offsets
-MAX_USUAL_NAME = 255  # characters; longer ones are not remembered, so that they cannot fill the memory
+MAX_USUAL_NAME = 255  # characters; few longer ones are remembered, so that they cannot fill the memory
 
 
 def bucket_of(group_id: str) -> int:
     """Return Kafka's own number for a group: the partition of `__consumer_offsets` that would store it."""
-    return _bucket_of_usual(group_id) if len(group_id) <= MAX_USUAL_NAME else place_of(group_id, BUCKETS)
+    return _bucket_of_usual(group_id) if len(group_id) <= MAX_USUAL_NAME else _bucket_of_long(group_id)
 
 
 @lru_cache(maxsize=10_000)  # every request needs it
 def _bucket_of_usual(group_id: str) -> int:
+    return place_of(group_id, BUCKETS)
+
+
+@lru_cache(maxsize=8)  # each step of a request needs it, and of 32,000 characters it takes 4 ms
+def _bucket_of_long(group_id: str) -> int:
     return place_of(group_id, BUCKETS)
 
 

@@ -62,11 +62,16 @@ def test_a_group_has_the_bucket_that_kafka_gives_it() -> None:
     assert bucket_of("polygenelubricants") == 0  # the smallest number has no absolute value
 
 
-def test_long_names_are_not_remembered() -> None:
-    """In `bucket_of`, remember all: ten thousand names of 32 KiB are 320 MB."""
+def test_few_long_names_are_remembered() -> None:
+    """In `bucket_of`, remember all: ten thousand names of 32 KiB are 320 MB; or none: each step of a request hashes."""
     known = placement._bucket_of_usual.cache_info().currsize
-    assert bucket_of("n" * 1_000) == abs(java_hash("n" * 1_000)) % BUCKETS
+    for number in range(20):
+        name = f"{number}{'n' * 1_000}"
+        misses = placement._bucket_of_long.cache_info().misses
+        assert bucket_of(name) == bucket_of(name) == abs(java_hash(name)) % BUCKETS
+        assert placement._bucket_of_long.cache_info().misses == misses + 1
     assert placement._bucket_of_usual.cache_info().currsize == known
+    assert placement._bucket_of_long.cache_info().currsize < 20
 
 
 def test_a_gateway_that_goes_takes_only_its_own_buckets_with_it() -> None:
