@@ -190,6 +190,13 @@ def test_a_repeat_below_the_committed_offset_is_forbidden_even_after_a_crash() -
     assert history.delivered("b", 2, 9).verdict().duplicated_outside_crash == 1
 
 
+def test_a_commit_of_another_consumer_says_nothing_of_one_that_has_stopped() -> None:
+    """In `PartitionHistory.commit`, take it for one of the owner before."""
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).committed("a", 3).stopped("a", 5)
+    history.committed("b", 5).ended("a").started("c", 3).delivered("c", 3, 9)
+    assert history.verdict().duplicated_outside_crash == 0
+
+
 def test_one_crash_allows_one_repeat_not_two() -> None:
     history = History().produced(0, 9).started("a", 0).delivered("a", 0, 9).ended("a")
     history.started("b", 0).delivered("b", 0, 9).stopped("b", 10).started("c", 0).delivered("c", 0, 9)

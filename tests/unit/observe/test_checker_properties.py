@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.observe.history import History
-from zkrebalancer.observe.checker import Verdict
+from zkrebalancer.observe.checker import Run, Verdict
+from zkrebalancer.observe.reading import Problems
 
 MEMBERS = ("a", "b", "c")
 PARTITIONS = 3
@@ -178,3 +179,14 @@ def test_one_violation_anywhere_is_found(
     verdict = group.finish()
     assert not verdict.ok
     assert find(verdict)
+
+
+@pytest.mark.parametrize(("silent", "is_told"), [((), True), (("other",), True), (("g",), False)])
+def test_who_wrote_no_events_hides_only_what_its_own_group_has_lost(silent: tuple[str, ...], is_told: bool) -> None:
+    """In `Run.verdict`, report no loss at all once there is a silent group."""
+    run = Run(Problems())
+    for event in History().produced(0, 9).started("a", 0).delivered("a", 0, 8).events:
+        run.apply(event)
+    verdict = run.verdict(0, silent_groups=silent)
+    assert verdict.lost == 1
+    assert verdict.problems == (("group g, t/0: 1 records lost: offsets 9",) if is_told else ())

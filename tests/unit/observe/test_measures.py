@@ -99,6 +99,16 @@ def test_a_crash_counts_from_the_kill_and_a_thawed_member_owns_nothing() -> None
     assert figures["requests"] == figures["cpu_ms"] == 0
 
 
+def test_the_member_that_a_step_is_about_stops_for_a_reason() -> None:
+    """In `effect`, count its stops: a restart would be charged for what it is."""
+    events = [*BEGIN, step(2, "restart-member", 1_000, "a"), fetcher("stopped", "a", 1_010, 0, 1, 2, 3)]
+    events += [fetcher("started", "a", 1_020, 0, 1, 2, 3), step(3, "end", 2_000)]
+    _figures, steps = measure(events)
+    assert steps[1]["stopped_needlessly"] == 0
+    others = [{**one, "target": "b"} if one.get("name") == "restart-member" else one for one in events]
+    assert measure(others)[1][1]["stopped_needlessly"] == 4
+
+
 def test_a_run_at_rest_costs_what_its_processes_do_but_the_producers() -> None:
     """In `_at_rest`, add the producers, as in `cpu_ms`, or what a second at rest costs grows with the records."""
 
