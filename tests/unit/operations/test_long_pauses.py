@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -74,10 +75,13 @@ class SlowKafka:
 
 
 def test_a_pause_is_renewed_between_slow_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `reset_offsets._changes`, do not renew it: the reset always fails, however often it is repeated."""
-    monkeypatch.setattr(starts_pause, "RENEW_AFTER_S", 0.0)
+    """In `reset_offsets._changes`, do not renew it: the reset always fails, however often it is repeated.
+
+    In `Pause.renew`, take milliseconds for seconds.
+    """
     world = world_with(partitions=2)
     world.pass_time(1_000)
+    monkeypatch.setattr(starts_pause, "time", SimpleNamespace(monotonic=lambda: world.now_us / 1e6))
     kafka = SlowKafka(world)
 
     def slow(asked: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -81,6 +81,22 @@ def test_a_forced_region_keeps_what_no_member_holds_where_the_last_merge_has_it(
     assert unheld_in_merge(region) == {0: 8, 1: 4}
 
 
+def test_a_forced_region_keeps_no_place_of_a_topic_that_was_deleted_and_made_anew() -> None:
+    """In `RegionWrites._merge`, take the offsets of the last merge for those of the present topic."""
+    region = region_with_unheld(settings=replace(SETTINGS, recovery="forced"))
+    region.store_initial("u", {0: 30, 1: 40})
+    region.complete_checkpoint()
+    assert unheld_in_merge(region) == {0: 30, 1: 40}
+    region.world.delete_topic("u")
+    region.run()
+    region.world.set_topic("u", 2, "id-of-another")
+    region.run()
+    path = paths.region(GROUP, "initial", "u")
+    region.write(*(SetContent(f"{path}/{n}", encode_initial(Initial(n, "id-of-another"))) for n in (0, 1)))
+    region.complete_checkpoint()
+    assert unheld_in_merge(region) == {0: 0, 1: 1}
+
+
 def test_partitions_and_topics_that_do_not_exist_are_in_no_merge_and_get_no_offsets() -> None:
     region = region_with_unheld()
     region.store_initial("u", {1: 4, 2: 5})
