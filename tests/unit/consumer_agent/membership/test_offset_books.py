@@ -116,3 +116,17 @@ def test_a_command_in_quarantine_says_what_it_was_and_why() -> None:
         "reason": "no reason",
         "content_base64": "YWJj",
     }
+
+
+def test_what_kafka_might_forget_is_written_once_each_time() -> None:
+    """In `KafkaBook.note_written`, keep it as stale: each automatic commit writes all offsets again, for ever."""
+    book = KafkaBook()
+    offsets = {T0: 5, T1: 7}
+    book.note_written(offsets)
+    for _ in range(2):
+        book.stale.update(book.stored)
+        assert book.changed(offsets) == offsets
+        book.note_written({T0: 5})
+        assert book.changed(offsets) == {T1: 7}
+        book.note_written({T1: 7})
+        assert book.changed(offsets) == {}

@@ -61,6 +61,14 @@ def test_what_another_program_has_stored_yields_to_every_claim(metadata: str) ->
     assert kafka_sink._decoded(TopicPartition("t", 0, 5, metadata)) == Row("", 0, -1, 5)
 
 
+@pytest.mark.parametrize("other", [Advance(0, 5, 2), Advance(0, 5, 0), Advance(1, 5, 1)])
+def test_nothing_is_written_under_another_claim_than_the_one_that_is_stored(sink: Any, other: Advance) -> None:
+    """In `KafkaSink._is_as_given`, compare the offsets only: it was given up and started again in between."""
+    sink.rollback()
+    assert sink.begin("g", {PARTITIONS[0]: other, PARTITIONS[1]: Advance(0, 5, 1)}) == {PARTITIONS[0]}
+    assert not any(lane.is_open for lane in sink._lanes.values())
+
+
 @pytest.mark.parametrize("again_after", [0, 5, 40])
 def test_ctrl_c_during_a_commit_leaves_nothing_running(sink: Any, again_after: int) -> None:
     """The rollback would meet transactions that are being committed."""

@@ -216,6 +216,26 @@ class PlayedStates:
         assert list(self.batches) == []
 
 
+def test_a_commit_that_has_failed_is_repeated_though_no_more_records_come() -> None:
+    """In `PartitionStates._store_and_commit`, take the copy for valid before: nothing commits it until others come."""
+    played = PlayedStates()
+    played.consumer.commit.side_effect = [CommitTimeoutError("no answer"), None]
+    polls = 0
+
+    def poll(_timeout_s: float) -> Batch:
+        nonlocal polls
+        polls += 1
+        played.states._due_s = 0.0
+        if polls == 3:
+            played.states.stop()
+        return Batch()
+
+    played.states._due_s, played.consumer.poll.side_effect = 0.0, poll
+    assert list(played.batches) == []
+    assert played.consumer.commit.call_args_list == [mock.call({ORDERS: 7})] * 2
+    played.handlers.retire.assert_called_once_with(Checkpoint(offsets={ORDERS: 7}))
+
+
 def test_what_was_processed_is_stored_before_its_partition_moves() -> None:
     """Also the last batch, although the application has not asked for another one yet: `close` comes between two."""
     played = PlayedStates()

@@ -15,7 +15,7 @@ from consumer_agent.region.rounds import COMPLAIN_S, Rounds
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Content, Done, Get, Refusal, Refused, Reply, Stat
 from zkrebalancer.region import documents
-from zkrebalancer.region.documents import Settings
+from zkrebalancer.region.documents import Order, Settings
 from zkrebalancer.region.limits import BRAKE_S
 from zkrebalancer.region.roles import Phase
 from zkrebalancer.region.states import RegionState
@@ -169,6 +169,29 @@ def test_records_are_returned_only_if_nothing_was_lost_while_their_offsets_were_
     batch = playing.rounds._next()
     assert (batch is None) == bool(goes_wrong)
     assert playing.source.seek.call_count == bool(goes_wrong)
+
+
+def test_a_checkpoint_that_was_complete_before_it_was_asked_for_is_not_the_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rounds.checkpoint`, take it: what was processed since is in no copy."""
+    playing = Playing(monkeypatch, lambda _call: Done((None,)))
+    rounds = playing.rounds
+    rounds._phase, rounds.member.completed = Phase.FLOW, 3
+    playing.session.order = Order(id=3, complete=3)
+    asked: list[float] = []
+
+    def idle() -> None:
+        playing.now_s += 1
+        rounds.member.completed = 4 if playing.now_s > 103 else 3
+
+    def run(_step: object) -> bool:
+        asked.append(playing.now_s)
+        return True
+
+    monkeypatch.setattr(rounds, "_follow", lambda: None)
+    monkeypatch.setattr(rounds, "_idle", idle)
+    monkeypatch.setattr(rounds, "_run", run)
+    assert b'"checkpoint":4' in rounds.checkpoint(30.0).replace(b" ", b"")
+    assert asked == [100.0], "while its round is not over, it is asked for once"
 
 
 @pytest.mark.parametrize("failure", [ConsumerError("a callback has failed"), KeyboardInterrupt()])

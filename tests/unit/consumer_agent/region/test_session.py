@@ -96,6 +96,18 @@ def test_an_order_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFix
     assert "right READ is missing" in told
 
 
+@pytest.mark.parametrize(("sent_ms", "is_fresh"), [(9_000, True), (6_001, True), (6_000, False), (2_000, False)])
+def test_a_session_is_fresh_from_when_it_asked_not_from_the_answer(
+    monkeypatch: pytest.MonkeyPatch, sent_ms: int, is_fresh: bool
+) -> None:
+    """In `_order_read`, count from now: an answer that was under way for long may come when the session is over."""
+    member = new_session()
+    member._timeout_ms = 6_000
+    monkeypatch.setattr(session, "now_ms", lambda: 10_000)
+    member._order_read(sent_ms, Refused(Refusal.NO_NODE))
+    assert member.is_fresh is is_fresh
+
+
 def test_after_its_end_a_session_is_not_fresh_and_has_no_order() -> None:
     """However recent its last answer was: the leader may have noticed the end."""
     member = new_session()
