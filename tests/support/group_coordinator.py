@@ -198,10 +198,11 @@ class Coordinator:
         protocol_type: str = "consumer",
         group: str = GROUP,
         rebalance_ms: int = REBALANCE_MS,
+        session_ms: int = SESSION_MS,
     ) -> int:
         """Send a JoinGroup; up to version 3, a new member need not ask for its id first."""
         request = JoinGroupRequest(
-            group, member_id, SESSION_MS, protocol_type, protocols, rebalance_ms, group_instance_id=instance
+            group, member_id, session_ms, protocol_type, protocols, rebalance_ms, group_instance_id=instance
         )
         return self.send(request, version, client_id)
 

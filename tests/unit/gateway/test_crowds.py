@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -186,3 +187,22 @@ def test_small_uses_share_the_places_and_do_not_pass_a_large_one() -> None:
     may_end.set()
     gevent.joinall(uses, timeout=WITHIN_S, raise_error=True)
     assert order == ["a", "b", "large", "c"]
+
+
+def test_no_more_places_are_used_than_there_are() -> None:
+    """In `Places.take`, go on when any place was given back."""
+    places, used, most = Places(10), 0, 0
+    chance = random.Random(1)
+
+    def use(count: int) -> None:
+        nonlocal used, most
+        with places.take(count):
+            used += count
+            most = max(most, used)
+            for _ in range(chance.randrange(4)):
+                gevent.sleep(0)
+            used -= count
+
+    uses = [gevent.spawn(use, chance.randrange(1, 11)) for _ in range(200)]
+    gevent.joinall(uses, timeout=WITHIN_S, raise_error=True)
+    assert (used, most) == (0, 10)

@@ -371,6 +371,19 @@ def test_a_join_offers_a_limited_number_of_protocols() -> None:
         pass
 
 
+@pytest.mark.parametrize("topics", [2, 3, 10, 90])
+def test_all_elements_of_a_request_are_counted_once(topics: int) -> None:
+    """In `Room.decoded`, count those of the third list on wrongly: what stays would use up the room some day."""
+    one = room.Room()
+    partitions = [{"partition_index": number, "committed_offset": 1} for number in range(1_000)]
+    wanted = [{"name": f"t{number}", "partitions": partitions} for number in range(topics)]
+    content = codec.encode("OffsetCommitRequest", 8, {"topics": wanted})
+    for _ in range(2):
+        with one.decoded("OffsetCommit", 8, content, None):
+            assert one.used == topics * 1_001 * room.ELEMENT_BYTES
+        assert one.used == 0
+
+
 def test_few_elements_need_no_room() -> None:
     """In `Room.decoded`, count all: a full room would refuse every heartbeat and commit."""
     one = room.Room()

@@ -65,10 +65,11 @@ def test_a_static_member_that_comes_back_while_it_waits_fences_itself() -> None:
 
 
 def test_a_replacement_that_cannot_be_stored_leaves_the_former_self() -> None:
+    """In `Join._take_back`, keep what the later self has registered, such as its session."""
     coordinator = Coordinator()
     ids = coordinator.stable("a", "b", instances={"b": "pod"})
     coordinator.stores_at_once = False
-    ticket = coordinator.join(instance="pod", protocols=(*RANGE, A))
+    ticket = coordinator.join(instance="pod", protocols=(*RANGE, A), session_ms=3 * SESSION_MS)
     assert coordinator.is_waiting(ticket)
     coordinator.finish_writes(E.NOT_COORDINATOR)
     assert coordinator.joined(ticket).error_code is E.NOT_COORDINATOR
