@@ -42,6 +42,29 @@ def chaos(seed: int) -> History:
     return history
 
 
+def crowded(seed: int) -> History:
+    """Return random events of two members and few records, so that most events concern the same ones."""
+    chance, history = random.Random(seed), History().produced(0, 11)
+    for _ in range(chance.randrange(4, 25)):
+        member, first = chance.choice(MEMBERS[:2]), chance.randrange(0, 10)
+        what = chance.randrange(12)
+        if what < 3:
+            history.started(member, first)
+        elif what < 7:
+            history.delivered(member, first, min(11, first + chance.choice((0, 1, 3))))
+        elif what < 8:
+            history.committed(member, first)
+        elif what < 9:
+            history.stopped(member, first, chance.choice(("revoked", "lost", "closed")))
+        elif what < 10:
+            history.ended(member)
+        elif what < 11:
+            history.left(member, chance.choice(("closed", "expired", "evicted")))
+        else:
+            history.repositioned(member, first)
+    return history
+
+
 def _add_run_event(history: History, chance: random.Random, member: str, number: int) -> None:
     if chance.random() < 0.2:
         history.add("topic_deleted", topic="t", group=None)

@@ -62,6 +62,26 @@ def test_what_no_commit_leads_to_is_removed(tmp_path: Path) -> None:
     assert len(list((tmp_path / STORE / "a").iterdir())) == len(list((tmp_path / COMMITS).iterdir())) == KEPT
 
 
+def test_a_watcher_that_was_killed_before_its_commit_counted_takes_nothing_from_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_tidy`, count a commit that readers never saw as one of those that stay."""
+    store = Commits(tmp_path)
+    for number in range(3):
+        store.commit({"a": {"x": add(store, "a", str(number))}})
+    reader = (tmp_path / "current").resolve()
+    store.commit({"a": {"x": add(store, "a", "newest")}})
+    for _ in range(3):
+        with monkeypatch.context() as broken:
+            broken.setattr(commits, "_replace_link", lambda *_: pytest.fail("killed"))
+            with pytest.raises(pytest.fail.Exception, match="killed"):
+                store.commit({"a": {"x": add(store, "a", "never seen")}})
+        store = Commits(tmp_path)
+        store.clean()
+        assert (tmp_path / "a" / "x" / "part").read_text() == "newest"
+        assert (reader / "a" / "x" / "part").read_text() == "2"
+
+
 def test_a_commit_makes_only_links_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `_turn`, make all anew; or, in `_unlink`, leave the folder of a run that has one part again."""
     store, made = Commits(tmp_path), list[str]()

@@ -14,7 +14,7 @@ from zkrebalancer.observe.reading import EventFiles, Problems
 from zkrebalancer.pipeline.report import compare, output
 from zkrebalancer.pipeline.report.compare import Comparison
 from zkrebalancer.pipeline.report.folders import find_runs
-from zkrebalancer.pipeline.report.sentences import LAG
+from zkrebalancer.pipeline.report.sentences import LAG, MEASURES, OF_A_CHANGE
 from zkrebalancer.protocol.errors import ConfigurationError
 
 
@@ -122,6 +122,9 @@ def test_kinds_of_change_are_told_apart_as_the_run_is_told() -> None:
     assert found["lag_max after kill"] == 4.0
 
 
+KINDS = ("kill", "return")
+
+
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has no run: no result\.json below it"):
         find_runs([tmp_path])
@@ -213,3 +216,35 @@ def test_the_first_table_keeps_kinds_of_change_apart(tmp_path: Path) -> None:
     }
     of_one_kind = compare._changes_ms(changes[changes["name"] == "kill"], [run])
     assert of_one_kind == {run.setting: {"settled_ms": {"kip848": [7.0, 9.0]}}}
+
+
+def test_values_are_paired_by_seed_and_repeated_seeds_in_their_order(tmp_path: Path) -> None:
+    """In `_values`, number the runs of a protocol instead of those with one seed."""
+    wanted: dict[str, list[list[int]]] = {"central-incremental": [[1, 2, 3], [3]], "kip848": [[3, 2], [2, 4]]}
+    for protocol, folders in wanted.items():
+        for place, seeds in enumerate(folders):
+            for seed in seeds:
+                FakeRun(protocol, 100 * seed + place, seed).write(tmp_path / str(place))
+    runs = find_runs([tmp_path / "0", tmp_path / "1"])
+    frame = pd.DataFrame({"run": [run.name for run in runs], **{name: [1.0] * len(runs) for name in MEASURES}})
+    changes = pd.DataFrame({"run": [run.name for run in runs], "name": "kill-member"})
+    (by_protocol,) = compare._values(frame, changes, runs).values()
+    found = {protocol: sorted(of["settled_ms"]) for protocol, of in by_protocol.items()}
+    assert found == {
+        "central-incremental": [(1, 0), (2, 0), (3, 0), (3, 1)],
+        "kip848": [(2, 0), (2, 1), (3, 0), (4, 0)],
+    }
+
+
+def test_kinds_of_change_are_told_apart_with_other_heartbeats_too(tmp_path: Path) -> None:
+    """In `_values`, look only for kinds of the setting itself: a rival is compared with ours without heartbeats."""
+    for protocol, settings in (("central-incremental", "tuned"), ("kip848", "heartbeat-50")):
+        FakeRun(protocol, 1, settings=settings).write(tmp_path)
+    runs = find_runs([tmp_path])
+    frame = pd.DataFrame({"run": [run.name for run in runs], **{name: [1.0] * len(runs) for name in MEASURES}})
+    of_each = [{"run": run.name, "name": kind, **dict.fromkeys(OF_A_CHANGE, 2.0)} for run in runs for kind in KINDS]
+    values = compare._values(frame, pd.DataFrame(of_each), runs)
+    for by_protocol in values.values():
+        for of_protocol in by_protocol.values():
+            assert "settled_ms" not in of_protocol
+            assert [of_protocol[f"settled_ms after {kind}"] for kind in KINDS] == [{(1, 0): 2.0}] * 2

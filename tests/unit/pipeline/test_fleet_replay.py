@@ -119,6 +119,15 @@ def test_a_static_member_that_returns_within_its_grace_moves_nothing_but_its_par
     assert found.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * (7 + 4))
 
 
+def test_a_static_member_that_has_returned_twice_leaves_at_last_with_all_that_it_had() -> None:
+    """In `_held`, know it by the name that it had before its last return: it would own its partitions for ever."""
+    restarts = (*THREE, left(60, "c"), joined(67, "c1"), left(90, "c1"), joined(94, "c2"))
+    static = Setting("static", grace_us=30 * S)
+    before, after = (cost(*steps, setting=static) for steps in (restarts, (*restarts, left(200, "c2"))))
+    assert after.rebalances == before.rebalances + 1
+    assert after.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * 30, rel=0.01)
+
+
 def test_a_static_member_that_stays_away_costs_the_whole_grace() -> None:
     away = (*THREE, left(60, "c"), joined(91, "c1"))
     found = cost(*away, setting=Setting("static", grace_us=30 * S))

@@ -62,3 +62,10 @@ def test_rows_are_written_before_there_are_many(tmp_path: Path, monkeypatch: pyt
     found = write(tmp_path, by_run=False)
     assert pq.ParquetFile(next(file["path"] for file in found if file["table"] == "a")).num_row_groups > 1
     assert values(tmp_path, found)["b", ""] == [(1,), (3,)]
+
+
+def test_rows_that_a_group_has_before_its_end_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_portions`, keep them in their group."""
+    monkeypatch.setattr(one_pass, "MAX_WAITING_ROWS", 1)
+    monkeypatch.setitem(globals(), "ROWS", [("r", "p", number) for number in range(12)])
+    assert values(tmp_path, write(tmp_path, by_run=False))["b", ""] == [(number,) for number in range(1, 12, 2)]

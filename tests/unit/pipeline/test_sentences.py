@@ -117,6 +117,18 @@ def test_medians_that_the_pairs_contradict_show_nothing() -> None:
     assert (verdict.pairs, verdict.outcome, verdict.beside) == (7, "open", "ours worse, but not in the median pair")
 
 
+def test_a_median_pair_without_a_difference_shows_nothing_either() -> None:
+    """In `Verdict._is_ambiguous`, take 0 for an answer."""
+    ours = [100.0] * 15
+    verdict = compared(ours, [*ours[:8], *(500.0 + number for number in range(7))])
+    assert verdict.difference is not None
+    assert (verdict.difference.median, verdict.difference.p < 0.05) == (0.0, True)
+    unpaired = {(seed, 1): 700.0 for seed in range(3)}  # runs of one side only, which change its median
+    rivals = {"kip848": {"settled_ms": by_seed(list(verdict.other_values)) | unpaired}}
+    (verdict,) = verdicts({SETTING: {"central-incremental": {"settled_ms": by_seed(ours)}, **rivals}})
+    assert (verdict.medians[0] < verdict.medians[1], verdict.outcome) == (True, "open")
+
+
 def test_other_heartbeats_are_part_of_a_rivals_name() -> None:
     verdict = compared(SLOW, FAST, setting=replace(SETTING, settings="heartbeat-50"))
     assert verdict.rival == "kip848, 50 ms"

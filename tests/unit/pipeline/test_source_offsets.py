@@ -44,7 +44,8 @@ def test_offsets_of_another_source_are_rejected(document: object) -> None:
         ({1: 9}, None, {1: (4, 9)}),  # Kafka does not say where the other log ends: it waits
         ({0: 10, 1: 9}, {0: 5, 1: 4}, {0: (3, 5)}),
         ({0: 10}, {0: 5, 1: 8}, {0: (3, 5), 1: (4, 8)}),  # without its target, the query would end too early
-        ({}, {0: 5}, {0: (3, 5)}),  # a partition without a target has been added since
+        ({}, {0: 5}, {0: (3, 5)}),
+        ({0: 10, 1: 9}, {0: 5}, {0: (3, 5)}),  # a partition without a target has been added since: it would never end
         ({0: 4, 1: 3}, {0: 5, 1: 3}, {0: (3, 4)}),
     ],
 )

@@ -43,3 +43,34 @@ def test_the_time_in_which_a_process_was_suspended_is_no_silence(monkeypatch: py
 def test_a_long_silence_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaReadError, match="t/0: no message at offset 0 for 120 s"):
         read_after([0.5] * 300, monkeypatch)
+
+
+def test_the_time_that_the_caller_takes_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `RangeReader.read`, count from the last poll: whoever works on a batch for minutes fails at the next pause."""
+    now_s = 0.0
+    come = iter([messages(("t", 0), [0]), [], messages(("t", 0), [1])])
+    client = mock.Mock(spec=Consumer)
+    client.poll, client.consume.return_value = lambda _timeout_s: next(iter(next(come)), None), []
+    monkeypatch.setattr(reading, "new_client", lambda _settings: client)
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(reading, "_idle", {})
+    read = []
+    for _whole, run in RangeReader({}, [Range("t", 0, 0, 2, 1)], fail_on_data_loss=True).read():
+        read += [message.offset() for message in run]
+        now_s += 10 * SILENCE_LIMIT_S
+    assert read == [0, 1]
+    assert not client.get_watermark_offsets.called
+
+
+def test_what_a_client_still_hands_over_of_a_former_task_belongs_to_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `RangeReader.read`, forget which topics a client has read that is used again."""
+    client = mock.Mock(spec=Consumer)
+    monkeypatch.setattr(reading, "new_client", lambda _settings: client)
+    monkeypatch.setattr(reading, "_idle", {})
+    read = []
+    for topic in ("t", "u"):
+        client.poll.side_effect = messages(("t", 0), [0])
+        client.consume.return_value = messages(("u", 0), [0]) if topic == "u" else []
+        reader = RangeReader({}, [Range(topic, 0, 0, 1, 1)], fail_on_data_loss=True)
+        read += [message.topic() for _whole, run in reader.read() for message in run]
+    assert read == ["t", "u"]
