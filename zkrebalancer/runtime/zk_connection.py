@@ -12,12 +12,12 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
 import gevent
 import gevent.select
+from gevent import monkey
 from gevent.event import AsyncResult
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException
@@ -37,6 +37,7 @@ TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
 LOOK_UP_S = 5.0  # for the addresses of all servers, less than kazoo waits for the end of its connection
 Server = tuple[str, int]  # host, port
+_start_thread = monkey.get_original("_thread", "start_new_thread")  # also in a program that gevent has patched
 Found = list[tuple[Any, ...]]  # addresses, as `socket.getaddrinfo` returns them
 _log = logs.named("zkrebalancer.runtime.zk")
 
@@ -169,34 +170,46 @@ class LookUps:
         """Return (host, address, port) of each server whose name is known now, in random order."""
         servers = [(host.strip(), port) for host, port in self._client.hosts]
         until_s = time.monotonic() + LOOK_UP_S
-        asked = {server: self._ask(server, until_s) for server in dict.fromkeys(servers)}
+        asked = {server: self._ask(server) for server in dict.fromkeys(servers)}
         known = {server: _answer(server[0], one, until_s) for server, one in asked.items()}
         found = [(server[0], *each[4][:2]) for server in servers for each in known[server]]
         random.shuffle(found)  # as kazoo, so that not all clients use the first one
         return found
 
-    def _ask(self, server: Server, until_s: float) -> AsyncResult[Found | Exception]:
-        """Look a server up, in a thread if this hub is that of a main thread, which serves others, too."""
+    def _ask(self, server: Server) -> AsyncResult[Found | Exception]:
+        """Look a server up, in a thread: this one has to show that it moves, and to end when it is asked to."""
         if server in self._under_way:
             return self._under_way[server]
         asked: AsyncResult[Found | Exception] = AsyncResult()
         with suppress(OSError, ValueError):  # it is a name
             asked.set(socket.getaddrinfo(*server, 0, 0, socket.IPPROTO_TCP, socket.AI_NUMERICHOST))
             return asked
-        if not gevent.get_hub().loop.default:
-            asked.set(try_look_up(server))
-            return asked
-        try:
-            with gevent.Timeout(max(0.0, until_s - time.monotonic()), TimeoutError("no thread is free")):
-                asked = self._under_way[server] = gevent.get_hub().threadpool.spawn(try_look_up, server)
-        except (TimeoutError, RuntimeError) as error:  # or the operating system starts no more of them
-            asked.set(error)
-        else:
-            asked.rawlink(partial(self._answered, server))
+        self._look_up_in_thread(server, asked)
         return asked
 
-    def _answered(self, server: Server, _asked: object) -> None:
-        del self._under_way[server]
+    def _look_up_in_thread(self, server: Server, asked: AsyncResult[Found | Exception]) -> None:
+        """Begin a thread of its own: look-ups of other names, which may hang, could have all of gevent's."""
+        found: list[Found | Exception] = []
+        waker = gevent.get_hub().loop.async_()
+
+        def look_up() -> None:
+            found.append(try_look_up(server))
+            with suppress(ValueError):  # the loop has been destroyed
+                waker.send()
+
+        def answered() -> None:
+            waker.stop()
+            waker.close()
+            self._under_way.pop(server, None)
+            asked.set(found[0])
+
+        waker.start(answered)
+        self._under_way[server] = asked
+        try:
+            _start_thread(look_up, ())
+        except RuntimeError as error:  # the operating system starts no more threads
+            found.append(error)
+            answered()
 
 
 def _answer(host: str, asked: AsyncResult[Found | Exception], until_s: float) -> Found:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from socket import AI_NUMERICHOST, gaierror
 from typing import Any, cast
@@ -165,6 +167,21 @@ def test_a_client_goes_on_connecting_whatever_a_look_up_raises(
         client.close()
 
 
+def test_a_client_goes_on_connecting_without_threads_for_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `LookUps._look_up_in_thread`, let it raise: it would end the connection, and later the process."""
+    begins = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection._start_thread", begins)
+    client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None)
+    client.start()
+    try:
+        with gevent.Timeout(WITHIN_S):
+            while begins.call_count < 3 and client.is_trying:
+                gevent.sleep(0.001)
+        assert client.is_trying
+    finally:
+        client.close()
+
+
 @pytest.mark.parametrize("error", [MarshallingError(), TypeError("no text")])
 def test_a_client_goes_on_connecting_whatever_an_attempt_raises(
     monkeypatch: pytest.MonkeyPatch, error: Exception, caplog: pytest.LogCaptureFixture
@@ -184,8 +201,9 @@ def test_a_client_goes_on_connecting_whatever_an_attempt_raises(
         client.close()
 
 
-def test_a_name_server_that_is_silent_blocks_no_hub_and_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `LookUps._ask`, look up in this thread, or forget what is under way."""
+@pytest.fixture
+def silent_name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], threading.Event]]:
+    """Return the names that are asked for, and what has to be set before they are answered."""
     asked, released = list[str](), threading.Event()
 
     def look_up(host: str, *arguments: int) -> list[tuple[Any, ...]]:
@@ -197,16 +215,46 @@ def test_a_name_server_that_is_silent_blocks_no_hub_and_uses_one_thread(monkeypa
 
     monkeypatch.setattr("socket.getaddrinfo", look_up)
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection.LOOK_UP_S", 0.001)
+    yield asked, released
+    released.set()
+
+
+def test_a_name_server_that_is_silent_blocks_no_hub_and_is_asked_once(
+    silent_name_server: tuple[list[str], threading.Event],
+) -> None:
+    """In `LookUps._ask`, look up in this thread, or forget what is under way."""
     client = ZkClient("nowhere:1,elsewhere:1", TIMEOUT_MS, lambda _: None)
     client.start()
-    try:
-        for _ in range(50):
-            gevent.sleep(0.005)
-        assert sorted(asked) == ["elsewhere", "nowhere"]
-        assert client.is_trying
-    finally:
-        released.set()
+    for _ in range(50):
+        gevent.sleep(0.005)
+    assert client.is_trying
+    client.close()
+    assert sorted(silent_name_server[0]) == ["elsewhere", "nowhere"]
+
+
+def test_a_thread_may_end_before_its_look_up_does(silent_name_server: tuple[list[str], threading.Event]) -> None:
+    """In `LookUps._look_up_in_thread`, let the end of the loop raise: the look-up's thread would show it."""
+    asked, released = silent_name_server
+    problems: list[object] = []
+    count = _thread._count()
+
+    def work() -> None:
+        client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None)
+        client.start()
+        while not asked:
+            gevent.sleep(0.001)
         client.close()
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    with mock.patch("sys.unraisablehook", problems.append):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(WITHIN_S)
+        released.set()
+        give_up_s = time.monotonic() + WITHIN_S
+        while _thread._count() > count and time.monotonic() < give_up_s:
+            time.sleep(0.001)
+    assert (asked, problems) == (["nowhere"], [])
 
 
 @pytest.fixture
