@@ -230,7 +230,7 @@ def walk(
     while waiting:
         below: list[str] = []
         for some in _portions(waiting):
-            replies = zk.perform_all([GetRights(path) for path in some], _REFUSED)
+            replies = zk.perform_all([GetRights(path) for path in some], {*_REFUSED, Refusal.MARSHALLING})
             present = [(path, reply) for path, reply in zip(some, replies, strict=True) if not _is_absent(reply)]
             outcome.nodes += len(present)
             report(outcome.nodes, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Protocol
 
 from kazoo import exceptions
@@ -26,6 +27,8 @@ _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
     (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
     (RuntimeError, Refusal.CONNECTION_LOST),  # the reply was another call's: the connection is closed
 )
+# kazoo could not read the answer: a text in it, such as a name in an access control list, is not UTF-8, for instance.
+_UNREADABLE = (ValueError, LookupError, TypeError, struct.error)
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
@@ -39,7 +42,9 @@ class Answer(Protocol):
 
 
 def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
-    """Convert kazoo's result to a reply; raises errors that are not ZooKeeper's."""
+    """Convert kazoo's result to a reply; raises errors that are neither ZooKeeper's nor of a text that it sends."""
+    if isinstance(result.exception, _UNREADABLE):  # of a write, the outcome is unknown
+        return Refused(Refusal.CONNECTION_LOST if isinstance(call, Multi | calls.SetRights) else Refusal.MARSHALLING)
     if result.exception is not None:
         return Refused(refusal_of(result.exception))
     value = result.get()

@@ -58,6 +58,7 @@ class RightsClient(ModelClient):
         self.before_rights: Callable[[], None] | None = None
         self.closed: set[str] = set()  # to this client, which may list no children there
         self.hidden: set[str] = set()  # its rights cannot be read either
+        self.odd: set[str] = set()  # whose rights have a name that no client decodes
         self.calls_left: int | None = None  # after which it is killed
         self.is_last_lost = False
 
@@ -87,6 +88,8 @@ class RightsClient(ModelClient):
         if call.path in self.hidden:
             return Refused(Refusal.NO_AUTH)
         present, version = self.lists.get(call.path, (OPEN, 0))
+        if isinstance(call, GetRights) and call.path in self.odd:
+            return Refused(Refusal.MARSHALLING)
         if isinstance(call, GetRights):
             return NodeRights(present, version)
         if call.version not in {-1, version}:
@@ -141,16 +144,17 @@ def test_what_another_program_has_added_since_it_was_read_is_not_lost(was_there:
 
 
 def test_the_whole_tree_is_walked_and_what_cannot_be_read_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `walk`, look below the last portion of nodes only; in `_children`, forget those that cannot be listed."""
+    """In `walk`, look below the last portion only, or end at odd rights; in `_children`, forget what is not listed."""
     monkeypatch.setattr(secure_tree, "MAX_AT_ONCE", 1)
     client = RightsClient()
     groups = [paths.group(name) for name in "abc"]
     for path in groups:
         client.create(f"{path}/ids")
-    client.closed, client.hidden = {groups[1]}, {groups[2]}
+    client.create(odd := f"{groups[0]}/owners")
+    client.closed, client.hidden, client.odd = {groups[1]}, {groups[2]}, {odd}
     outcome = repaired(client)
     assert {finding.path for finding in outcome.findings} >= {groups[0], f"{groups[0]}/ids", groups[1]}
-    assert sorted(outcome.unreadable) == groups[1:]
+    assert sorted(outcome.unreadable) == [odd, *groups[1:]]
 
 
 def test_the_nodes_of_a_group_that_is_named_are_there_before_its_members() -> None:
