@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -91,6 +92,20 @@ def test_numbers_with_thousands_of_digits_are_no_numbers() -> None:
     run.world.zk.perform(Multi((SetContent(paths.region(GROUP, "order"), b"junk"),)))
     run.world.kill_coordinator(run.world.leader())
     run.complete_another()
+
+
+def test_an_order_of_another_program_whose_numbers_contradict_each_other_is_made_anew() -> None:
+    """In `decode_order`, read it: all members wait for a round that comes in months, and the log names no cause."""
+    run = running_region()
+    run.step_until(lambda: (order := run.order()) is not None and order.open is None)
+    order = run.order()
+    assert order is not None
+    foreign = documents.encode_order(replace(order, reset=order.id + 1_000))
+    run.world.zk.perform(Multi((SetContent(paths.region(GROUP, "order"), foreign),)))
+    run.complete_another()
+    order = run.order()
+    assert order is not None
+    assert order.reset <= order.id < 100
 
 
 def test_an_order_that_cannot_be_written_is_tried_with_growing_pauses() -> None:

@@ -187,13 +187,17 @@ def decode_order(content: bytes) -> Order:
     document = _document(what, content)
     complete = fields.optional_integer(what, document, "complete", minimum=1, maximum=2**62)
     pending = fields.optional_text(what, document, "pending")
+    last, reset = (fields.integer(what, document, key, maximum=2**62) for key in ("id", "reset"))
+    open_ = _round(document.get("open"))
+    if max(reset, complete or 0, 0 if open_ is None else open_.id) > last:  # members would wait for later orders
+        raise NodeContentError(f"{what}: names a later round than its last one, {last}")
     return Order(
-        id=fields.integer(what, document, "id", maximum=2**62),
-        reset=fields.integer(what, document, "reset", maximum=2**62),
+        id=last,
+        reset=reset,
         complete=complete,
         pieces=fields.integer(what, document, "pieces", maximum=MAX_PIECES),
         pending=pending,
-        open=_round(document.get("open")),
+        open=open_,
         members=_registrations(what, document, "members"),
         left=_registrations(what, document, "left"),
         leaving=_names(what, document.get("leaving")),

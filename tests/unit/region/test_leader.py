@@ -7,6 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region import documents
 from zkrebalancer.region.documents import CHECKPOINT, RESET, Contribution, Order, Request, Round, Settings
@@ -227,3 +230,12 @@ def test_an_order_that_was_lost_continues_above_all_former_rounds() -> None:
     assert made_anew(names, 11).id == 12
     assert made_anew([], 0) == Order(id=1, complete=None, pieces=0, pending="the order was lost")
     assert documents.decode_order(documents.encode_order(made_anew(names, 3))).complete == 7
+
+
+@pytest.mark.parametrize(
+    "order", [Order(3, reset=4), Order(3, complete=4, pieces=1), Order(3, open=Round(4, RESET, ("a",)))]
+)
+def test_an_order_that_names_a_later_round_than_its_last_one_is_foreign(order: Order) -> None:
+    """In `decode_order`, read it: no member would follow the next orders, whose numbers are lower."""
+    with pytest.raises(NodeContentError, match="names a later round than its last one, 3"):
+        documents.decode_order(documents.encode_order(order))
