@@ -11,6 +11,9 @@ from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, RightsCall
 from zkrebalancer.runtime.zk_rights import from_acl
 
+# An error of a later ZooKeeper is one, too: kazoo would raise another one in its place, and forget the call.
+exceptions.EXCEPTIONS.default_factory = lambda: exceptions.ZookeeperError
+
 _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
     (exceptions.NoNodeError, Refusal.NO_NODE),
     (exceptions.NodeExistsError, Refusal.NODE_EXISTS),

@@ -104,6 +104,21 @@ def test_an_answer_that_cannot_be_read_costs_the_connection_only(spoilt: bytes) 
         server.close()
 
 
+def test_an_error_that_kazoo_does_not_know_is_a_refusal() -> None:
+    """In `zk_answers`, leave it to kazoo: the call would never be answered."""
+    events: Queue[ZooKeeperEvent] = Queue()
+    server = OddServer(struct.pack(">iqi", 1, 1, -999))
+    client = ZkClient(server.address, TIMEOUT_MS, events.put)
+    client.start()
+    try:
+        assert events.get(timeout=WITHIN_S) == Connected(SESSION, TIMEOUT_MS)
+        client.request(1, Sync("/"))
+        assert events.get(timeout=WITHIN_S) == Replied(1, Refused(Refusal.NOT_ALLOWED))
+    finally:
+        client.close()
+        server.close()
+
+
 def test_calls_that_wait_when_the_connection_breaks_are_refused_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `ZkClient._finish`, send what waits all the same, or one call only; in `_session_changed`, stay usable."""
     monkeypatch.setattr("zkrebalancer.runtime.zk.MAX_IN_FLIGHT", 2)
