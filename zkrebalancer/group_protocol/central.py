@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE
+from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE, needs_own_assignor
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, Description
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -225,8 +225,10 @@ class CentralTargets:
 
 
 def is_consumers_join(request: OneGroup) -> bool:
-    """Whether a classic client joins a consumer group; in other groups only clients can assign."""
-    return isinstance(request, JoinGroupRequest) and request.protocol_type == PROTOCOL_TYPE
+    """Whether a classic client joins a consumer group; in others, and in Kafka Streams, only clients can assign."""
+    if not isinstance(request, JoinGroupRequest) or request.protocol_type != PROTOCOL_TYPE:
+        return False
+    return not needs_own_assignor(protocol.name for protocol in request.protocols)
 
 
 def join_error(request: OneGroup, *, is_ready: bool) -> ErrorCode:

@@ -20,6 +20,7 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     PROTOCOL_TYPE,
     Subscription,
     SubscriptionError,
+    needs_own_assignor,
     read_subscription,
     read_version,
     write_assignment,
@@ -116,7 +117,8 @@ def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) ->
 
 
 def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
-    if request.protocol_type != PROTOCOL_TYPE or not group.roster.supports(p.name for p in request.protocols):
+    names = [protocol.name for protocol in request.protocols]
+    if request.protocol_type != PROTOCOL_TYPE or needs_own_assignor(names) or not group.roster.supports(names):
         raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
         return read_subscription(request.protocols[0].metadata)

@@ -6,10 +6,13 @@ Source: Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PROTOCOL_TYPE = "consumer"
+OWN_ASSIGNORS = frozenset(
+    {"stream"}
+)  # whose assignments say more than partitions: Kafka Streams fails without its tasks
 OWNED_FROM, RACK_FROM = 1, 3  # versions of a subscription
 GENERATION_FROM = 2
 NULL_LENGTH = -1
@@ -30,6 +33,11 @@ class Subscription:
     topics: tuple[str, ...]
     owned: Mapping[str, tuple[int, ...]]
     rack_id: str | None
+
+
+def needs_own_assignor(names: Iterable[str]) -> bool:
+    """Whether a member with these protocols can use only what another such member assigns."""
+    return OWN_ASSIGNORS.issuperset(names)
 
 
 class Entries:

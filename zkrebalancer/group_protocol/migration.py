@@ -14,6 +14,7 @@ from zkrebalancer.group_protocol.consumer_protocol import (
     Entries,
     Subscription,
     SubscriptionError,
+    needs_own_assignor,
     read_assignment,
     read_subscription,
     read_version,
@@ -37,9 +38,10 @@ def upgraded(group: ClassicGroup, topics: Topics, max_size: int) -> StoredConsum
         RefusedError: it cannot become one.
 
     """
-    if group.roster.protocol_type != PROTOCOL_TYPE:
-        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
     classic = list(group.roster.members.values())
+    is_own = any(needs_own_assignor(protocol.name for protocol in member.protocols) for member in classic)
+    if is_own or group.roster.protocol_type != PROTOCOL_TYPE:
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
     if len(classic) >= max_size:
         raise _kept_out(group, f"it has {len(classic)} members already, and may have {max_size} then")
     entries = Entries(MAX_ENTRIES_OF_GROUP, " of all members")

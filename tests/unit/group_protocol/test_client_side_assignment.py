@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.classic_consumer import NEWCOMER
 from tests.support.group_coordinator import DELAY_MS, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
+from tests.support.kip848_group import Client, coordinator_with
+from zkrebalancer.group_protocol.consumer_protocol import write_assignment
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 ROUND_ROBIN = JoinGroupProtocol("round-robin", b"metadata")
 
@@ -198,3 +202,41 @@ def test_a_failed_coordinator_is_followed_by_one_that_misses_members_that_do_not
         assert {coordinator.heartbeat(member_id, 2) for member_id in ids.values()} == {E.NONE}
         coordinator.pass_time(5_000)
     assert coordinator.state() == "Empty"
+
+
+STREAMS = (JoinGroupProtocol("stream", NEWCOMER[0].metadata),)
+
+
+@pytest.mark.parametrize("is_central", [False, True])
+def test_members_of_kafka_streams_assign_their_tasks_themselves(*, is_central: bool) -> None:
+    """In `central.is_consumers_join`, look at the type only: without the leader's user data, Kafka Streams ends."""
+    coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(assigns_centrally=is_central))
+    join = coordinator.join(protocols=STREAMS)
+    coordinator.pass_time(DELAY_MS)
+    answer = coordinator.joined(join)
+    assert (answer.leader, answer.protocol_name, len(answer.members)) == (answer.member_id, "stream", 1)
+    tasks = write_assignment(1, {"t": (0,)})[:-4] + b"\0\0\0\5tasks"
+    sync = coordinator.sync(answer.member_id, answer.generation_id, {answer.member_id: tasks})
+    assert coordinator.synced(sync).assignment == tasks
+
+
+@pytest.mark.parametrize("is_central", [False, True])
+def test_a_consumer_takes_no_group_from_kafka_streams(*, is_central: bool) -> None:
+    """In `migration.upgraded`, look at the type only: the next assignments would have no tasks."""
+    coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(assigns_centrally=is_central))
+    join = coordinator.join(protocols=STREAMS)
+    coordinator.pass_time(DELAY_MS)
+    assert Client(coordinator, "k").beat() is E.GROUP_ID_NOT_FOUND
+    assert coordinator.join_error(coordinator.join(protocols=NEWCOMER)) in {
+        E.INCONSISTENT_GROUP_PROTOCOL,
+        E.GROUP_ID_NOT_FOUND,
+    }
+    member_id = coordinator.joined(join).member_id
+    assert coordinator.heartbeat(member_id, 1) is E.NONE
+
+
+def test_kafka_streams_joins_no_group_that_a_gateway_assigns() -> None:
+    """In `consumer_classic._subscription`, ask only whether other classic members support the protocol."""
+    coordinator = coordinator_with({"t": 4})
+    Client(coordinator, "k").beat()
+    assert coordinator.join_error(coordinator.join(protocols=STREAMS)) is E.INCONSISTENT_GROUP_PROTOCOL
