@@ -177,7 +177,7 @@ def test_the_time_to_the_first_record_is_beside_the_time_to_settled(tmp_path: Pa
     head = page[: page.index("Where this project loses")]
     for change in ("kill-member", "return"):
         assert f"time to settled after {change} 100 ms for central-incremental; kip848 100 ms (equal; " in head
-        first_record = f"first record after {change} 700 ms for central-incremental; kip848 600 ms (ours"
+        first_record = f"first record after {change} 700 ms for central-incremental; kip848 600 ms (no difference"
         assert f"). The time to the {first_record}" in head
     settled = "<td>100 ms</td>" * 3
     assert f"<td>settled after kill-member</td><td>kip848</td><td>7</td>{settled}<td>600 ms</td>" in head
@@ -194,7 +194,7 @@ def test_too_few_runs_are_no_proof_that_nothing_is_lost(tmp_path: Path) -> None:
     count = len(found.verdicts)
     worse = sum(verdict.behind > 0 for verdict in found.verdicts)
     assert worse > 0
-    assert "kip848 102 ms (ours worse; 2 pairs, too few to test)." in page
+    assert "kip848 102 ms (no difference is shown; 2 pairs, too few to test)." in page
     assert f"No loss is shown. In {worse} of {count} comparisons, this project's median is worse, but" in page
     assert f"{count} of {count} comparisons have fewer than 6 pairs and can show nothing, a loss neither." in page
     rows = pd.read_csv(tmp_path / "out" / "comparison.csv")

@@ -165,6 +165,15 @@ def test_what_is_not_significant_has_no_note_in_a_table() -> None:
         assert one.note == one.beside
 
 
+def test_the_first_sentences_call_nothing_better_that_is_not_shown() -> None:
+    """In `compared_in`, return `beside`: "ours better; 8 pairs, p 0.078" is read as a gain."""
+    verdict = compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.5])
+    assert "kip848 4.5 ms (no difference is shown; 3 pairs, too few to test)." in headline(
+        SETTING, "settled_ms", [verdict]
+    )
+    assert "(ours better, but by less than 5%;" in headline(SETTING, "settled_ms", [compared([100.0] * 7, [104.0] * 7)])
+
+
 def test_bytes_that_rivals_do_not_send_have_no_ratio() -> None:
     """In `_apart`, divide them, too: the ratio to what the run itself asks for is no loss of anybody."""
     bytes_per_s = [9_300.0 + n for n in range(7)]

@@ -20,6 +20,7 @@ from zkrebalancer.pipeline.report.statistics import (
 OURS = ("central-incremental", "central-eager")  # the first of these that was run represents this project
 SMALL = 0.05  # of the larger median; smaller differences are ignored
 WINS, LOSES, OPEN = "wins", "loses", "open"
+UNSURE = "no difference is shown"
 FIRST_RECORD = "first_record_ms"
 PRIMARY = "settled_ms"  # named in advance: what this project claims
 CAUGHT_UP = "lag_back_ms"
@@ -341,7 +342,9 @@ def compared_in(measure: str, found: Iterable[Verdict]) -> str:
     """Say the same without the setting."""
     ordered = sorted(found, key=lambda verdict: verdict.medians[1])
     name, unit = described(measure)
-    others = ", ".join(f"{one.rival} {shown(one.medians[1], unit)} ({one.beside}; {one.test})" for one in ordered)
+    others = ", ".join(
+        f"{one.rival} {shown(one.medians[1], unit)} ({one.note or UNSURE}; {one.test})" for one in ordered
+    )
     ours = named(ordered[0].setting, ordered[0].ours)
     return f"{name} {shown(ordered[0].medians[0], unit)} for {ours}; {others}."
 
