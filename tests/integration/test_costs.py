@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.java_programs import broker_counts_command
@@ -65,6 +66,8 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
         consumer.subscribe(["costs"])
         lab.wait_for("an assignment", lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
         consumer.close()
+        admin = AdminClient({"bootstrap.servers": shared_cluster.bootstrap})
+        admin.describe_consumer_groups(["costs"])["costs"].result()
         costs.measure()
     log.close()
     asked = after["requests"] - before["requests"]
@@ -73,6 +76,7 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
     assert after["bytes_out"] > before["bytes_out"]
     kinds = read(folder, "counted", "broker")[-1]["kinds"]
     assert min(kinds[kind] for kind in ("FindCoordinator", "JoinGroup", "SyncGroup", "LeaveGroup")) >= 1
+    assert kinds["DescribeGroups"] == 1, "an agent that starts sends one"
     spent = read(folder, "sampled", "member")
     assert {event["target"] for event in spent} == {"me"}
     assert 0 < spent[0]["cpu_us"] <= spent[-1]["cpu_us"]

@@ -22,10 +22,13 @@ import javax.management.remote.JMXServiceURL;
  * <p>It attaches to the broker's Java (same user, same machine), so the broker needs no open JMX port.
  */
 public final class BrokerCounts {
-    /** Requests that consumers send as members of a group, without Fetch and Produce, which move records. */
+    /**
+     * Requests that consumers send as members of a group, without Fetch and Produce, which move records. An agent that
+     * starts asks who is a member of a group of its name.
+     */
     private static final String[] KINDS = {
-        "ApiVersions", "ConsumerGroupHeartbeat", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListOffsets",
-        "Metadata", "OffsetCommit", "OffsetFetch", "OffsetForLeaderEpoch", "SyncGroup"
+        "ApiVersions", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "FindCoordinator", "Heartbeat",
+        "JoinGroup", "LeaveGroup", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "OffsetForLeaderEpoch", "SyncGroup"
     };
 
     private static final int SIGQUIT = 3;
