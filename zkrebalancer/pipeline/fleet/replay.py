@@ -15,7 +15,8 @@ In addition:
   change is one of its own, as if the broker assigned at once (`group.consumer.assignment.interval.ms=0`).
 
 A member answers a stop after a uniform time of up to twice the median that was measured in its group. Times without any
-member cost nothing: nothing can own a partition then.
+member cost nothing: nothing can own a partition then. What work takes besides is not known: so the replay is too
+favourable to this project beside KIP-848 with short heartbeats, and to Kafka's eager protocol.
 """
 
 from __future__ import annotations

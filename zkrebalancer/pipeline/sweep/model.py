@@ -19,6 +19,9 @@ The strategies are the project's own code. The moves determine what a protocol c
 
 Members announce that they leave. All protocols and strategies see the same changes and heartbeats, drawn from the seed
 and the shape of the group. The model shows how costs grow and who pays them; `zkrebalancer experiment` measures them.
+It knows waits and round trips, not work, which is most of the time of *incremental* and *eager*: so it is too
+favourable to these two. By measurement, KIP-848 with heartbeats of 50 ms leaves partitions without an owner for a
+shorter time than *incremental*.
 """
 
 from __future__ import annotations
