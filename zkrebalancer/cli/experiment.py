@@ -19,7 +19,7 @@ from zkrebalancer.cli.progress import GridShow
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
 from zkrebalancer.experiments.placement import MEMBERS_PER_PROCESS
-from zkrebalancer.experiments.protocols import EVERY_BROKER, HEARTBEATS_MS, PROTOCOLS, TUNINGS
+from zkrebalancer.experiments.protocols import EVERY_BROKER, PROTOCOLS, SWEPT, TUNINGS
 from zkrebalancer.experiments.run import Result
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.localcluster.cluster import BrokerKind
@@ -27,7 +27,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 ALL = "all"
 WITH = "@"  # between the name of a protocol and its settings
-HEARTBEATS = "heartbeats"  # all settings of HEARTBEATS_MS
+HEARTBEATS = "heartbeats"  # all settings of SWEPT
 MIN_MEMBERS = 2  # one fails, the other takes over
 MAX_MEMBERS = 200
 MAX_PARTITIONS = 5_000
@@ -127,7 +127,7 @@ def list_everything(*, as_json: bool) -> None:
     default=["default"],
     show_default=True,
     help="default: each protocol's own defaults. tuned: quicker ones, heartbeats of 500 ms. heartbeat-N: tuned, with "
-    "heartbeats every N ms; heartbeats: all of these. Repeatable.",
+    "heartbeats every N ms; heartbeats: those from 50 ms on. Repeatable.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Determines which members are hit.")
 @click.option(
@@ -200,7 +200,7 @@ def run_grid(
     plans = Grid(
         chosen,
         _chosen(scenarios, SCENARIOS),
-        list(dict.fromkeys(name for given in tunings for name in (HEARTBEATS_MS if given == HEARTBEATS else [given]))),
+        list(dict.fromkeys(name for given in tunings for name in (SWEPT if given == HEARTBEATS else [given]))),
         members,
         partitions,
         range(seed, seed + repeat),

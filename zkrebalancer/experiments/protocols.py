@@ -21,7 +21,8 @@ from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 TUNED_HEARTBEAT_MS = 500
-HEARTBEATS_MS: Mapping[str, int] = {f"heartbeat-{ms}": ms for ms in (50, 100, 200, 1_000, 3_000)}
+HEARTBEATS_MS: Mapping[str, int] = {f"heartbeat-{ms}": ms for ms in (20, 50, 100, 200, 1_000, 3_000)}
+SWEPT = tuple(name for name, ms in HEARTBEATS_MS.items() if ms >= 50)  # together with "tuned" one frontier
 TUNINGS = ("default", "tuned", *HEARTBEATS_MS)  # names of settings
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
@@ -287,6 +288,7 @@ def _behind_gateway(
     settings = {
         tuning: replace(of, broker={}, group=group, gateway={"--assign": assign, **_gateway_options(tuning)})
         for tuning, of in like.settings.items()
+        if tuning in {"default", "tuned", *SWEPT}  # a gateway takes no shorter ones
     }
     earlier = () if before is None else (_members(before.settings),)
     return Protocol(name, about, "kafka", EVERY_BROKER, settings, earlier)

@@ -138,7 +138,7 @@ def test_a_protocol_can_have_settings_of_its_own(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("kip848@slow", "kip848@slow: kip848 has the settings default, tuned, heartbeat-50"),
+        ("kip848@slow", "kip848@slow: kip848 has the settings default, tuned, heartbeat-20"),
         ("central-incremental@heartbeat-50", "central-incremental has the settings default, tuned"),
         ("kip@tuned", "'kip' is not one of"),
         ("all@tuned", "all@tuned: name the protocol, or give --settings"),

@@ -21,6 +21,7 @@ from zkrebalancer.experiments.protocols import (
     HELIX_SESSION,
     JAVA_CLIENT,
     PROTOCOLS,
+    SWEPT,
     TUNINGS,
 )
 from zkrebalancer.experiments.scenarios import SCENARIOS
@@ -190,8 +191,10 @@ def test_every_client_fetches_alike() -> None:
 
 def test_heartbeats_are_all_that_differs_from_tuned() -> None:
     for protocol in PROTOCOLS.values():
-        assert list(protocol.settings) in (["default", "tuned"], [*TUNINGS])
-        assert (list(protocol.settings) == [*TUNINGS]) is (protocol.kind in {"kafka", "java"}), protocol.name
+        assert [HEARTBEATS_MS[name] for name in SWEPT] == [50, 100, 200, 1_000, 3_000], "a sweep takes long enough"
+        has_heartbeats = protocol.kind in {"kafka", "java"}
+        named = ["default", "tuned", *SWEPT] if protocol.has_gateway else [*TUNINGS]
+        assert list(protocol.settings) == (named if has_heartbeats else ["default", "tuned"]), protocol.name
         tuned = protocol.settings["tuned"]
         for tuning, ms in HEARTBEATS_MS.items():
             if tuning in protocol.settings:

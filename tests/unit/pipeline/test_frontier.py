@@ -81,7 +81,7 @@ def test_settings_are_those_of_the_experiments() -> None:
     of = {run(KIP848, settings, 1): (1.0, 1.0, 1.0) for settings in protocols.TUNINGS}
     (found,) = frontier.frontiers(list(of), measured(of)).values()
     names = [point.heartbeat for point in found[KIP848]]
-    assert names == ["3000 ms", "1000 ms", "tuned", "200 ms", "100 ms", "50 ms"]
+    assert names == ["3000 ms", "1000 ms", "tuned", "200 ms", "100 ms", "50 ms", "20 ms"]
 
 
 def test_settings_that_differ_by_more_than_heartbeats_are_left_out() -> None:
