@@ -60,13 +60,16 @@ class Costs:
                 found[process[0]] = found.get(process[0], 0) + (getattr(cost, what) or 0)
         return found
 
-    def memory(self, steps: Collection[int]) -> int:
-        """Return the sum of each process's highest resident memory in these steps, in bytes, without the WORKLOAD."""
+    def memory(self, steps: Collection[int]) -> dict[str, int]:
+        """Return role -> the sum of each process's highest resident memory in these steps, in bytes; no WORKLOAD."""
         highest: dict[Process, int] = {}
         for (step, process), cost in self._costs.items():
-            if step in steps and process[0] != WORKLOAD:
-                highest[process] = max(highest.get(process, 0), cost.rss_bytes_max or 0)
-        return sum(highest.values())
+            if step in steps and process[0] != WORKLOAD and cost.rss_bytes_max is not None:
+                highest[process] = max(highest.get(process, 0), cost.rss_bytes_max)
+        found: dict[str, int] = {}
+        for (role, _target), size in highest.items():
+            found[role] = found.get(role, 0) + size
+        return found
 
     def _cost(self, event: Event, step: int | None) -> tuple[Cost, Process]:
         process = (event["role"], event["target"])

@@ -160,7 +160,7 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
 
     The run's `settled_ms` and `first_record_ms` are medians over the steps that change something, those with `max` the
     longest of them, its `load_peak` the highest of all steps; most other figures are sums over steps. `rest_…` and
-    `rss_mb` are what the steps `rest` cost, or without any the one before all changes; producers count only where they
+    `rss_…` are what the steps `rest` cost, or without any the one before all changes; producers count only where they
     are named. A step after which the group did not settle counts with the time that it was given. Where several groups
     change in a step, it has `group_settled_p50_ms`, and `settled_ms` is the time of the last group. None, or missing:
     not measured.
@@ -200,7 +200,8 @@ def _at_rest(steps: Sequence[Mapping[str, Figure | str]], cpu: Iterable[str], co
     rates = {name: total / seconds for name, total in spent.items() if seconds and total is not None}
     found: dict[str, Figure] = {f"rest_{name}_per_s": round(rate, 1) for name, rate in rates.items()}
     memory = costs.memory([int(step["number"] or 0) for step in steps])
-    return {**found, "rss_mb": round(memory / 1_000_000, 1) if memory else None}
+    found |= {f"rss_{role}_mb": round(size / 1_000_000, 1) for role, size in sorted(memory.items())}
+    return {**found, "rss_mb": round(sum(memory.values()) / 1_000_000, 1) if memory else None}
 
 
 def least_moves(before: Mapping[Any, str], after: Iterable[str]) -> int:

@@ -139,6 +139,8 @@ def test_a_run_at_rest_costs_what_its_processes_do_but_the_producers() -> None:
         "rest_cpu_member_ms_per_s": 15,
         "rest_cpu_mirror_ms_per_s": 2.5,
         "rest_cpu_producer_ms_per_s": 400,
+        "rss_member_mb": 30,
+        "rss_mirror_mb": 20,
         "rss_mb": 50,
     }
     expected = {
