@@ -43,6 +43,7 @@ FRESH_US = 1_000_000  # how long a join relies on the group's coordinator, and o
 SHOWN_EVERY_US = 60_000_000  # per group
 WITH_MEMBERS = ["PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling"]
 EMPTY = ["Empty"]
+OF_CONSUMERS = ["classic", "consumer"]  # types of groups; the empty ones of others are nobody's here
 MAX_ASKED = 20  # brokers, at a time, when groups are listed
 REWRITE_S = 3_600.0  # how often offsets are written again: Kafka deletes what was not written for days
 FIRST_REWRITE_S = 600.0  # after the start
@@ -149,18 +150,23 @@ class UpstreamOffsets:
 
     def _ask_for_empty(self, broker: Address) -> frozenset[str] | None:
         try:
-            groups, is_complete = self._ask_for_states(broker, EMPTY)
+            groups, is_complete = self._ask_for_states(broker, EMPTY, OF_CONSUMERS)
         except (LinkError, FrameError) as error:
             self._show(f"groups that have only offsets are not listed: {error}")
             return None
         return groups if is_complete else None
 
-    def _ask_for_states(self, broker: Address, states: list[str]) -> tuple[frozenset[str], bool]:
+    def _ask_for_states(
+        self, broker: Address, states: list[str], types: Iterable[str] = ()
+    ) -> tuple[frozenset[str], bool]:
         """Return a broker's groups in these states, and whether that is all; raises LinkError, FrameError.
+
+        `types`: only groups of these, if the broker tells them apart; by default, of all.
 
         A coordinator that loads its groups knows only some.
         """
-        answer = self._links.to(broker).ask("ListGroups", {"states_filter": states}, None, ANSWER_TIMEOUT_S).fields()
+        wanted = {"states_filter": states, "types_filter": [*types]}
+        answer = self._links.to(broker).ask("ListGroups", wanted, None, ANSWER_TIMEOUT_S).fields()
         return frozenset(one["group_id"] for one in answer["groups"]), not answer["error_code"]
 
     def watch(self) -> None:

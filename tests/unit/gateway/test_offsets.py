@@ -254,7 +254,7 @@ class Separate:
 
     def to(self, address: tuple[str, int]) -> Any:
         def ask(_name: str, fields: dict[str, Any], _highest: object, _timeout_s: float) -> Any:
-            assert fields == {"states_filter": ["Empty"]}
+            assert fields == {"states_filter": ["Empty"], "types_filter": ["classic", "consumer"]}
             if found is None:
                 raise LinkError("away")
             return SimpleNamespace(fields=lambda: found)
@@ -268,7 +268,7 @@ def groups_of(*names: str, error: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
 
 
 def test_groups_with_offsets_at_any_broker_are_listed() -> None:
-    """In `without_members`, list nothing if one broker of several is away."""
+    """In `without_members`, list nothing if one broker of several is away, or share groups, too."""
     loading = groups_of("c", error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     offsets = UpstreamOffsets(
         cast("Links", Separate(groups_of("a", "other"), None, loading, groups_of("b"))), Metrics(), fence
