@@ -7,12 +7,15 @@ An application may attach any handler or filter. What it raises concerns nobody 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
 
 def named(name: str) -> logging.Logger:
@@ -43,7 +46,10 @@ class SafeLog(logging.Logger):
 
 
 class LinesFormatter(logging.Formatter):
-    """Indents a message from its second line on, so that no name in it looks like another entry; not a traceback."""
+    """Indents a message from its second line on, so that no name in it looks like another entry; not a traceback.
+
+    Control characters, with which a name could command a terminal, become question marks.
+    """
 
     def __init__(self) -> None:
         """Begin each entry with its time and level."""
@@ -51,7 +57,7 @@ class LinesFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as `logging` calls it
         """Return the entry without a traceback."""
-        return "\n  ".join(super().formatMessage(record).splitlines())
+        return "\n  ".join(_CONTROL.sub("?", line) for line in super().formatMessage(record).splitlines())
 
 
 def to_stderr() -> logging.Handler:

@@ -83,7 +83,9 @@ def test_the_applications_logger_may_be_passed_to_kafkas_client(capsys: pytest.C
 def test_a_name_cannot_pass_for_an_entry_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     """In `LinesFormatter`, write a message as it is: groups of other programs may have any name."""
     handler = logs.to_stderr()
-    handler.handle(logging.LogRecord(NAME, logging.INFO, "", 0, "group %s", ("x\n2026-01-01 ERROR y\rz\n",), None))
+    handler.handle(
+        logging.LogRecord(NAME, logging.INFO, "", 0, "group %s", ("\x1b[2Jx\n2026-01-01 ERROR y\rz\n",), None)
+    )
     first, *more = capsys.readouterr().err.splitlines()
-    assert first.endswith(" INFO group x")
+    assert first.endswith(" INFO group ?[2Jx")
     assert more == ["  2026-01-01 ERROR y", "  z"]
