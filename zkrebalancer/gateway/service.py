@@ -200,7 +200,7 @@ class Gateway:
         if isinstance(event, Connected):
             self.metrics.sessions += event.session_id != self._last_session_id
             self._last_session_id = event.session_id
-        if self._session.session_id == 0:
+        if self._session.session_id == 0 and not self._is_stopped:  # which ends all of it, without a warning
             self._groups.lose_all()
         if self._agents is not None:
             self._agents.session_changed(event)

@@ -17,7 +17,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import BUCKETS, gateway_of
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Delete
+from zkrebalancer.protocol.calls import Create, Delete, Lost
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime import clock
 
@@ -56,6 +56,23 @@ def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplo
     gateway._keep_up()
     assert gateway._membership.number == 0
     assert not any("restore" in fault for fault in gateway._faults())
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_gateway_warns_of_the_end_of_its_session_unless_it_ends(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, *, is_stopped: bool
+) -> None:
+    """In `Gateway._session_changed`, lose the groups in any case: each restart would leave a warning."""
+    gateway._keep_up()
+    with gevent.Timeout(WAIT_S):
+        while not gateway._groups.served_buckets:
+            gevent.sleep(0.001)
+    if is_stopped:
+        gateway.stop()
+    gateway._session.session_id = 0
+    gateway._session_changed(Lost())
+    warned = [line for line in caplog.messages if line.startswith("no group is served until")]
+    assert len(warned) == (0 if is_stopped else 1)
 
 
 @pytest.mark.parametrize("is_leased", [True, False])
