@@ -196,11 +196,11 @@ class Consumer(ConsumerBase):
         arguments.check_run(handler, threads)
         self._frontend.require_usable("run")
         self._frontend.set_threads(threads)
-        self._frontend.runner = threading.get_ident()
+        self._frontend.runner, self._frontend.threads = threading.get_ident(), threads
         try:
             Workers(self._frontend, handler, threads, self._run_notice).run()
         finally:
-            self._frontend.runner = None
+            self._frontend.runner, self._frontend.threads = None, 1
 
     # ---- leaving
 
@@ -215,7 +215,7 @@ class Consumer(ConsumerBase):
 
         Raises:
             ConfigurationError: `finish=True` without `enable_auto_commit`.
-            ConsumerStateError: called from within a callback, or during `run`.
+            ConsumerStateError: called from within a callback or a deserializer, or during `run`.
 
         """
         self._do(steps.close(self._frontend, timeout_s, finish=finish))

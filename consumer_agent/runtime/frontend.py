@@ -401,12 +401,12 @@ class Frontend(Usage):
         """Close for good; return whether there is a group to leave. A forked process has none.
 
         Raises:
-            ConsumerStateError: called from within a callback, or while `run` is under way.
+            ConsumerStateError: called from within a callback or a deserializer, or while `run` is under way.
 
         """
         if not self.is_own_process:
             return False
-        if self.is_in_own_callback:
+        if self.is_in_own_callback or self.is_deserializing:
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")

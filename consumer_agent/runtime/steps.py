@@ -19,7 +19,6 @@ from consumer_agent.runtime.frontend import Committable, Frontend
 from consumer_agent.runtime.moving import stay_at
 from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.record_buffer import Run
-from consumer_agent.runtime.usage import within_callback
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -79,7 +78,11 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                     return found  # nothing has come, or it would have been notified; the fetcher has waited for records
             elif found and frontend.decoder:
                 frontend.shared.go()  # a deserializer may hang as the application may
-                batch = (yield from decoded(frontend, found.runs)).batch
+                frontend.begin_calling()
+                try:
+                    batch = (yield from decoded(frontend, found.runs)).batch
+                finally:
+                    frontend.end_calling()
                 frontend.shared.come()
                 if batch or is_over:
                     return batch
@@ -205,7 +208,7 @@ def run_notice(frontend: Frontend, notice: Notice) -> Steps[None]:
     try:
         if callback is not None:
             frontend.in_callback = notice.is_begun = True
-            within_callback.set(True)
+            frontend.begin_calling()
             yield Callback(callback)
     except BaseException:
         _end_callback(frontend, notice)
@@ -214,7 +217,7 @@ def run_notice(frontend: Frontend, notice: Notice) -> Steps[None]:
 
 
 def _end_callback(frontend: Frontend, notice: Notice) -> None:
-    within_callback.set(False)
+    frontend.end_calling()
     frontend.in_callback = False
     frontend.called_back(notice)
 

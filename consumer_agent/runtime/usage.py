@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from consumer_agent.runtime.engine import Engine
     from consumer_agent.runtime.machine_thread import MachineThread
 
-within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that a callback starts
+# The consumers whose callbacks or deserializers run here, and in tasks that these start: one may use another consumer.
+_calling: ContextVar[tuple[object, ...]] = ContextVar("calling", default=())
 
 
 class Usage:
@@ -35,7 +36,9 @@ class Usage:
         self.is_closed = False
         self.is_close_due = False  # a signal's handler has asked for it in the middle of a call
         self.in_callback = False
+        self._mark = object()  # of this consumer in `_calling`, which must not refer to it
         self.runner: int | None = None  # the thread that is in `Consumer.run`
+        self.threads = 1  # that read what is subscribed without a number: those of `Consumer.run`
         self._in_poll = False
         self.outer: Generator[Any, None, Any] | None = None  # the outermost call of `steps` that has not ended
         self.is_broken = False  # an exception has ended that call, and `Frontend.undo` is due
@@ -59,7 +62,27 @@ class Usage:
     @property
     def is_in_own_callback(self) -> bool:
         """Whether the caller is the callback that runs now, or was started by it."""
-        return self.in_callback and within_callback.get()
+        return self.in_callback and self.is_calling
+
+    @property
+    def is_deserializing(self) -> bool:
+        """Whether the caller is a deserializer, or gets its error: the poll has records that it has not returned."""
+        return self.is_calling and self.shared.taken is not None and not within_signal_handler()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether the caller is a callback or a deserializer, or was started by one."""
+        return self._mark in _calling.get()
+
+    def begin_calling(self) -> None:
+        """Note that a callback or a deserializer is called from here on."""
+        if not self.is_calling:  # an interrupt may have left it
+            _calling.set((*_calling.get(), self._mark))
+
+    def end_calling(self) -> None:
+        """Note that it is over; nothing if none was called."""
+        if self.is_calling:
+            _calling.set(tuple(mark for mark in _calling.get() if mark is not self._mark))
 
     @property
     def machine_thread(self) -> MachineThread | None:

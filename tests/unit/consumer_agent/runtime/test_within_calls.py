@@ -1,0 +1,140 @@
+"""What a callback or a deserializer may do with its consumer, and with another one, without any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from consumer_agent import AsyncConsumer, Consumer
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.records import DeserializationError
+from consumer_agent.runtime.notices import Tell
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting
+
+
+def _refuse(_data: bytes) -> object:
+    raise ValueError("no value of mine")
+
+
+class DecodingSetting(Setting):
+    """Its consumer deserializes: `self.decode` does, and `self.on_error` gets what that raises."""
+
+    def __init__(self) -> None:
+        self.decode: Callable[[bytes], object] = bytes
+        self.on_error: Callable[[DeserializationError], object] = lambda _: None
+        super().__init__()
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        return {
+            "value_deserializer": lambda data: self.decode(data),  # noqa: PLW0108  # a test may replace it
+            "on_deserialization_error": lambda error: self.on_error(error),  # noqa: PLW0108  # as above
+        }
+
+    def made(self, **settings: Any) -> Consumer:
+        return Consumer(**settings, **self.functions)
+
+    @property
+    def finished(self) -> int:
+        return self.shared.positions()[PARTITION].finished
+
+
+class Awaited:
+    """An `AsyncConsumer` with the methods of a `Consumer`, each in a loop of its own."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self.consumer = consumer
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.consumer, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        return lambda *arguments, **named: asyncio.run(method(*arguments, **named))
+
+
+class AsyncDecodingSetting(DecodingSetting):
+    """The same with an `AsyncConsumer`, which awaits what `self.on_error` returns."""
+
+    def made(self, **settings: Any) -> Consumer:
+        return cast("Consumer", Awaited(AsyncConsumer(**settings, **self.functions)))
+
+
+def test_a_consumer_is_used_in_the_callback_of_another() -> None:
+    """In `Usage`, let one flag stand for the callbacks of all consumers: this commit was refused, and close was not."""
+    setting, other = Setting(), Setting()
+    refused: list[str] = []
+
+    def on_assign(_partitions: list[tuple[str, int]]) -> None:
+        other.shared.tell(Tell.ASSIGNED, [PARTITION])
+        assert [record.offset for record in other.consumer.poll(0.0)] == [0, 1, 2, 3, 4]
+        setting.consumer.commit({PARTITION: 0})
+        with pytest.raises(ConsumerStateError, match="close may not be called from within a callback"):
+            setting.consumer.close()
+        refused.append("close")
+
+    setting.consumer.subscribe(["orders"], on_assign=on_assign)
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    assert setting.read_all() == list(range(COUNT))
+    assert refused == ["close"]
+    setting.consumer.close()
+
+
+def test_a_callback_may_close_another_consumer_whose_own_callback_runs() -> None:
+    """In `Usage.is_in_own_callback`, ask only whether any callback called this: that one is its own."""
+    setting, other = Setting(), Setting()
+    other.frontend.in_callback = True  # of another thread
+    seen: list[bool] = []
+    setting.consumer.subscribe(["orders"], on_assign=lambda _: seen.append(other.frontend.is_in_own_callback))
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    setting.consumer.poll(0.0)
+    assert seen == [False]
+
+
+def test_a_close_by_a_deserializer_finishes_no_record() -> None:
+    """In `Frontend.begin_closing`, look at callbacks only: records were finished that no poll had returned."""
+    setting = DecodingSetting()
+    setting.decode = lambda _data: setting.consumer.close()
+    causes: list[object] = []
+    setting.on_error = lambda error: causes.append(error.__cause__)
+    setting.consumer.poll(0.0)
+    assert {type(cause) for cause in causes} == {ConsumerStateError}
+    assert setting.finished == 0
+    setting.consumer.close()
+
+
+@pytest.mark.parametrize("kind", [DecodingSetting, AsyncDecodingSetting])
+def test_a_close_because_of_a_bad_record_finishes_none(kind: type[DecodingSetting]) -> None:
+    """As above; all records are returned again, as after each error of that function."""
+    setting = kind()
+    consumer: Any = setting.consumer
+    close = consumer.consumer.close if isinstance(consumer, Awaited) else consumer.close
+    setting.decode, setting.on_error = _refuse, lambda _: close()
+    with pytest.raises(ConsumerStateError, match="close may not be called from within a callback"):
+        setting.consumer.poll(0.0)
+    assert setting.finished == 0
+    setting.decode = bytes
+    setting.in_own_thread(setting.fetcher_round)
+    assert setting.read_all() == list(range(COUNT))
+    setting.consumer.close()
+
+
+def test_the_handler_of_a_signal_may_close_while_records_are_deserialized() -> None:
+    """In `Usage.is_deserializing`, forget signals: their handlers could not close the consumer then."""
+    setting = DecodingSetting()
+
+    def close(*_: object) -> None:
+        setting.consumer.close()
+
+    former = signal.signal(signal.SIGUSR1, close)
+    setting.decode = lambda _data: signal.raise_signal(signal.SIGUSR1)
+    try:
+        setting.consumer.poll(0.0)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert setting.frontend.is_closed
+    assert setting.finished == 0
