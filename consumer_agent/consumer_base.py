@@ -76,7 +76,8 @@ class ConsumerBase:
         """Set the topics to read: names, names with numbers of threads, or a pattern.
 
         A later call changes topics and callbacks, even of a running consumer. It keeps the partitions of topics that
-        stay; records of the others are returned until they are revoked.
+        stay; records of the others are returned until they are revoked. Within `run`, topics without a number get
+        its threads.
 
         The callbacks get a sorted list of (topic, partition) and run in this thread, within poll, commit and close:
         `on_assign` before the first record of the partitions (it may seek), `on_revoke` before they are given up (it
@@ -87,7 +88,7 @@ class ConsumerBase:
             ConsumerStateError: closed.
 
         """
-        wanted = configuration.subscription(topics, pattern, pattern_type)
+        wanted = configuration.subscription(topics, pattern, pattern_type, self._frontend.threads)
         callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
         named = {f"on_{tell.value}": callback for tell, callback in callbacks.items()}
         arguments.check_callbacks("subscribe", named, may_wait=self._awaits_callbacks)

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Message
 
 from consumer_agent import Batch, Consumer, ConsumerStateError
+from consumer_agent.membership.events import Resubscribed
 from consumer_agent.runtime.notices import Tell
 from tests.unit.consumer_agent.runtime.interrupts import (
     COUNT,
@@ -66,6 +67,31 @@ def test_a_handler_from_before_a_loss_finishes_none_of_the_records_that_came_bac
     with pytest.raises(EndedError):
         setting.consumer.run(handle, threads=2)
     assert setting.consumer.finished() == {PARTITION: 0}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "threads"),
+    [
+        ({"topics": ["orders", "new"]}, {"orders": 3, "new": 3}),
+        ({"pattern": "o.*"}, {"o.*": 3}),
+        ({"topics": {"orders": 2}}, {"orders": 2}),
+    ],
+)
+def test_a_subscription_within_run_keeps_its_threads(wanted: dict[str, Any], threads: dict[str, int]) -> None:
+    """In `subscribe`, register one thread: one handler got all partitions from then on, and the others nothing."""
+    setting = Setting()
+
+    def handle(_batch: Batch) -> None:
+        setting.consumer.subscribe(**wanted)
+        raise EndedError
+
+    with pytest.raises(EndedError):
+        setting.consumer.run(handle, threads=3)
+    registered = [event.registration.subscription for event in setting.sent if isinstance(event, Resubscribed)]
+    assert registered == [{"orders": 3}, threads]
+    setting.consumer.subscribe(["orders"])
+    assert isinstance(setting.sent[-1], Resubscribed)
+    assert setting.sent[-1].registration.subscription == {"orders": 1}
 
 
 def test_another_greenlet_of_the_thread_that_fetches_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
