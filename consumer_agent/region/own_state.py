@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from consumer_agent.config import waits
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -70,6 +71,8 @@ def checked_handlers(recovery: str, checkpoint: object, reset: object, retire: o
     for name, function in given.items():
         if function is not None and not callable(function):
             raise ConfigurationError(f"{name}: a function is expected, not {type(function).__name__}")
+        if waits(function):  # offsets would be committed, and no state stored
+            raise ConfigurationError(f"{name} may not be a coroutine function, which nothing would await")
     if recovery == SINK:
         if any(function is not None for function in given.values()):
             raise ConfigurationError("on_checkpoint, on_reset and on_retire need another recovery than 'sink'")

@@ -26,6 +26,9 @@ def region(consumer: dict[str, Any] | None = None, **arguments: Any) -> Consiste
     return ConsistentRegion(Consumer(**SETTINGS, **(consumer or {})), name="r", **arguments)
 
 
+async def waiting(_checkpoint: object) -> None: ...
+
+
 SETTINGS: dict[str, Any] = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g"}
 HANDLERS: dict[str, Any] = {"on_checkpoint": print, "on_reset": print}
 ORDERS = ("orders", 0)
@@ -40,6 +43,8 @@ FIRST = {ORDERS: 1}  # its generation
         ({}, {"recovery": "partition", "on_reset": print}, "recovery='partition' needs on_checkpoint and on_reset"),
         ({}, {"on_reset": print}, "need another recovery than 'sink'"),
         ({}, {"recovery": "group", "on_checkpoint": 3, "on_reset": print}, "on_checkpoint: a function is expected"),
+        ({}, {"recovery": "group", **HANDLERS, "on_checkpoint": waiting}, "on_checkpoint may not be a coroutine function"),
+        ({}, {"recovery": "partition", **HANDLERS, "on_reset": waiting}, "on_reset may not be a coroutine function"),
         ({}, {"recovery": "forced", **HANDLERS}, "is for unmodified clients: see ForcedRegion"),
         ({}, {"recovery": "group", "reset_s": 0, **HANDLERS}, "reset_s must be a number of seconds, 1 to 86400"),
         ({}, {"recovery": "group", "reset_s": 101, **HANDLERS}, "reset_s=101 needs 303000 or more"),
