@@ -9,6 +9,16 @@ class RebalancerError(Exception):
     retriable = False
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let pools hand it from process to process: Python would call the class with the text alone."""
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[RebalancerError], args: tuple[object, ...], state: dict[str, object]) -> RebalancerError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class InvalidNameError(RebalancerError, ValueError):
     """A group, client or topic name that must not become part of a ZooKeeper path."""

@@ -8,9 +8,16 @@ import pickle
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
-from consumer_agent.records import Batch, Record
+from consumer_agent.errors import NoOffsetError
+from consumer_agent.records import Batch, DeserializationError, Record
 from consumer_agent.runtime.record_buffer import Run
 from tests.unit.consumer_agent.messages import messages
+from zkrebalancer.protocol.errors import (
+    ConfigurationError,
+    ConsumerRebalanceFailedError,
+    RebalancerError,
+    ZooKeeperRefusedError,
+)
 
 FULL = Message(
     topic="t",
@@ -106,3 +113,21 @@ def test_a_fetched_record_is_one_that_anybody_can_make() -> None:
 
 def test_it_says_what_it_is() -> None:
     assert repr(BATCH) == "<Batch: 3 records of 2 partitions>"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoOffsetError("t/0: gone", ("t", 0), 5, 7, 9),
+        DeserializationError("value", FIRST, ValueError("no number")),
+        ConsumerRebalanceFailedError("g", ("m",), 3),
+        ZooKeeperRefusedError("refused", "/consumers", "READ"),
+        ConfigurationError("wrong"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_goes_from_process_to_process(error: RebalancerError) -> None:
+    """In `RebalancerError`, keep Python's `__reduce__`: a pool of processes hangs or breaks when a worker raises it."""
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301  # its own
+    assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
+    assert str(copy.copy(error)) == str(error)
