@@ -100,8 +100,8 @@ class ConsumerBase:
 
     def position(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition; partitions without a position (`NoOffsetError`) are left out."""
-        positions = self._frontend.own_state("position").positions()
-        return {partition: position.returned for partition, position in positions.items() if position.returned >= 0}
+        marks = self._frontend.marks("position")
+        return {partition: mark.returned for partition, mark in marks.items() if mark.returned >= 0}
 
     def generation(self) -> dict[TopicPartition, int]:
         """Return each partition's fencing token: the generation in which it was started, as in its records."""
@@ -113,7 +113,8 @@ class ConsumerBase:
         """Continue from these offsets: `{("orders", 0): 42}`. Records fetched so far are dropped, and commits follow.
 
         A partition allows this from its `on_assign` until its `on_revoke` or `on_lost`. All partitions are moved, or
-        none; a partition that was lost since the last poll began is skipped, and `on_lost` follows.
+        none; a partition that was lost since the last poll began is skipped, and `on_lost` follows. So is one of the
+        `assignment` whose `on_assign` is to come.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -138,9 +139,9 @@ class ConsumerBase:
 
     def paused(self) -> list[TopicPartition]:
         """Return the paused partitions, sorted."""
-        shared = self._frontend.own_state("paused")
+        known, shared = self._frontend.marks("paused"), self._frontend.shared
         with shared.lock:
-            return shared.buffer.paused()
+            return [partition for partition in shared.buffer.paused() if partition in known]
 
     def metrics(self) -> dict[str, float]:
         """Return metrics by name, with the unit last; those with `_total` only grow. Any thread may call this."""
@@ -174,8 +175,8 @@ class ConsumerBase:
 
     def finished(self) -> dict[TopicPartition, int]:
         """Return the offset below which each partition is finished; partitions without a position are left out."""
-        positions = self._frontend.own_state("finished").positions()
-        return {partition: position.finished for partition, position in positions.items() if position.finished >= 0}
+        marks = self._frontend.marks("finished")
+        return {partition: mark.finished for partition, mark in marks.items() if mark.finished >= 0}
 
     def commit_async(self, what: Committable = None, on_commit: CommitCallback | None = None) -> None:
         """Commit without waiting; `on_commit(error)` runs in this thread, with None if the offsets are stored.

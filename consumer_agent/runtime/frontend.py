@@ -336,12 +336,6 @@ class Frontend(Usage):
         if fetcher is not None:
             fetcher.change(checked_change)
 
-    def _require_known(self, method: str, partitions: Iterable[TopicPartition]) -> None:
-        """Raise if the application has no reason to believe that it owns these; the lock must be held."""
-        for topic, number in sorted(partitions):
-            if not self.shared.is_known((topic, number)) and not self.shared.was_known((topic, number)):
-                raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
-
     # ---- asking
 
     def require_assigned(self, method: str, partitions: Iterable[TopicPartition]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from consumer_agent.errors import ConsumerStateError
+from consumer_agent.membership.events import Position
+from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import within_signal_handler
 from zkrebalancer.protocol.fields import TopicPartition
@@ -172,6 +174,16 @@ class Usage:
         self.require_process(method)
         return machine_thread
 
+    def _require_known(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+        """Raise if the application has no reason to believe that it owns these; the lock must be held.
+
+        `assigned` gives it a reason also before their `on_assign`.
+        """
+        shared = self.shared
+        for tp in sorted(partitions):
+            if shared.buffer.generation(tp) is None and not (shared.is_known(tp) or shared.was_known(tp)):
+                raise ConsumerStateError(f"{method}: {tp[0]}/{tp[1]} is not assigned to this consumer")
+
     def own_state(self, method: str) -> SharedState:
         """Return the shared state; raise in a forked process, where its lock may never be released."""
         self.require_process(method)
@@ -181,6 +193,17 @@ class Usage:
         """Return the assigned partitions, sorted."""
         with self.own_state("assignment").lock:
             return self.shared.buffer.emitting()
+
+    def marks(self, method: str) -> dict[TopicPartition, Position]:
+        """Return the marks of all partitions but those that the application has given up: their `on_revoke` is over."""
+        shared = self.own_state(method)
+        with shared.lock:
+            notice = shared.in_hand
+            shown = set(shared.buffer.emitting())
+            if notice is not None and notice.tell is Tell.REVOKE:
+                shown |= notice.partitions
+            marks = shared.buffer.positions()
+            return {tp: mark for tp, mark in marks.items() if tp in shown or shared.is_known(tp)}
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of each assigned partition that has one."""

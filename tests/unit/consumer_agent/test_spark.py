@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from consumer_agent.membership.events import Origin
+from consumer_agent.runtime.notices import Tell
 from consumer_agent.spark import PlanningConsumer
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
@@ -76,8 +77,10 @@ def test_nothing_is_planned_by_the_end_of_a_topic_that_was_made_anew_meanwhile(*
     shared.emit_until(2**60)
     shared.admit(ONE, 1, 190)
     shared.origins[ONE] = Origin("then", 0)
+    shared.tell(Tell.ASSIGNED, [ONE])
     with mock.patch.multiple(membership, PlanningConsumer=mock.Mock(return_value=consumer), Logs=mock.DEFAULT):
         member = Membership(parse(OPTIONS))
+    member.poll()
 
     def ends(*_: object) -> dict[TopicPartition, int]:
         if is_made_anew:  # its stop is acknowledged at once, as no batch is in flight

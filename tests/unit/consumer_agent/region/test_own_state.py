@@ -43,7 +43,7 @@ FIRST = {ORDERS: 1}  # its generation
         ({}, {"recovery": "partition", "on_reset": print}, "recovery='partition' needs on_checkpoint and on_reset"),
         ({}, {"on_reset": print}, "need another recovery than 'sink'"),
         ({}, {"recovery": "group", "on_checkpoint": 3, "on_reset": print}, "on_checkpoint: a function is expected"),
-        ({}, {"recovery": "group", **HANDLERS, "on_checkpoint": waiting}, "on_checkpoint may not be a coroutine function"),
+        ({}, {"recovery": "group", **HANDLERS, "on_checkpoint": waiting}, "on_checkpoint may not be a coroutine"),
         ({}, {"recovery": "partition", **HANDLERS, "on_reset": waiting}, "on_reset may not be a coroutine function"),
         ({}, {"recovery": "forced", **HANDLERS}, "is for unmodified clients: see ForcedRegion"),
         ({}, {"recovery": "group", "reset_s": 0, **HANDLERS}, "reset_s must be a number of seconds, 1 to 86400"),

@@ -138,3 +138,41 @@ def test_the_handler_of_a_signal_may_close_while_records_are_deserialized() -> N
         signal.signal(signal.SIGUSR1, former)
     assert setting.frontend.is_closed
     assert setting.finished == 0
+
+
+def test_what_a_consumer_shows_it_may_change() -> None:
+    """In `Usage._require_known`, or `marks`, ask only what the application knows: this raised during rebalances."""
+    setting = Setting()
+    consumer, other = setting.consumer, ("orders", 1)
+    consumer.subscribe(["orders"], on_revoke=lambda _: seen.append([consumer.position(), consumer.paused()]))
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    consumer.poll(0.0)
+    consumer.commit()
+    seen: list[object] = []
+
+    def use_all() -> list[object]:
+        consumer.resume(consumer.assignment())
+        consumer.pause(consumer.assignment())
+        consumer.resume(consumer.paused())
+        consumer.pause(consumer.assignment())
+        consumer.seek(consumer.position())
+        consumer.seek(consumer.finished())
+        consumer.commit(consumer.position())
+        shown: list[object] = [consumer.paused(), consumer.position(), consumer.finished()]
+        return shown
+
+    begun = consumer.position()
+    setting.shared.admit(other, 2, 0)
+    assert use_all() == [[PARTITION], begun | {other: 0}, begun | {other: 0}]  # no `on_assign` of it has begun
+    setting.shared.tell(Tell.ASSIGNED, [other])
+    consumer.poll(0.0, max_records=0)
+    assert use_all()[0] == [PARTITION, other]
+
+    setting.shared.stop([PARTITION])
+    assert use_all() == [[other], begun | {other: 0}, begun | {other: 0}]
+    setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
+    consumer.poll(0.0, max_records=0)
+    assert seen == [[begun | {other: 0}, [other]]]
+    assert use_all() == [[other], {other: 0}, {other: 0}]  # it is given up, and the coordinator does not know
+    with pytest.raises(ConsumerStateError, match="orders/0 is not assigned"):
+        consumer.seek({PARTITION: 0})
