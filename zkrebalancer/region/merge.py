@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -39,14 +40,13 @@ class Answers:
         """The members that have not answered yet, sorted."""
         return sorted(name for name in self.round.members if not self.has_all_of(name))
 
-    def held_by(self, consumer: str) -> set[TopicPartition]:
-        """Return the partitions for which a consumer has answered."""
-        parts = (part for known in self.pieces.values() for part in known.values() if part.consumer == consumer)
-        return {partition for part in parts for partition in part.offsets}
-
     def uncovered(self, holdings: Mapping[str, Iterable[TopicPartition]]) -> list[TopicPartition]:
-        """Return the held partitions for which their holders have not answered, sorted."""
-        return sorted(tp for consumer, held in holdings.items() for tp in set(held) - self.held_by(consumer))
+        """Return the held partitions for which their holders have not answered, sorted; `holdings`: by consumer."""
+        answered = defaultdict[str | None, set[TopicPartition]](set)
+        for known in self.pieces.values():
+            for part in known.values():
+                answered[part.consumer].update(part.offsets)
+        return sorted(tp for consumer, held in holdings.items() for tp in set(held) - answered[consumer])
 
     def union(self) -> dict[TopicPartition, int]:
         """Return where each partition continues, UNKNOWN if it has no position yet.

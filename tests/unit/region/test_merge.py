@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import ValuesView
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_a_repeated_answer_counts_once() -> None:
     assert not found.add("a", part("a", {("t", 0): 99}))
     assert found.missing == ["b", "c"]
     assert found.union() == OFFSETS["a"]
+
+
+def test_the_answers_are_looked_at_once_for_all_holders() -> None:
+    """In `Answers.uncovered`, look for each holder: with 1,000 members, a step of the coordinator took 76 ms."""
+
+    class Looked(dict[str, dict[int, Contribution]]):
+        looks = 0
+
+        def values(self) -> ValuesView[dict[int, Contribution]]:  # type: ignore[override]
+            self.looks += 1
+            return super().values()
+
+    found = answers()
+    for name in OFFSETS:
+        found.add(name, part(name))
+    found.pieces = looked = Looked(found.pieces)
+    assert found.uncovered({**HELD, "stranger": {("u", 0)}}) == [("u", 0)]
+    assert looked.looks == 1
 
 
 def test_the_number_of_names_is_that_of_the_order_and_not_of_the_answers() -> None:
