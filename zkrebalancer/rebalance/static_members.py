@@ -113,10 +113,10 @@ def reserved(view: GroupView, consumers_of: Mapping[str, AbstractSet[str]]) -> d
     They are what a member with a grace of its own had when its session ended, because its client may still read them.
     The member has to get them back, and to stop them, before another member starts them.
     """
+    names = {instance: _youngest(view, consumers_of.get(instance, ())) for instance in set(view.waiting_for.values())}
     found: dict[str, dict[TopicPartition, int]] = {}
     for partition, instance in view.waiting_for.items():
-        now = _youngest(view, consumers_of.get(instance, ()))
-        found.setdefault(now, {})[partition] = 0  # "": no member may get it for now
+        found.setdefault(names[instance], {})[partition] = 0  # "": no member may get it for now
     return found
 
 

