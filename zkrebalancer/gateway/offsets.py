@@ -25,6 +25,7 @@ from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
+from zkrebalancer.protocol.complaints import LineRate
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 
@@ -93,6 +94,7 @@ class UpstreamOffsets:
         self._with_members: dict[Address, _Listed] = {}  # what each broker has said last
         self._listing: dict[Address, AsyncResult[_Listed]] = {}
         self._shown_us: dict[str, int] = {}  # line of the log -> when it was written
+        self._lines = LineRate()  # a client may join any number of groups while brokers do not answer
         self._lanes = Lanes()
 
     def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
@@ -273,10 +275,12 @@ class UpstreamOffsets:
         now_us, line = clock.steady_us(), text[:MAX_LINE]
         if now_us - self._shown_us.get(line, -SHOWN_EVERY_US) < SHOWN_EVERY_US:
             return
+        if (shown := self._lines.text(line, now_us / 1e6)) is None:
+            return
         if len(self._shown_us) >= MAX_KNOWN_COORDINATORS:
             self._shown_us.clear()
         self._shown_us[line] = now_us
-        _log.warning("%s", line)
+        _log.warning("%s", shown)
 
     def _ask_patiently(self, group: str, name: str, fields: Fields, allowed: Check | None, give_up_us: int) -> Outcome:
         """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.

@@ -19,6 +19,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import FRESH_US, UpstreamOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol.calls import Check
+from zkrebalancer.protocol.complaints import MAX_BURST
 
 WAIT_S = WITHIN_S
 
@@ -115,6 +116,17 @@ def test_what_is_remembered_of_coordinators_is_bounded(monkeypatch: pytest.Monke
         assert sum(map(len, offsets._looked_up_us)) <= max(10, len(name))
     offsets._show("n" * 2_000)
     assert [len(line) for line in offsets._shown_us] == [1_000]
+
+
+def test_joins_of_any_number_of_groups_while_brokers_are_away_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `UpstreamOffsets._show`, log a line for each group, and remember each."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.clock.steady_us", lambda: 1_000_000)
+    offsets = UpstreamOffsets(cast("Links", Brokers()), Metrics(), fence)
+    for number in range(MAX_BURST + 10):
+        assert offsets.may_be_elsewhere(f"g{number}")
+    assert (len(caplog.messages), len(offsets._shown_us)) == (MAX_BURST, MAX_BURST)
 
 
 class SlowBrokers(Brokers):
