@@ -12,7 +12,7 @@ from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Call, Children, Create, Delete, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance import coordinator, departures, facts, topic_reset
+from zkrebalancer.rebalance import coordinator, departures, facts, moving, topic_reset
 from zkrebalancer.rebalance.effects import Now
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.reader import GroupReader
@@ -280,6 +280,23 @@ def test_all_commands_of_a_dead_consumer_are_removed_however_few_at_once(monkeyp
     world.add_coordinator()
     world.pass_time(10_000)
     world.assert_nothing_left()
+
+
+def test_starts_of_members_that_hold_much_are_few_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Batch.add`, count only what is started: each start records all that its member has, and others wait."""
+    monkeypatch.setattr(moving, "MAX_RECORDED_PER_TRANSACTION", 15)
+    world = world_with(GroupSettings(), *"abcd", partitions=40)
+    world.zk.transactions.clear()
+    world.set_topic("t", 44)
+    world.pass_time(2_000)
+    assert [len(owned) for owned in world.owned().values()] == [11] * 4
+    starts = [
+        sum(
+            operation.path.startswith(f"{paths.channel(GROUP)}/") for operation in some if isinstance(operation, Create)
+        )
+        for some in world.zk.transactions
+    ]
+    assert [count for count in starts if count] == [2, 2]
 
 
 def test_a_group_that_was_outdated_long_ago_is_read_again_at_once() -> None:

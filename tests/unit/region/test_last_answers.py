@@ -33,3 +33,17 @@ def test_a_member_leaves_only_when_the_groups_offsets_are_stored() -> None:
     stage.source.is_stored = True
     assert stage.advance(last) is Phase.WAIT
     assert (stage.answers(3), stage.application.calls[-1]) == ({("t", 0): 5}, ("checkpoint", 3))
+
+
+def test_a_member_follows_the_first_orders_of_a_region_that_was_made_anew() -> None:
+    """In `Member._create`, keep the numbers of its last answers: it would wait for orders above these, for ever."""
+    stage = flowing(Stage().joined())
+    stage.advance(stage.order(9, open=Round(9, CHECKPOINT, ("a",))))
+    assert stage.member.last_checkpoint == 9
+    stage.zk.end(stage.session)
+    stage.session = stage.zk.open()
+    stage.member.session_lost()
+    assert stage.register()
+    assert stage.advance(stage.order(1)) is Phase.FLOW
+    stage.advance(stage.order(2, open=Round(2, CHECKPOINT, ("a",))))
+    assert stage.application.calls[-1] == ("checkpoint", 2)

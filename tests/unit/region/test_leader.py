@@ -218,6 +218,13 @@ def test_a_reset_to_the_initial_state_names_no_checkpoint() -> None:
     assert (after.complete, after.pieces, after.pending) == (None, 0, "begin anew")
 
 
+def test_who_wants_the_initial_state_gets_it_though_others_want_only_a_reset() -> None:
+    """In `_with_requests`, begin anew only if all want it: who asked for it would go on from the checkpoint."""
+    asked = {"x": Request("reset", "a", "first"), "y": Request("reset-initial", "b", "begin anew")}
+    decision = decide(IDLE, seen(requests=asked))
+    assert (decision.order.complete, decision.order.pieces, decision.requests) == (None, 0, ("x", "y"))
+
+
 def test_a_classic_group_is_covered_by_what_its_members_say() -> None:
     order = opened(CHECKPOINT)
     assert decide(order, seen(answered(order, "a", "b"), holdings=None)).next is Next.COMPLETE
