@@ -266,6 +266,21 @@ def test_brokers_that_have_no_topic_for_offsets_of_groups_have_no_offsets(lookin
         looking.now_s += MIN_PAUSE_S
 
 
+def test_brokers_that_had_groups_are_not_believed_at_once_that_they_have_none(looking: Looking) -> None:
+    """In `LookAtKafka._learned`, count from before they had some: they have restarted, and know no topics yet."""
+    looking.admin.has_groups = False
+    looking.ask("early")
+    looking.admin.fail(KafkaError.COORDINATOR_NOT_AVAILABLE)
+    looking.admin.has_groups = True
+    looking.ask("then")
+    looking.admin.answer({B: 8})
+    looking.now_s += FRESH_S + MIN_PAUSE_S
+    looking.ask("later")  # asks again, for what was found forbids it, and is old
+    looking.admin.has_groups = False
+    looking.admin.fail(KafkaError.COORDINATOR_NOT_AVAILABLE)
+    assert looking.begun == ["early NoneType False", "then OffsetsElsewhereError True", "later NoneType False"]
+
+
 def test_that_there_are_no_groups_is_found_out_although_a_client_takes_long_to_make(
     looking: Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

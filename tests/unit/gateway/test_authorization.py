@@ -200,16 +200,20 @@ def test_bytes_that_are_no_request_are_refused_before_anything_is_asked(client: 
     assert client.broker.asked == []
 
 
-def test_a_right_that_is_remembered_again_uses_no_more_room(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [1, 2, 10])
+def test_a_right_that_is_remembered_again_uses_no_more_room(
+    client: Client, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
     """In `Rights._remember`, count it anew, or forget others for names that need more than all room."""
-    monkeypatch.setattr(rights, "MAX_KEPT_BYTES", 2 * rights.RIGHT_BYTES + len("mine") + len("seen"))
+    both = 2 * rights.RIGHT_BYTES + len("mine") + len("seen")
+    monkeypatch.setattr(rights, "MAX_KEPT_BYTES", room * both)
     known = Rights(client.broker.ask)
     for at_us in (0, 40_000_000, 80_000_000):
         monkeypatch.setattr("zkrebalancer.runtime.clock.steady_us", lambda at_us=at_us: at_us)
         assert known.groups(Right.DESCRIBE_GROUP, ["mine", "seen"]) == {"mine", "seen"}
-        assert known._kept_bytes == rights.MAX_KEPT_BYTES
+        assert known._kept_bytes == both
     known._remember(Right.READ_TOPIC, ["x" * 10_000], 90_000_000)
-    assert known._kept_bytes == rights.MAX_KEPT_BYTES
+    assert known._kept_bytes == both
 
 
 def test_a_connection_keeps_a_limited_number_of_rights(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

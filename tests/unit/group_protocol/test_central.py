@@ -253,7 +253,10 @@ def join_between(coordinator: Coordinator, outside: Outside, a: Client, b: Membe
 
 
 def test_a_classic_newcomer_joins_with_all_that_others_give_up_for_it() -> None:
-    """The rest would cost it one more join, of which it would learn only with a heartbeat."""
+    """The rest would cost it one more join, of which it would learn only with a heartbeat.
+
+    In `CentralTargets.due_joins`, go on expecting its first share: all would send short heartbeats meanwhile.
+    """
     coordinator, outside, b, ticket, member_id = half_given()
     b.beat()
     b.beat()
@@ -262,6 +265,10 @@ def test_a_classic_newcomer_joins_with_all_that_others_give_up_for_it() -> None:
     outside.start(member_id, 1)
     coordinator.joined(ticket)
     assert held(outside, member_id) == [0, 1]
+    (group,) = coordinator.machine._groups.values()
+    assert isinstance(group, ConsumerGroup)
+    assert group.central is not None
+    assert not group.central._newcomers
 
 
 @pytest.mark.parametrize(("is_told", "within_ms"), [(True, QUICK.consumer_heartbeat_interval_ms), (False, MAX_REST_MS)])

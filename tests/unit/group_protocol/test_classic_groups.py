@@ -288,6 +288,17 @@ def test_a_group_without_members_is_deleted_after_its_retention() -> None:
     assert coordinator.machine.group_names() == frozenset()
 
 
+def test_a_group_whose_members_came_back_is_not_deleted() -> None:
+    """In `ClassicGroup.prepare_rebalance`, let the time of its retention go on."""
+    coordinator = Coordinator(GroupProtocolSettings(empty_group_retention_ms=2 * SESSION_MS))
+    coordinator.leave(coordinator.stable("a")["a"])
+    coordinator.pass_time(SESSION_MS)
+    (member_id,) = coordinator.stable("b").values()
+    for _ in range(6):
+        coordinator.pass_time(SESSION_MS // 2)
+        assert coordinator.heartbeat(member_id, 3) is E.NONE
+
+
 # ---- leaving
 
 
