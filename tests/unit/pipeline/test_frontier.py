@@ -107,5 +107,6 @@ def test_the_page_has_the_picture_and_every_point() -> None:
     assert "<svg" in text
     assert f"<td>{CENTRAL}</td><td>none</td>" in text, "it has no heartbeats"
     assert ">tuned<" not in text, "it says nothing of how long"
+    assert text.count(f">{CENTRAL}<") == 4, "beside its dot in both panels, in the legend, and in the table"
     for cell in (CENTRAL, KIP848, "500 ms", "50 ms", "62 ms", "262 ms", "702"):
         assert cell in text

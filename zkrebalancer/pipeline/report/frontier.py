@@ -127,7 +127,12 @@ def draw(frontier: Frontier, palette: Palette) -> Figure:
                 colour, dash = palette[protocol]
                 costs, settled = [point.costs[number] for point in points], [point.settled_ms for point in points]
                 label = protocol if number == 0 else None
-                axis.plot(costs, settled, dash, marker="o", markersize=5, color=colour, linewidth=1.4, label=label)
+                marker, size = ("o", 5) if len(points) > 1 else ("D", 8)
+                axis.plot(
+                    costs, settled, dash, marker=marker, markersize=size, color=colour, linewidth=1.4, label=label
+                )
+                if len(points) == 1:  # a dot among lines is not seen
+                    axis.annotate(protocol, (costs[0], settled[0]), (8, -3), textcoords="offset points", color=colour)
                 for point in _named(points):
                     at = (point.costs[number], point.settled_ms)
                     text = f"{_heartbeat_ms(point):,} ms"
