@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, KeysView, Mapping
+from typing import Any
 
 from zkrebalancer.assignment.model import Member
 
@@ -19,6 +20,11 @@ class Interests:
         """Begin without members."""
         self._counts: Counter[str] = Counter()  # topic -> mappings that have it, and members that only hold some of it
         self._mappings: dict[int, tuple[Mapping[str, int], int]] = {}  # by identity, each with its members
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue in a copy, as tests make them: its mappings have other identities."""
+        self.__dict__.update(state)
+        self._mappings = {id(topics): (topics, members) for topics, members in self._mappings.values()}
 
     def __contains__(self, topic: str) -> bool:
         """Whether some member reads or holds a topic."""

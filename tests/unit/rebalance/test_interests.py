@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -63,6 +64,15 @@ def test_it_is_told_when_the_first_reader_of_a_topic_comes_and_the_last_one_goes
         gone = present.pop()
         assert interests.remove(gone) == bool(gone.keys() - set[str]().union(*present))
     assert not interests.topics
+
+
+def test_a_copy_goes_on() -> None:
+    """In `Interests.__setstate__`, keep the identities: tests copy whole worlds."""
+    interests, member = Interests(), Member({"a": 1}, {})
+    interests.replace(None, member)
+    there, same = copy.deepcopy((interests, member))
+    there.replace(same, Member({"b": 1}, {}))
+    assert (set(there.topics), set(interests.topics)) == ({"b"}, {"a"})
 
 
 def test_members_that_subscribe_alike_cost_no_look_at_each_of_their_topics() -> None:
