@@ -58,6 +58,7 @@ class Lane:
 class KafkaSink:
     """A `Sink` that writes to topics; `region.transaction(sink)` yields it, and `produce` writes a result.
 
+    Make one for each region: it ends the producers of partitions that its region no longer has.
     Readers of the results need `isolation.level=read_committed`, librdkafka's default. One transaction for each
     partition of a batch: they end one after the other, each whole or not at all.
     """
