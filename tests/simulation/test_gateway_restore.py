@@ -11,7 +11,7 @@ from tests.support import examples
 from zkrebalancer.gateway.membership import Membership
 
 SEEDS = max(2, examples.count() // 8)
-SEEDS_OF_BUG = 20
+SEEDS_OF_BUG = range(130, 150)
 
 
 def test_a_gateway_waits_for_the_end_of_a_restore_wherever_that_is_killed() -> None:
@@ -35,7 +35,7 @@ def test_a_gateway_that_does_not_look_again_when_it_has_announced_itself_is_foun
             look(membership)
 
     def play_all() -> None:
-        for seed in range(SEEDS_OF_BUG):
+        for seed in SEEDS_OF_BUG:
             RestoredGatewayRun(seed).play()
 
     monkeypatch.setattr(Membership, "_refuse_unfinished_restore", look_once)

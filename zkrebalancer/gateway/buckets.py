@@ -44,10 +44,19 @@ CLAIM_AGAIN = frozenset({Refusal.BAD_VERSION, Refusal.NO_NODE, Refusal.NODE_EXIS
 _log = logging.getLogger(__name__)
 
 
+def create_missing(session: Session, path: str, content: bytes = b"") -> None:
+    """Create a node unless it exists; raises as `Buckets.claim` does.
+
+    It is read first: without the right at its parent, ZooKeeper would refuse to create even one that exists.
+    """
+    if session.perform(Get(path)) == Refused(Refusal.NO_NODE):
+        session.require(Multi((Create(path, content),)), Refusal.NODE_EXISTS)
+
+
 def create_folders(session: Session) -> None:
     """Create the nodes above those of gateways, unless they exist; raises as `Buckets.claim` does."""
     for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):
-        session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
+        create_missing(session, path)
 
 
 @dataclass(slots=True)
@@ -80,8 +89,10 @@ class Buckets:
 
         """
         path, owner_path = f"{BUCKETS}/{bucket}", f"{OWNERS}/{bucket}"
-        self._session.require(Multi((Create(path, b"0"),)), Refusal.NODE_EXISTS, Refusal.NO_NODE)
         found = self._session.require(Get(path), Refusal.NO_NODE)
+        if not isinstance(found, Content):
+            self._session.require(Multi((Create(path, b"0"),)), Refusal.NODE_EXISTS, Refusal.NO_NODE)
+            found = self._session.require(Get(path), Refusal.NO_NODE)
         owner = self._session.require(Get(owner_path), Refusal.NO_NODE)
         if not isinstance(found, Content):  # somebody has deleted the folder
             create_folders(self._session)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from zkrebalancer.gateway.addresses import Addresses
-from zkrebalancer.gateway.buckets import create_folders
+from zkrebalancer.gateway.buckets import create_folders, create_missing
 from zkrebalancer.gateway.layout import (
     ALIVE,
     LAYOUT,
@@ -186,7 +186,7 @@ class Membership:
 
     def _create_roots(self) -> None:
         create_folders(self._session)
-        self._session.require(Multi((Create(LAYOUT, encode(self._layout)),)), Refusal.NODE_EXISTS)
+        create_missing(self._session, LAYOUT, encode(self._layout))
 
     def _change_layout(self, change: Callable[[Layout], Layout]) -> Layout:
         for _ in range(MAX_TRIES):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.zk_model import Right
 from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_groups import served
 from zkrebalancer.gateway import service
 from zkrebalancer.gateway.buckets import Buckets
-from zkrebalancer.gateway.layout import ALIVE, LAYOUT, OWNERS, encode_alive
+from zkrebalancer.gateway.layout import ALIVE, BUCKETS, LAYOUT, OWNERS, encode_alive
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.service import Gateway, GatewayConfig
 from zkrebalancer.gateway.session import CallRefusedError
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Content, Create, Delete, Get
 
 
@@ -103,6 +105,18 @@ def test_a_layout_that_may_not_be_read_is_kept_as_it_was(session: ModelSession) 
         other.refresh()
     with pytest.raises(CallRefusedError):
         Membership(session, "gw", 3).refresh()  # it may try again
+
+
+def test_a_gateway_that_may_create_no_folders_uses_those_that_are_there(session: ModelSession) -> None:
+    """In `create_missing` or `Buckets.claim`, create without a look: after a session's end, no group was served."""
+    one, _other = pair(session)
+    assert Buckets(session).claim(7, 0) is not None
+    session.model.denied |= {("", path, Right.CREATE) for path in ("/", paths.CONSUMERS, paths.GATEWAYS, BUCKETS)}
+    session.renew()
+    one.refresh()
+    assert Buckets(session).claim(7, 0) is not None
+    with pytest.raises(CallRefusedError):
+        Buckets(session).claim(8, 0)  # it has no node yet
 
 
 def test_a_gateway_that_may_not_go_on_says_so_now_and_then(
