@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
@@ -31,9 +32,12 @@ from zkrebalancer.protocol.calls import (
     Suspended,
     Watched,
 )
+from zkrebalancer.protocol.complaints import Complaints
+from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_WAIT_MS = 60_000
+_log = logging.getLogger(__name__)
 
 
 class ZooKeeper(Protocol):
@@ -71,6 +75,7 @@ class Agents:
         self._litter: set[str] = set()  # paths to delete once the session is usable, or ZooKeeper permits it
         self._clean_at_ms: int | None = None  # when that is tried again
         self._pauses = Pauses()
+        self._complaints = Complaints()
         self._queue: list[tuple[int, int, MemberAgent]] = []
         self._queued: dict[MemberAgent, int] = {}  # agent -> when it is woken
         self._order = itertools.count()
@@ -192,6 +197,7 @@ class Agents:
 
     def _delete(self, path: str) -> None:
         """Delete a node, however often that is refused: a member that seems to be there would keep its partitions."""
+        call = Multi((Delete(path),))
 
         def replied(reply: Reply) -> None:
             if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
@@ -199,10 +205,13 @@ class Agents:
             self._litter.add(path)
             if not reply.outcome_unknown and self._clean_at_ms is None:
                 now_ms = self.now_ms()
+                text = self._complaints.text("", refused_text(call, reply), now_ms / 1_000)
+                if text is not None:
+                    _log.warning("what a client has left cannot be deleted yet: %s", text)
                 self._clean_at_ms = now_ms + int(1_000 * self._pauses.after_failure("", now_ms / 1_000))
                 self._sooner.set()
 
-        self._session.request(Multi((Delete(path),)), replied)
+        self._session.request(call, replied)
 
     def record(self, group: str, effect: effects.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, for each topic."""

@@ -76,7 +76,7 @@ def test_what_could_not_be_deleted_is_deleted_on_the_next_connection_of_the_sess
     assert log == []
 
 
-def test_what_may_not_be_deleted_is_tried_again_with_growing_pauses() -> None:
+def test_what_may_not_be_deleted_is_tried_again_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
     """In `Agents._delete`, give up: a client that has left kept its partitions for as long as the gateway ran."""
     log: list[str] = []
     session = BrokenSession(log, Refusal.NO_AUTH)
@@ -91,6 +91,9 @@ def test_what_may_not_be_deleted_is_tried_again_with_growing_pauses() -> None:
             assert set(log) == LEFT_OVER
             tries.append(now_ms)
     assert tries == [1_000, 3_000, 7_000, 15_000, 31_000, 61_000]
+    said = f"what a client has left cannot be deleted yet: ZooKeeper refuses {paths.ids('g', 'c')}: no permission"
+    assert caplog.messages[0] == f"{said}, right DELETE of its parent is missing"
+    assert len(caplog.messages) < len(tries)
     session.refusal = Refusal.NO_NODE
     now_ms = 100_000
     agents.wake_due()
