@@ -96,6 +96,12 @@ class ClassicGroup:
         if len(self.roster.members) > self.settings.group_max_size:
             self.prepare_rebalance(f"the limit is now {self.settings.group_max_size} members")
 
+    def continue_from(self, generation_id: int) -> None:
+        """Continue an empty group of the other protocol, for as long as an empty one is kept: nobody may join it."""
+        self.generation_id = generation_id
+        if generation_id:
+            self._keep_for_a_while()
+
     def close(self, error: ErrorCode) -> None:
         """End here, because the group was deleted or is served elsewhere. Waiting requests get the error."""
         for member in self.roster.members.values():

@@ -37,7 +37,8 @@ class Subscription:
 
 def needs_own_assignor(names: Iterable[str]) -> bool:
     """Whether a member with these protocols can use only what another such member assigns."""
-    return OWN_ASSIGNORS.issuperset(names)
+    offered = set(names)
+    return bool(offered) and offered <= OWN_ASSIGNORS
 
 
 class Entries:

@@ -210,7 +210,7 @@ class Machine:
 
     def _create_classic(self, group_id: str, generation_id: int = 0) -> ClassicGroup:
         group = ClassicGroup(group_id, self._settings, self._scheduler, lambda: self._forget(group))
-        group.generation_id = generation_id
+        group.continue_from(generation_id)
         self._groups[group_id] = group
         return group
 

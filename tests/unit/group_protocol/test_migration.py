@@ -423,3 +423,16 @@ def test_a_partition_that_a_leader_gave_to_two_members_has_one_owner_after_the_m
     owned = [member.assignment.topic_partitions for member in described(coordinator).members]
     numbers = [number for topics in owned for topic in topics for number in topic.partitions]
     assert len(numbers) == len(set(numbers))
+
+
+def test_an_empty_group_is_kept_no_longer_because_a_classic_client_did_not_come_back() -> None:
+    """In `ClassicGroup.continue_from`, expect no end: such a group, and its node, would stay for ever."""
+    coordinator = coordinator_with({"t": 4})
+    c = Client(coordinator, "c")
+    run(coordinator, c)
+    c.beat(-1)
+    assert coordinator.join_error(coordinator.join(version=5)) is E.MEMBER_ID_REQUIRED
+    assert set(coordinator.kept) == {GROUP}
+    coordinator.pass_time(coordinator.settings.empty_group_retention_ms + SESSION_MS)
+    assert set(coordinator.kept) == set()
+    assert set(coordinator.machine.group_names()) == set()
