@@ -37,7 +37,7 @@ def given_back(world: World, names: str, told: int) -> list[tuple[str, int]]:
     world.pass_time(2_000)
     world.assert_settled()
     starts = [event for event in events(world, "command_sent")[told:] if event["option"] == "start-fetcher"]
-    return [(event["member"], event["partition_count"]) for event in starts]
+    return [(str(event["member"]), int(str(event["partition_count"]))) for event in starts]
 
 
 @pytest.mark.parametrize("names", ["az", "za"])
