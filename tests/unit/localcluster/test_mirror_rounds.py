@@ -25,7 +25,7 @@ from zkrebalancer.localcluster import mirror
 from zkrebalancer.localcluster.kafka_metadata import KafkaMetadata, read_kafka
 from zkrebalancer.localcluster.mirror import Mirror
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
+from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
 from zkrebalancer.protocol.errors import ConfigurationError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.refusals import require_expected
@@ -140,6 +140,23 @@ def test_while_kafka_keeps_its_topics_in_zookeeper_nothing_of_them_is_deleted() 
     client.model.end(session)
     rounds(one, client, kafka())
     assert not client.topics()
+
+
+def test_after_a_round_without_zookeeper_nothing_counts_that_was_found_before() -> None:
+    """In `Mirror.write`, go on with the topics that were missing, or with a state that had nothing to do."""
+    both, one_left = kafka(t=topic("id1", 1), u=topic("id2", 1)), kafka(u=topic("id2", 1))
+    one, client = mirrored(both)
+    for is_connected, is_there in ((True, True), (False, True), (True, True), (True, False)):
+        client.is_connected = is_connected
+        rounds(one, client, one_left, 1)
+        assert ("t" in client.topics()) is is_there
+    rounds(one, client, both)
+    client.is_connected = False
+    rounds(one, client, both, 1)
+    client.is_connected = True
+    client.perform(Multi((SetContent(paths.topic("t"), b"{}"),)))
+    rounds(one, client, both, 1)
+    assert client.topics()["t"][0] == 1
 
 
 def test_a_broker_that_lags_does_not_bring_a_former_topic_back() -> None:

@@ -21,6 +21,11 @@ def with_markers(*pairs: tuple[int, int]) -> list[Reading]:
     return [Reading(position * STEP_MS, *pair, is_owned=True, has_unread=False) for position, pair in enumerate(pairs)]
 
 
+def moving(*states: str) -> list[Reading]:
+    """Return readings of a partition of which nothing is read; one of them came between two owners."""
+    return [Reading(position * STEP_MS, 5, 15, state == "owned") for position, state in enumerate(states)]
+
+
 VECTORS: list[tuple[str, list[Reading], Verdict | None]] = [
     ("all read", owned((5, 5), (9, 9)), OK),
     ("a quiet topic", owned((5, 5), (5, 5), (5, 5)), OK),
@@ -37,6 +42,8 @@ VECTORS: list[tuple[str, list[Reading], Verdict | None]] = [
     ("nobody reads", owned((5, 15), (5, 25), is_owned=False), STOP),
     ("nobody reads, by one reading", owned((5, 15), is_owned=False), STOP),
     ("nobody owns what is all read", owned((5, 5), (5, 5), is_owned=False), OK),
+    ("moves just now from one owner to another", moving("owned", "free"), STALL),
+    ("moved a moment ago", moving("free", "owned"), STALL),
     ("its last owner has just left", owned((5, 15), (9, 15), is_owned=False), OK),
     ("somebody else commits without owning", owned((5, 15), (9, 40), is_owned=False), WARN),
     ("went back", owned((50, 60), (10, 60)), REWIND),
