@@ -11,8 +11,11 @@ from tests.support.classic_consumer import ClassicConsumer
 from tests.support.group_coordinator import Coordinator
 from tests.support.kip848_group import Client
 from zkrebalancer.group_protocol.answers import ConsumerGroupHeartbeatAnswer
+from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster
+from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
 from zkrebalancer.group_protocol.effects import TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
+from zkrebalancer.group_protocol.reconciliation import Position
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.topics import NO_ID, Topic
 
@@ -77,6 +80,17 @@ def test_nobody_notices_when_topics_get_ids(*, with_ids: bool, is_eager: bool, w
     for reported in groups.unheard:
         held = [sorted(number for _topic, number in one.held) for one in reported.members]
         assert sorted(held) == sorted(owned)
+
+
+def test_what_is_held_is_not_free_once_its_topic_has_another_id() -> None:
+    """In `ConsumerRoster.renew_ids`, keep the holders: until they report again, others may get what they hold."""
+    roster, (former, present) = ConsumerRoster(), (UUID(int=at) for at in (1, 2))
+    position = Position(1, 1, ConsumerMemberState.STABLE, frozenset({(former, 0)}))
+    roster.add(ConsumerMember("a", None, position=position))
+    roster.renew_ids({former: present})
+    assert [roster.is_free((topic, 0)) for topic in (former, present)] == [True, False]
+    roster.remove(roster.members["a"])
+    assert roster.is_free((present, 0))
 
 
 @pytest.mark.parametrize("settings", [None, CENTRAL])
