@@ -125,8 +125,8 @@ class StoredInKafka:
                 " killed, or owned nothing when it closed, until its session expires"
             )
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace committed offsets.
+    def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None] = lambda: None) -> None:
+        """Replace committed offsets; raises also what `before_each_try` does, and sends nothing then.
 
         Raises:
             KafkaOffsetsError: Kafka rejected some, or did not confirm them; the others may be stored.
@@ -135,7 +135,7 @@ class StoredInKafka:
         partitions = [KafkaPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         try:
-            answer = self._answer("alter_consumer_group_offsets", request)
+            answer = self._answer("alter_consumer_group_offsets", request, before_each_try)
         except (KafkaException, NoAnswerError) as error:
             if isinstance(error, NoAnswerError) or error.args[0].code() in UNCONFIRMED:
                 raise self._unconfirmed(self._reason(error)) from None
@@ -151,13 +151,14 @@ class StoredInKafka:
         text = "they may be stored; repeat this"
         return KafkaOffsetsError(f"Kafka did not confirm the offsets of {self._group} ({why}): {text}")
 
-    def _answer(self, method: str, what: Sequence[object]) -> Any:  # noqa: ANN401  # as the client's own
+    def _answer(self, method: str, what: Sequence[object], before_each_try: Callable[[], None] = lambda: None) -> Any:  # noqa: ANN401  # as the client's own
         """Return what `method` of AdminClient answers; ask again after a passing answer, until REQUEST_TIMEOUT_S."""
         give_up_s = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             if self._admin is None:
                 self._admin = AdminClient(self._settings)
             is_last = time.monotonic() + REPEAT_AFTER_S >= give_up_s
+            before_each_try()
             try:
                 (sent,) = getattr(self._admin, method)(what, request_timeout=UNREACHED_S).values()
                 answer = in_thread(partial(sent.result, give_up_s - time.monotonic()))

@@ -180,7 +180,7 @@ def import_into_kafka(
     with starts_paused(zk, group, "imported offsets into Kafka") as pause:
         changes = _changes(kafka.read(), offsets)
         pause.write(zk)
-        kafka.write(offsets)
+        kafka.write(offsets, pause.require_recent)
         pause.write(zk)  # fails if the pause ended meanwhile: Kafka itself checks nothing
         begin_lives(zk, group, pause, offsets)
     return changes

@@ -68,7 +68,7 @@ def reset_offsets(
             pause.write(zk, writes)
         in_kafka = {partition: change.after for partition, change in changes.items() if change.in_kafka is not None}
         if kafka is not None and in_kafka:
-            kafka.write(in_kafka)
+            kafka.write(in_kafka, pause.require_recent)
             pause.write(zk)  # fails if another reset began meanwhile, or the pause ended: Kafka itself checks nothing
         begin_lives(zk, group, pause, changes)
     return changes

@@ -34,10 +34,12 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.last_change import LastChange
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_WRITES_PER_TRANSACTION = 500
 RENEW_AFTER_S = 10.0  # without a write, so that several slow readings do not exceed the coordinator's limit together
+MAX_SILENT_S = 30.0  # without a write: half of the coordinator's limit
 CLEANUP_TIMEOUT_S = 1.0
 CLEANUP_INTERVAL_S = 0.05
 
@@ -55,15 +57,28 @@ class Pause:
     change: LastChange  # what the pause is for
     version: int = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
-    _written_s: float = field(default=0.0, init=False)  # when it was renewed last
+    _written_us: int = field(default=0, init=False)  # when it was renewed last
 
     def __post_init__(self) -> None:
         self.version = self.node.stat.version
 
     def renew(self, zk: BlockingZk) -> None:
         """Renew the pause after a reading that may have taken long; raises as `write`."""
-        if time.monotonic() - self._written_s >= RENEW_AFTER_S:
+        if self._silent_s >= RENEW_AFTER_S:
             self.write(zk)
+
+    @property
+    def _silent_s(self) -> float:
+        return (clock.steady_us() - self._written_us) / 1e6
+
+    def require_recent(self) -> None:
+        """Raise OffsetsRefusedError if the coordinator may have ended the pause while this process was suspended.
+
+        For writes to Kafka, which checks nothing: consumers may run by then, and would lose what they have committed.
+        """
+        if self._silent_s > MAX_SILENT_S:
+            text = f"the pause of starts of group {self.group} may be over, as this process was suspended"
+            raise OffsetsRefusedError(f"{text}: nothing is written to Kafka; try again")
 
     def write(
         self, zk: BlockingZk, waiting: list[Operation] | None = None, guards: Mapping[str, Check] | None = None
@@ -85,12 +100,13 @@ class Pause:
         fitting = zk.request_limit.fitting(guarded, (renewal,))
         if fitting and isinstance(guarded[fitting - 1], Check):  # what it guards did not fit
             fitting = fitting - 1 or 2  # alone, it would write nothing: the request may be too large instead
+        asked_us = clock.steady_us()
         reply = zk.perform(Multi((renewal, *guarded[:fitting])), {*CHANGED, Refusal.NOT_EMPTY})
         if not isinstance(reply, Done):
             raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")
         del waiting[: sum(not isinstance(done, Check) for done in guarded[:fitting])]
         self.version += 1
-        self._written_s = time.monotonic()
+        self._written_us = asked_us
 
 
 def _guarded(operations: Iterable[Operation], guards: Mapping[str, Check]) -> Iterator[Operation]:

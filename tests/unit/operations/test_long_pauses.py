@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 import pytest
@@ -11,14 +10,14 @@ import pytest
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
-from zkrebalancer.operations.move_offsets import import_offsets
+from zkrebalancer.operations.move_offsets import import_into_kafka, import_offsets
 from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError, starts_paused
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
 SLOW_MS = 40_000  # less than the coordinator's limit; two of them are more
@@ -70,7 +69,8 @@ class SlowKafka:
         self.world.pass_time(SLOW_MS)
         return {("t", 0): 5}
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None]) -> None:
+        before_each_try()
         self.written = dict(offsets)
 
 
@@ -81,7 +81,7 @@ def test_a_pause_is_renewed_between_slow_readings(monkeypatch: pytest.MonkeyPatc
     """
     world = world_with(partitions=2)
     world.pass_time(1_000)
-    monkeypatch.setattr(starts_pause, "time", SimpleNamespace(monotonic=lambda: world.now_us / 1e6))
+    monkeypatch.setattr(clock, "steady_us", lambda: world.now_us)
     kafka = SlowKafka(world)
 
     def slow(asked: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -92,6 +92,36 @@ def test_a_pause_is_renewed_between_slow_readings(monkeypatch: pytest.MonkeyPatc
         cast("BlockingZk", ModelClient(world.zk)), GROUP, slow, dry_run=False, kafka=cast("StoredInKafka", kafka)
     )
     assert kafka.written == {("t", 0): 9}
+
+
+class SuspendedKafka(SlowKafka):
+    """The process is suspended just before a write, for longer than a pause may be silent."""
+
+    def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None]) -> None:
+        self.world.pass_time(2 * SLOW_MS)
+        super().write(offsets, before_each_try)
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_a_process_that_was_suspended_writes_no_offsets_to_kafka(
+    imports: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers may run by then. In `Pause.require_recent`, do nothing; or do not pass it on."""
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    kafka = SuspendedKafka(world)
+    monkeypatch.setattr(clock, "steady_us", lambda: world.now_us)
+    zk, store = cast("BlockingZk", ModelClient(world.zk)), cast("StoredInKafka", kafka)
+    with pytest.raises(OffsetsRefusedError, match="was suspended: nothing is written to Kafka"):
+        _import_or_reset(zk, store, imports=imports)
+    assert kafka.written == {}
+
+
+def _import_or_reset(zk: BlockingZk, store: StoredInKafka, *, imports: bool) -> None:
+    if imports:
+        import_into_kafka(zk, store, GROUP, {("t", 0): 9}, dry_run=False)
+    else:
+        reset_offsets(zk, GROUP, lambda asked: dict.fromkeys(asked, 9), dry_run=False, kafka=store)
 
 
 class Waiting(ModelClient):

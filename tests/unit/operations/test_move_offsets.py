@@ -273,7 +273,8 @@ class Kafka:
     def read(self) -> dict[TopicPartition, int]:
         return dict(self.offsets)
 
-    def write(self, offsets: dict[TopicPartition, int]) -> None:
+    def write(self, offsets: dict[TopicPartition, int], before_each_try: Callable[[], None] = lambda: None) -> None:
+        before_each_try()
         self.offsets.update(offsets)
 
 
@@ -334,10 +335,10 @@ def test_sinks_follow_an_import_into_kafka_and_nobody_starts_meanwhile() -> None
     world = world_with(partitions=3)
 
     class Checking(Kafka):
-        def write(self, offsets: dict[TopicPartition, int]) -> None:
+        def write(self, offsets: dict[TopicPartition, int], before_each_try: Callable[[], None] = lambda: None) -> None:
             assert settings.decode(world.zk.nodes[paths.group(GROUP)].content).starts_paused
             assert paths.lives(GROUP, "t") not in world.zk.nodes, "sinks would follow what is not stored yet"
-            super().write(offsets)
+            super().write(offsets, before_each_try)
 
     kafka = Checking()
     import_into_kafka(client_of(world), cast("StoredInKafka", kafka), GROUP, OFFSETS, dry_run=False)

@@ -61,9 +61,10 @@ class Kafka:
     def read(self) -> dict[TopicPartition, int]:
         return dict(self.stored)
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None]) -> None:
         assert self.client.is_paused()
         assert self.client.offsets() == [9] * PARTITIONS, "Kafka's offsets are written last"
+        before_each_try()
         if self.fails:
             raise KafkaOffsetsError("no answer")
         self.stored |= offsets
@@ -156,8 +157,8 @@ def test_what_comes_in_between_while_kafka_writes_is_told() -> None:
     client = Recording()
 
     class Slow(Kafka):
-        def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-            super().write(offsets)
+        def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None]) -> None:
+            super().write(offsets, before_each_try)
             reset(client)
 
     with pytest.raises(OffsetsRefusedError, match="changed while its offsets were written"):

@@ -18,6 +18,7 @@ from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.group_lag import PartitionLag, read_lag
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka, known_log_ends
 from zkrebalancer.operations.lag_age import first_unread_ms
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.runtime.kafka import UNREACHED_S
@@ -91,6 +92,22 @@ def test_offsets_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     (request,) = admin.written
     assert request.group_id == "g"
     assert [(tp.topic, tp.partition, tp.offset) for tp in request.topic_partitions] == [("t", 0, 5), ("t", 1, 6)]
+
+
+def test_nothing_more_is_sent_once_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_answer`, call `before_each_try` once only."""
+    admin, store = stored(monkeypatch, [answer("t", 0, 5)])
+    admin.passing = [KafkaException(KafkaError(KafkaError.NOT_COORDINATOR, "it moves"))]
+    calls: list[int] = []
+
+    def before_each_try() -> None:
+        calls.append(len(admin.written))
+        if admin.written:
+            raise OffsetsRefusedError("too late")
+
+    with pytest.raises(OffsetsRefusedError, match="too late"):
+        store.write({("t", 0): 5}, before_each_try)
+    assert calls == [0, 1]
 
 
 def test_one_offset_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
