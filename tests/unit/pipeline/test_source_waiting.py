@@ -79,6 +79,19 @@ def test_a_query_without_partitions_waits_once(setting: Setting) -> None:
     assert setting.waits == 1
 
 
+def test_a_batch_that_spark_has_not_started_is_not_finished(setting: Setting) -> None:
+    """In `latestOffset`, plan another one: its records would count as read, and no batch ever has them."""
+    setting.own(4)
+    limit = setting.reader.getDefaultReadLimit()
+    end = setting.reader.latestOffset({}, limit)
+    assert end != {}
+    assert setting.reader.latestOffset({}, limit) == end
+    setting.consumer.finish.assert_not_called()
+    setting.own(10)
+    assert setting.reader.latestOffset(end, limit) == end
+    assert setting.consumer.finish.call_count == 1
+
+
 def test_a_query_that_was_evicted_waits_again(setting: Setting) -> None:
     setting.reader.prepareForTriggerAvailableNow()
     setting.lose()
