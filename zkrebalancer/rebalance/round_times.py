@@ -14,7 +14,7 @@ class RoundTimes:
 
     since_us: int = 0
     opened_us: int = 0  # 0: another leader has ordered it, or parts of its merge may be stored
-    knows_last: bool = False  # a checkpoint has ended under this leadership, or there was nothing before it
+    knows_last: bool = False  # a checkpoint was complete under this leadership, or there was nothing before it
     last_void: str = ""  # why the last checkpoint was void
     is_read_anew: bool = False  # the group was read anew, and has not been at rest since
     _of: tuple[int, Round | None] | None = None  # the order's id and open round
@@ -38,7 +38,8 @@ class RoundTimes:
     def changed(self, order: Order, now_us: int, generation: int) -> None:
         """Note the order with which a round has begun or ended."""
         ended = self._of[1] if self._of is not None and self.opened_us else None
-        self.knows_last = self.knows_last or (ended is not None and ended.kind == CHECKPOINT)
+        is_complete = ended is not None and ended.kind == CHECKPOINT and not self.last_void
+        self.knows_last = self.knows_last or is_complete
         self._of, self.since_us, self._generation = (order.id, order.open), now_us, generation
         self.opened_us = now_us if order.open is not None else 0
 

@@ -291,14 +291,14 @@ class GroupView(OffsetMarks):
             member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
             member.registration = member.registration or before.registration
             member.recorded_instance = before.recorded_instance
-        for instance in other.unreadable_statics.keys() & self.statics.keys():
-            if other.unreadable_statics[instance] == ANY_VERSION:
-                del other.unreadable_statics[instance]
-                other.statics[instance] = self.statics[instance][0], ANY_VERSION
-        if other.hides(paths.static(self.group)):
-            other.statics |= {instance: (record, ANY_VERSION) for instance, (record, _version) in self.statics.items()}
-        for known in fields(self):
-            setattr(self, known.name, getattr(other, known.name))
+        hides_all = other.hides(paths.static(self.group))
+        hidden = {name for name, version in other.unreadable_statics.items() if version == ANY_VERSION}
+        known = {name: (self.statics[name][0], ANY_VERSION) for name in self.statics if hides_all or name in hidden}
+        other.statics = known | other.statics  # in the order of their writing, as far as that is known
+        for name in known.keys() & hidden:
+            del other.unreadable_statics[name]
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
     def touch(self, consumer: str) -> None:
         """Note a change of a consumer: update its state, and let the next planning examine it again."""

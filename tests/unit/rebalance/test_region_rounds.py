@@ -80,7 +80,7 @@ def test_a_checkpoint_is_due_though_the_group_is_read_again_more_often() -> None
 
 
 def test_leaders_that_change_more_often_than_a_checkpoint_is_due_do_not_prevent_all() -> None:
-    """In `_maybe_checkpoint`, leave out `knows_last`: each leader would begin to count anew."""
+    """In `_maybe_checkpoint`, leave out `knows_last`: each leader would begin to count anew, also after a void one."""
     region = RegionWorld("a", "b", settings=replace(SETTINGS, every_ms=3_600_000))
     region.pass_time(3_000_000)
     region.replace_leader()
@@ -90,12 +90,18 @@ def test_leaders_that_change_more_often_than_a_checkpoint_is_due_do_not_prevent_
     assert region.order().open is None
     region.pass_time(FIRST_CHECKPOINT_MS)
     assert region.order().open == Round(2, CHECKPOINT, ("a", "b"))
+    region.pass_time(SETTINGS.reset_ms)
+    assert region.order().complete is None
+    region.pass_time(2 * FIRST_CHECKPOINT_MS)
+    last = region.order().open
+    assert last is not None
+    assert last.id > 2
     region.answer_all()
-    assert region.order().complete == 2
+    assert region.order().complete == last.id
     region.pass_time(3_599_000)
     assert region.order().open is None
     region.pass_time(1_000)
-    assert region.order().open == Round(3, CHECKPOINT, ("a", "b"))
+    assert region.order().open == Round(last.id + 1, CHECKPOINT, ("a", "b"))
 
 
 @pytest.mark.parametrize("moves", [False, True])
