@@ -37,7 +37,9 @@ TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
 LOOK_UP_S = 5.0  # for the addresses of all servers, less than kazoo waits for the end of its connection
 Server = tuple[str, int]  # host, port
-_start_thread = monkey.get_original("_thread", "start_new_thread")  # also in a program that gevent has patched
+# Also in a program that gevent has patched: its look-up would make a hub in each thread, which nobody would destroy.
+_start_thread = monkey.get_original("_thread", "start_new_thread")
+_look_up = monkey.get_original("socket", "getaddrinfo")
 Found = list[tuple[Any, ...]]  # addresses, as `socket.getaddrinfo` returns them
 _log = logs.named("zkrebalancer.runtime.zk")
 
@@ -182,7 +184,7 @@ class LookUps:
             return self._under_way[server]
         asked: AsyncResult[Found | Exception] = AsyncResult()
         with suppress(OSError, ValueError):  # it is a name
-            asked.set(socket.getaddrinfo(*server, 0, 0, socket.IPPROTO_TCP, socket.AI_NUMERICHOST))
+            asked.set(_look_up(*server, 0, 0, socket.IPPROTO_TCP, socket.AI_NUMERICHOST))
             return asked
         self._look_up_in_thread(server, asked)
         return asked
@@ -224,7 +226,7 @@ def _answer(host: str, asked: AsyncResult[Found | Exception], until_s: float) ->
 def try_look_up(server: Server) -> Found | Exception:
     """Return the addresses of a server, or the error, which gevent's threads would print."""
     try:
-        return socket.getaddrinfo(*server, 0, 0, socket.IPPROTO_TCP)
+        return cast("Found", _look_up(*server, 0, 0, socket.IPPROTO_TCP))
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         return error
 

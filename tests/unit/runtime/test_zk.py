@@ -171,7 +171,7 @@ def test_a_client_goes_on_connecting_whatever_a_look_up_raises(
     """In `keep_connecting`, leave look-ups to kazoo: without descriptors for a moment, it never connected again."""
     look_up = mock.Mock(side_effect=error)
     client = ZkClient(hosts, TIMEOUT_MS, lambda _: None)
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection._look_up", look_up)
     client.start()
     try:
         with gevent.Timeout(WITHIN_S):
@@ -228,7 +228,7 @@ def silent_name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[s
         released.wait(WITHIN_S)
         return [(0, 0, 0, "", ("127.0.0.1", 1))]
 
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection._look_up", look_up)
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection.LOOK_UP_S", 0.001)
     yield asked, released
     released.set()
