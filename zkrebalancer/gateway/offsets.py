@@ -244,8 +244,15 @@ class UpstreamOffsets:
             kept.setdefault(topic, []).append({**one, "committed_metadata": one["metadata"]})
         if not kept:
             return found
+
+        def are_read() -> bool:
+            """Ask again: while a link was opened, a heartbeat may have given up what an agent has got then."""
+            return all(
+                self._is_read(group, name, one["partition_index"]) for name, some in kept.items() for one in some
+            )
+
         written = {"group_id": group, "topics": [{"name": name, "partitions": some} for name, some in kept.items()]}
-        return self._ask_patiently(group, "OffsetCommit", written | NO_MEMBER, allowed, give_up_us=0)
+        return self._ask_patiently(group, "OffsetCommit", written | NO_MEMBER, allowed, give_up_us=0, may_send=are_read)
 
     def _listed(self, broker: Address | None) -> _Listed | None:
         """Return the groups of a broker that have members, as of a second ago at most."""
@@ -282,12 +289,21 @@ class UpstreamOffsets:
         self._shown_us[line] = now_us
         _log.warning("%s", shown)
 
-    def _ask_patiently(self, group: str, name: str, fields: Fields, allowed: Check | None, give_up_us: int) -> Outcome:
+    def _ask_patiently(
+        self,
+        group: str,
+        name: str,
+        fields: Fields,
+        allowed: Check | None,
+        give_up_us: int,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> Outcome:
         """Ask until Kafka's coordinator of the group, which may be moving, answers, but not after `give_up_us`.
 
-        `allowed`: the group's fence when the request was allowed. The requests of a group wait in line, and a client
-        that waits for its answer sends no heartbeat. So PATIENCE_S counts from the arrival of each request: once one
-        has failed, those behind it that are older than PATIENCE_S fail at once, without asking the brokers in turn.
+        `allowed`: the group's fence when the request was allowed; `may_send` is asked right before it is sent. The
+        requests of a group wait in line, and a client that waits for its answer sends no heartbeat. So PATIENCE_S
+        counts from the arrival of each request: once one has failed, those behind it that are older than PATIENCE_S
+        fail at once, without asking the brokers in turn.
         """
         while clock.steady_us() <= give_up_us or group in self._coordinators:
             answer: Outcome
@@ -297,6 +313,8 @@ class UpstreamOffsets:
                     link = self._links.to(self._coordinators[group])
                     if allowed is None or self._fence(group) != allowed:  # it may have waited since
                         return ErrorCode.NOT_COORDINATOR
+                    if not may_send():
+                        return ErrorCode.REBALANCE_IN_PROGRESS
                     answer = link.ask(name, fields, HIGHEST.get(name), ANSWER_TIMEOUT_S).fields()
             except LinkError as error:
                 self._failed(group, error)
