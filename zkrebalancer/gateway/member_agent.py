@@ -166,11 +166,14 @@ class MemberAgent:
         self.step(events.Resubscribed(self._wanted, ask_application=False))
 
     def leave(self) -> None:
-        """Leave, because the member left or was fenced; its partitions do not wait for it."""
+        """Leave, because the member left or was fenced; its partitions do not wait for it.
+
+        After an eviction, the leader ends the record: it may name what the client still reads.
+        """
         if self._standing is None:
             return
         self._standing = None
-        if self.instance_id is not None:
+        if self.instance_id is not None and not self._is_evicted:
             gone = Multi((Delete(paths.static(self.group, self.instance_id)),))
             self._desk.request(gone, lambda _reply: self.step(events.CloseRequested()))
         else:

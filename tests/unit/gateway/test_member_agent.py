@@ -105,6 +105,21 @@ def test_an_evicted_client_registers_again_once_the_group_knows_that_it_has_noth
     assert len(gateway.registered()) == 1
 
 
+def test_an_evicted_client_that_is_fenced_leaves_what_waits_for_it() -> None:
+    """In `leave`, delete its record: others would get what it still reads, from the time at another gateway."""
+    gateway = Gateway()
+    waits = StaticMember("c-former", frozenset({ONE}), None)
+    gateway.session.do(Create(paths.static(GROUP, "i"), ownership.encode_static(waits)))
+    gateway.report(member(ONE))
+    (name,) = gateway.registered()
+    gateway.session.do(Delete(paths.ids(GROUP, name)), Delete(paths.owners(GROUP, name)))
+    gateway.pass_time(SESSION_MS)
+    assert gateway.given[-1] == Fenced(GROUP, "m", for_good=False)
+    gateway.agents.reported(Reported(GROUP, ()))
+    assert gateway.session.model.children(paths.static(GROUP)) == ["i"]
+    assert gateway.agents._leaving == set()
+
+
 def test_the_later_self_of_a_static_member_gets_the_target_of_the_former() -> None:
     """In `stand`, give no target to a member with another id: it would read nothing."""
     gateway = Gateway()
