@@ -195,6 +195,7 @@ class Frontend(Usage):
             return
         shared = self.shared
         self.in_callback = self._is_leaving = False
+        self.end_calling()
         if shared.in_hand is not None and shared.in_hand.is_begun:
             self.called_back(shared.in_hand)
         again = {(run.topic, run.partition): run.messages[0].offset() for run in shared.taken or ()}

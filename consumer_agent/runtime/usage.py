@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from consumer_agent.runtime.machine_thread import MachineThread
 
 # The consumers whose callbacks or deserializers run here, and in tasks that these start: one may use another consumer.
-_calling: ContextVar[tuple[object, ...]] = ContextVar("calling", default=())
+_calling: ContextVar[frozenset[object]] = ContextVar("calling", default=frozenset())
 
 
 class Usage:
@@ -78,13 +78,11 @@ class Usage:
 
     def begin_calling(self) -> None:
         """Note that a callback or a deserializer is called from here on."""
-        if not self.is_calling:  # an interrupt may have left it
-            _calling.set((*_calling.get(), self._mark))
+        _calling.set(_calling.get() | {self._mark})
 
     def end_calling(self) -> None:
         """Note that it is over; nothing if none was called."""
-        if self.is_calling:
-            _calling.set(tuple(mark for mark in _calling.get() if mark is not self._mark))
+        _calling.set(_calling.get() - {self._mark})
 
     @property
     def machine_thread(self) -> MachineThread | None:
