@@ -35,7 +35,8 @@ CONNECT_TRIES = 3  # per session timeout
 # for one that answers. A kernel accepts connections, however busy its server is.
 TCP_CONNECT_TRIES, MIN_TCP_CONNECT_S = 6, 1.0
 RECONNECT_PAUSE_S = 0.05
-LOOK_UP_S = 5.0  # for the addresses of all servers, less than kazoo waits for the end of its connection
+LOOK_UP_S = 5.0  # until there is an address, less than kazoo waits for the end of its connection
+OTHERS_S = 0.5  # from then on, for those of the other servers: one name must not cost the session
 Server = tuple[str, int]  # host, port
 # Also in a program that gevent has patched: its look-up would make a hub in each thread, which nobody would destroy.
 _start_thread = monkey.get_original("_thread", "start_new_thread")
@@ -171,9 +172,12 @@ class LookUps:
     def addresses(self) -> list[tuple[str, str, int]]:
         """Return (host, address, port) of each server whose name is known now, in random order."""
         servers = [(host.strip(), port) for host, port in self._client.hosts]
-        until_s = time.monotonic() + LOOK_UP_S
         asked = {server: self._ask(server) for server in dict.fromkeys(servers)}
-        known = {server: _answer(server[0], one, until_s) for server, one in asked.items()}
+        for one in gevent.iwait(asked.values(), timeout=LOOK_UP_S):
+            if not isinstance(one.get(), Exception):
+                break
+        gevent.wait(asked.values(), timeout=OTHERS_S)
+        known = {server: _answer(server[0], one) for server, one in asked.items()}
         found = [(server[0], *each[4][:2]) for server in servers for each in known[server]]
         random.shuffle(found)  # as kazoo, so that not all clients use the first one
         return found
@@ -214,8 +218,7 @@ class LookUps:
             answered()
 
 
-def _answer(host: str, asked: AsyncResult[Found | Exception], until_s: float) -> Found:
-    asked.wait(max(0.0, until_s - time.monotonic()))
+def _answer(host: str, asked: AsyncResult[Found | Exception]) -> Found:
     found = cast("Found | Exception", asked.get(block=False)) if asked.ready() else TimeoutError("no answer in time")
     if isinstance(found, Exception):
         _log.debug("no address of %s: %s", host, found)

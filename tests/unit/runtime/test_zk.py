@@ -230,6 +230,7 @@ def silent_name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[s
 
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection._look_up", look_up)
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection.LOOK_UP_S", 0.001)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection.OTHERS_S", 0.001)
     yield asked, released
     released.set()
 
