@@ -24,7 +24,7 @@ import gevent.threadpool  # imported early, as above
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.protocol.serialization import GetChildren, GetData, Transaction
+from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
@@ -50,7 +50,7 @@ from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_reads import BulkReads, Read, Wanted, Watch, portions, reply_count
 from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 from zkrebalancer.runtime.zk_watches import LastingWatches
-from zkrebalancer.runtime.zk_wire import server_path, transaction
+from zkrebalancer.runtime.zk_wire import CONNECTION_DROP, send, server_path, transaction
 
 MAX_IN_FLIGHT = 200  # more wait here, and are not sent if the connection breaks meanwhile
 MAX_REPLIES = 50  # in one event, so that others have their turn
@@ -235,13 +235,13 @@ class ZkClient:
 
     def _call(self, call: Call | RightsCall) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
         if isinstance(call, Multi):
-            return self._ask(transaction(self._kazoo, call.operations, self._acl_of))
+            return send(self._kazoo, transaction(self._kazoo, call.operations, self._acl_of))
         if isinstance(call, calls.Get):
             watch = self._content_changed if call.watch else None
-            return self._ask(GetData(server_path(self._kazoo, call.path), watch))
+            return send(self._kazoo, GetData(server_path(self._kazoo, call.path), watch))
         if isinstance(call, calls.ListChildren):
             watch = self._children_changed if call.watch else None
-            return self._ask(GetChildren(server_path(self._kazoo, call.path), watch))
+            return send(self._kazoo, GetChildren(server_path(self._kazoo, call.path), watch))
         return self._call_other(call)
 
     def _call_other(self, call: calls.WatchBelow | calls.Sync | RightsCall) -> Any:  # noqa: ANN401  # as above
@@ -256,14 +256,10 @@ class ZkClient:
     def _acl_of(self, path: str) -> list[ACL] | None:
         return None if self._rights is None else self._rights.acl(path)
 
-    def _ask(self, request: Transaction | GetData | GetChildren) -> Any:  # noqa: ANN401  # as above
-        client: Any = self._kazoo
-        answer = client.handler.async_result()
-        client._call(request, answer)  # noqa: SLF001  # kazoo has no public way without its checks
-        return answer
-
     def _finish(self, call_id: int, reply: Reply) -> None:
         self._in_flight.discard(call_id)
+        if self._usable and isinstance(reply, Refused) and reply.outcome_unknown:
+            send(self._kazoo, CONNECTION_DROP)  # so that everything is read again
         self._reply(call_id, reply)
         while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
             make, next_id, waiting = self._waiting.popleft()

@@ -11,7 +11,8 @@ from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, RightsCall
 from zkrebalancer.runtime.zk_rights import from_acl
 
-# An error of a later ZooKeeper is one, too: kazoo would raise another one in its place, and forget the call.
+# An error of a later ZooKeeper is one, too: kazoo would raise another one in its place, and forget the call. kazoo has
+# one table for the whole process, so this is also true of clients that an application has made itself.
 exceptions.EXCEPTIONS.default_factory = lambda: exceptions.ZookeeperError
 
 _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
 from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
@@ -17,6 +18,7 @@ from zkrebalancer.protocol.calls import Operation
 
 INT = struct.Struct("!i")
 EPHEMERAL, SEQUENCE = 1, 2  # ZooKeeper's flags of a new node
+CONNECTION_DROP = _CONNECTION_DROP  # kazoo closes its connection upon it, and makes another one
 
 
 def string(text: str) -> bytes:
@@ -29,6 +31,13 @@ def server_path(kazoo: Any, path: str) -> str:  # noqa: ANN401  # its client has
     """Return the path that the server knows: with the chroot of a client of kazoo."""
     chroot: str = kazoo.chroot
     return chroot + path if chroot and path != "/" else chroot or path
+
+
+def send(kazoo: Any, request: object) -> Any:  # noqa: ANN401  # as above; its results have a type per call
+    """Let a client of kazoo send a request; return its result, which is to come."""
+    answer = kazoo.handler.async_result()
+    kazoo._call(request, answer)  # noqa: SLF001  # kazoo has no public way without its checks
+    return answer
 
 
 def transaction(

@@ -24,7 +24,9 @@ from kazoo.protocol.states import KazooState
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.protocol.calls import (
     Connected,
+    Delete,
     Done,
+    Multi,
     Refusal,
     Refused,
     Replied,
@@ -114,6 +116,23 @@ def test_an_error_that_kazoo_does_not_know_is_a_refusal() -> None:
         assert events.get(timeout=WITHIN_S) == Connected(SESSION, TIMEOUT_MS)
         client.request(1, Sync("/"))
         assert events.get(timeout=WITHIN_S) == Replied(1, Refused(Refusal.NOT_ALLOWED))
+    finally:
+        client.close()
+        server.close()
+
+
+def test_an_answer_to_a_write_that_kazoo_cannot_read_costs_the_connection() -> None:
+    """In `ZkClient._finish`, keep the connection: who waits until everything is read again would wait for ever."""
+    events: Queue[ZooKeeperEvent] = Queue()
+    server = OddServer(struct.pack(">iqi", 1, 1, 0) + b"?")
+    client = ZkClient(server.address, TIMEOUT_MS, events.put)
+    client.start()
+    try:
+        connected = Connected(SESSION, TIMEOUT_MS)
+        assert events.get(timeout=WITHIN_S) == connected
+        client.request(1, Multi((Delete("/n"),)))
+        found = [events.get(timeout=WITHIN_S) for _ in range(3)]
+        assert found == [Replied(1, Refused(Refusal.CONNECTION_LOST)), Suspended(), connected]
     finally:
         client.close()
         server.close()
