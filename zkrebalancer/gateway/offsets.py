@@ -7,6 +7,7 @@ other, each after the answer to the one before, and are thus handled in the orde
 from __future__ import annotations
 
 import logging
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
@@ -47,7 +49,8 @@ EMPTY = ["Empty"]
 OF_CONSUMERS = ["classic", "consumer"]  # types of groups; the empty ones of others are nobody's here
 MAX_ASKED = 20  # brokers, at a time, when groups are listed
 REWRITE_S = 3_600.0  # how often offsets are written again: Kafka deletes what was not written for days
-FIRST_REWRITE_S = 600.0  # after the start
+FIRST_REWRITE_S = 600.0  # after the start, and if brokers do not answer
+MAX_FAILED = 3  # groups in a row without an answer: then the others wait for a while
 MAX_REWRITTEN = 500  # partitions at once; the group's other requests wait meanwhile
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
@@ -77,13 +80,13 @@ class UpstreamOffsets:
         links: Links,
         metrics: Metrics,
         fence: Callable[[str], Check | None],
-        names: Callable[[], Iterable[str]] = lambda: (),
+        figures: Callable[[], Iterable[GroupFigures]] = lambda: (),
         is_read: Callable[[str, str, int], bool] = lambda _group, _topic, _number: True,
     ) -> None:
-        """Use these links; see `Groups.fence`, `names` and `is_read`."""
+        """Use these links; see `Groups.fence`, `figures` and `is_read`."""
         self._links = links
         self._fence = fence
-        self._names = names
+        self._figures = figures
         self._is_read = is_read
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
@@ -197,24 +200,39 @@ class UpstreamOffsets:
         At the brokers a group has no members, so Kafka deletes an offset that was not written for
         `offsets.retention.minutes`. Some clients commit only what is new: of a quiet partition, nothing.
         """
-        pause_s = FIRST_REWRITE_S
+        last, pause_s = "", FIRST_REWRITE_S
         while True:
             gevent.sleep(pause_s)
-            for group in sorted(self._names()):
-                self.rewrite(group)
-            pause_s = REWRITE_S
+            groups = sorted(one.group for one in self._figures() if one.members)
+            begin, failed = bisect(groups, last), 0
+            for last in (*groups[begin:], *groups[:begin]):  # a group that fails each time keeps no other one waiting
+                failed = 0 if self._keep_offsets_of(last) else failed + 1
+                if failed == MAX_FAILED:
+                    break
+            pause_s = FIRST_REWRITE_S if failed == MAX_FAILED else REWRITE_S
 
-    def rewrite(self, group: str) -> None:
-        """Write a group's offsets again, as they are; may wait. What fails has its turn an hour later."""
+    def _keep_offsets_of(self, group: str) -> bool:
+        """Return whether the brokers have answered. A bug is logged, and keeps no other group waiting either."""
+        try:
+            return self.rewrite(group) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        except Exception:  # noqa: BLE001  # as it says
+            self._metrics.errors["group"] += 1
+            _log.exception("offsets of group %.300s are not written again", group)
+            return True
+
+    def rewrite(self, group: str) -> Outcome | None:
+        """Write a group's offsets again, as they are, and return the last answer; may wait. What fails is for later."""
         asked = {"group_id": group, "topics": None}
         found: AsyncResult[Outcome] = AsyncResult()
         self.send(group, "OffsetFetch", {**asked, "groups": [asked], "require_stable": False}, found.set)
-        partitions = [(topic, one["partition_index"]) for topic, one in self._read_here(group, found.get())]
+        outcome = found.get()
+        partitions = [(topic, one["partition_index"]) for topic, one in self._read_here(group, outcome)]
         for at in range(0, len(partitions), MAX_REWRITTEN):
             some = partitions[at : at + MAX_REWRITTEN]
             written: AsyncResult[Outcome] = AsyncResult()
             self._lanes.send(group, partial(self._rewrite_some, group, some, self._fence(group)), written.set)
-            written.get()
+            outcome = written.get()
+        return outcome
 
     def _read_here(self, group: str, found: Outcome | None) -> Iterator[tuple[str, Fields]]:
         """Yield topic and partition of an OffsetFetch's answer, of those that have an offset and are read here."""

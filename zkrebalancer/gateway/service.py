@@ -107,7 +107,7 @@ class Gateway:
             self._session, settings, self.metrics, self._changed.set, topics.want, self._agents, topics.remember
         )
         self._offsets: OffsetStore = UpstreamOffsets(
-            self._links, self.metrics, self._groups.fence, lambda: self._groups.names, self._groups.is_read
+            self._links, self.metrics, self._groups.fence, self._groups.figures, self._groups.is_read
         )
         if config.keeps_offsets:
             counts = partial(partition_counts, self._links)

@@ -10,9 +10,12 @@ import pytest
 from gevent.event import AsyncResult, Event
 
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.offsets import FIRST_REWRITE_S, REWRITE_S, UpstreamOffsets
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.figures import GroupFigures
 from zkrebalancer.protocol.calls import Check
 
 UNSTABLE = 88
@@ -86,7 +89,8 @@ def offsets_at(store: Store, *groups: str, fence: Check | None = Check("/b", 1))
     def is_read(_group: str, topic: str, number: int) -> bool:
         return (topic, number) not in store.of_agents
 
-    return UpstreamOffsets(cast("Links", store), Metrics(), lambda _group: fence, lambda: groups, is_read)
+    figures = [GroupFigures(group, "Stable", "classic", int(group != "empty"), 1) for group in groups]
+    return UpstreamOffsets(cast("Links", store), Metrics(), lambda _group: fence, lambda: figures, is_read)
 
 
 def test_offsets_of_groups_with_members_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +105,85 @@ def test_offsets_of_groups_with_members_are_written_as_they_are(monkeypatch: pyt
             gevent.sleep(0.001)
     watch.kill()
     assert store.written == [{("t", 0): before["t", 0], ("t", 1): before["t", 1]}, {("t", 2): before["t", 2]}]
+
+
+class Rewritten(UpstreamOffsets):
+    """Notes which groups have their turn, of which some fail: `outcomes`."""
+
+    def __init__(self, store: Store, *groups: str) -> None:
+        offsets = offsets_at(store, *groups)
+        super().__init__(cast("Links", store), Metrics(), offsets._fence, offsets._figures, offsets._is_read)
+        self.turns: list[str] = []
+        self.outcomes: dict[str, ErrorCode | Exception] = {}
+
+    def rewrite(self, group: str) -> ErrorCode:
+        self.turns.append(group)
+        outcome = self.outcomes.get(group, ErrorCode.NONE)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def keep(self, monkeypatch: pytest.MonkeyPatch, *, rounds: int) -> list[float]:
+        """Keep offsets for some rounds; return the pauses before them, and the next one."""
+        pauses: list[float] = []
+
+        def sleep(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) > rounds:
+                raise gevent.GreenletExit
+
+        monkeypatch.setattr("zkrebalancer.gateway.offsets.gevent.sleep", sleep)
+        with pytest.raises(gevent.GreenletExit):
+            self._keep_offsets()
+        return pauses
+
+
+def test_groups_without_members_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_keep_offsets`, take all groups: each costs a request for the offsets of all topics."""
+    offsets = Rewritten(Store(), "b", "empty", "a")
+    assert offsets.keep(monkeypatch, rounds=1) == [FIRST_REWRITE_S, REWRITE_S]
+    assert offsets.turns == ["a", "b"]
+
+
+def test_an_error_of_one_group_ends_neither_the_round_nor_the_greenlet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `_keep_offsets_of`, catch nothing: offsets of all groups would be gone a week later, and nobody told."""
+    offsets = Rewritten(Store(), "a", "b")
+    offsets.outcomes["a"] = KeyError("a bug")
+    offsets.keep(monkeypatch, rounds=2)
+    assert offsets.turns == ["a", "b"] * 2
+    assert "offsets of group a are not written again" in caplog.text
+    assert "KeyError: 'a bug'" in caplog.text
+
+
+def test_a_round_ends_if_brokers_do_not_answer_and_goes_on_with_the_other_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `_keep_offsets`, ask for all groups, which takes seconds for each; or begin with the same ones each time."""
+    offsets = Rewritten(Store(), *"abcdefg")
+    offsets.outcomes = dict.fromkeys("bdef", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert offsets.keep(monkeypatch, rounds=2) == [FIRST_REWRITE_S] * 3
+    assert "".join(offsets.turns) == "abcdef" + "gabcdef"
+
+
+def test_what_is_not_answered_is_said_and_not_tried_for_the_next_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `rewrite`, return nothing: a round would go on while no broker answers."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.MAX_REWRITTEN", 1)
+    store, asked = Store(), list[bool]()
+    offsets = offsets_at(store)
+    ask = store.ask
+
+    def hang(name: str, fields: Fields, highest: object, timeout_s: float) -> Store:
+        asked.append(fields["require_stable"])
+        if fields["require_stable"]:
+            raise LinkError("it hangs")
+        return ask(name, fields, highest, timeout_s)
+
+    monkeypatch.setattr(store, "ask", hang)
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PAUSE_S", 0.0)
+    assert offsets.rewrite("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert asked == [False, True]
 
 
 def test_what_an_open_transaction_has_written_is_not_touched() -> None:
