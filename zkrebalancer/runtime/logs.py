@@ -46,18 +46,19 @@ class SafeLog(logging.Logger):
 
 
 class LinesFormatter(logging.Formatter):
-    """Indents a message from its second line on, so that no name in it looks like another entry; not a traceback.
+    """Indents an entry from its second line on, so that no name in it looks like another entry.
 
-    Control characters, with which a name could command a terminal, become question marks.
+    Control characters, with which a name could command a terminal, become question marks. Both also in a traceback,
+    because an error may name a client.
     """
 
     def __init__(self) -> None:
         """Begin each entry with its time and level."""
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as `logging` calls it
-        """Return the entry without a traceback."""
-        return "\n  ".join(_CONTROL.sub("?", line) for line in super().formatMessage(record).splitlines())
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the entry."""
+        return "\n  ".join(_CONTROL.sub("?", line) for line in super().format(record).splitlines())
 
 
 def to_stderr() -> logging.Handler:

@@ -89,3 +89,13 @@ def test_a_name_cannot_pass_for_an_entry_of_the_log(capsys: pytest.CaptureFixtur
     first, *more = capsys.readouterr().err.splitlines()
     assert first.endswith(" INFO group ?[2Jx")
     assert more == ["  2026-01-01 ERROR y", "  z"]
+
+
+def test_neither_can_a_name_in_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """In `LinesFormatter`, override `formatMessage` instead: what an error says is not in it."""
+    error = ValueError("no \x1b[2Jx\n2026-01-01 ERROR y")
+    handler = logs.to_stderr()
+    handler.handle(
+        logging.LogRecord(NAME, logging.ERROR, "", 0, "a fault", None, (ValueError, error, error.__traceback__))
+    )
+    assert capsys.readouterr().err.splitlines()[1:] == ["  ValueError: no ?[2Jx", "  2026-01-01 ERROR y"]
