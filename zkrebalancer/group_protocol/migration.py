@@ -41,7 +41,10 @@ def upgraded(group: ClassicGroup, topics: Topics, max_size: int) -> StoredConsum
     classic = list(group.roster.members.values())
     is_own = any(needs_own_assignor(protocol.name for protocol in member.protocols) for member in classic)
     if is_own or group.roster.protocol_type != PROTOCOL_TYPE:
-        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        report = (
+            "a consumer's join is refused: the group's members assign among themselves, as those of Kafka Streams do"
+        )
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.", report)
     if len(classic) >= max_size:
         raise _kept_out(group, f"it has {len(classic)} members already, and may have {max_size} then")
     entries = Entries(MAX_ENTRIES_OF_GROUP, " of all members")

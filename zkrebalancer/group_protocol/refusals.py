@@ -61,8 +61,9 @@ def _unless_loading(error: ErrorCode) -> ErrorCode:
 
 def refused(request: OneGroup, error: ErrorCode, text: str | None = None) -> Answer:
     """Return an answer with this error, and with `text` if the answer has a field for it."""
-    if isinstance(request, JoinGroupRequest):
-        return JoinGroupAnswer(error, request.member_id)
+    if isinstance(request, JoinGroupRequest):  # whose group cannot become a central one; as Kafka says it
+        is_other = error is ErrorCode.GROUP_ID_NOT_FOUND
+        return JoinGroupAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL if is_other else error, request.member_id)
     if isinstance(request, ConsumerGroupHeartbeatRequest):
         return ConsumerGroupHeartbeatAnswer(error, text or error.name)
     return _FORMS.get(type(request), OffsetCheckAnswer)(error)

@@ -222,15 +222,17 @@ def test_members_of_kafka_streams_assign_their_tasks_themselves(*, is_central: b
 
 @pytest.mark.parametrize("is_central", [False, True])
 def test_a_consumer_takes_no_group_from_kafka_streams(*, is_central: bool) -> None:
-    """In `migration.upgraded`, look at the type only: the next assignments would have no tasks."""
+    """In `migration.upgraded`, look at the type only: the next assignments would have no tasks. Or report nothing.
+
+    In `refused`, tell a classic client what one of KIP-848 is told: Java ends with an unexpected error.
+    """
     coordinator = coordinator_with({"t": 4}, GroupProtocolSettings(assigns_centrally=is_central))
     join = coordinator.join(protocols=STREAMS)
     coordinator.pass_time(DELAY_MS)
     assert Client(coordinator, "k").beat() is E.GROUP_ID_NOT_FOUND
-    assert coordinator.join_error(coordinator.join(protocols=NEWCOMER)) in {
-        E.INCONSISTENT_GROUP_PROTOCOL,
-        E.GROUP_ID_NOT_FOUND,
-    }
+    assert coordinator.join_error(coordinator.join(protocols=NEWCOMER)) is E.INCONSISTENT_GROUP_PROTOCOL
+    refused = [text for text in coordinator.reports if text.startswith("a consumer's join is refused: ")]
+    assert len(refused) == 1 + is_central
     member_id = coordinator.joined(join).member_id
     assert coordinator.heartbeat(member_id, 1) is E.NONE
 
