@@ -68,6 +68,13 @@ def test_an_interval_of_a_median_covers_it_often_enough() -> None:
     assert covered >= 950
 
 
+def test_there_may_be_more_runs_than_a_float_has_powers_of_two() -> None:
+    """In `_rejected`, multiply the number of all signs by ALPHA: it overflows."""
+    low, high = interval_of_median([float(run) for run in range(1, 1_101)])
+    assert low + high == 1_101
+    assert high - low == pytest.approx(1.96 * math.sqrt(1_100), abs=2)
+
+
 def test_equal_runs_show_nothing() -> None:
     found = difference([3.0] * 10, [3.0] * 10)
     assert found is not None

@@ -104,7 +104,7 @@ def _rank_sums(pairs: int) -> list[int]:
 def _rejected(signs: Sequence[int]) -> int:
     """Return the highest statistic that a test rejects at one of its ends, 0 if there is none."""
     total = sum(signs)
-    return max(sum(below <= total * ALPHA / 2 for below in accumulate(signs)) - 1, 0)
+    return max(sum(2 * below / total <= ALPHA for below in accumulate(signs)) - 1, 0)
 
 
 def _chance(apart: np.ndarray) -> float:
