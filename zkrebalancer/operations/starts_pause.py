@@ -78,7 +78,7 @@ class Pause:
         """
         if self._silent_s > MAX_SILENT_S:
             text = f"the pause of starts of group {self.group} may be over, as this process was suspended"
-            raise OffsetsRefusedError(f"{text}: nothing is written to Kafka; try again")
+            raise OffsetsRefusedError(f"{text}: nothing more is written to Kafka; try again")
 
     def write(
         self, zk: BlockingZk, waiting: list[Operation] | None = None, guards: Mapping[str, Check] | None = None

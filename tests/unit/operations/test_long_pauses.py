@@ -112,7 +112,7 @@ def test_a_process_that_was_suspended_writes_no_offsets_to_kafka(
     kafka = SuspendedKafka(world)
     monkeypatch.setattr(clock, "steady_us", lambda: world.now_us)
     zk, store = cast("BlockingZk", ModelClient(world.zk)), cast("StoredInKafka", kafka)
-    with pytest.raises(OffsetsRefusedError, match="was suspended: nothing is written to Kafka"):
+    with pytest.raises(OffsetsRefusedError, match="was suspended: nothing more is written to Kafka"):
         _import_or_reset(zk, store, imports=imports)
     assert kafka.written == {}
 
