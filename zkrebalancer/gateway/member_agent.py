@@ -295,8 +295,11 @@ class MemberAgent:
         if self._is_stepping:
             return
         if self._subscribe_at_ms is not None and self._stepped_ms >= self._subscribe_at_ms:
-            self._subscribe()
-        elif self._stop is not None and self._has_let_go(self._stop[1]):
+            self._subscribe_at_ms = None
+            if self._standing is not None:  # else it leaves
+                self._subscribe()
+                return
+        if self._stop is not None and self._has_let_go(self._stop[1]):
             (token, partitions), self._stop = self._stop, None
             self.step(events.Progress(token, dict.fromkeys(partitions, _NOWHERE)))
         elif self._machine.state is State.OUT and self._may_join():

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.gateway.test_member_agent import GROUP, Gateway, member
 from zkrebalancer.group_protocol.effects import Reported
 from zkrebalancer.protocol import paths, registration
-from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.calls import Call, Content, Get
 
 
 def test_a_subscription_that_is_refused_is_written_again_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,3 +44,19 @@ def test_an_agent_that_has_left_waits_for_nothing() -> None:
     gateway.report(replace(member(instance_id=None), topic_names=("u",)))
     gateway.agents.reported(Reported(GROUP, ()))
     assert (gateway.registered(), gateway.agents._queued) == ([], {})
+
+
+def test_an_agent_that_is_leaving_subscribes_to_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_go_on`, do not ask whether it leaves: a rebalance would follow for a member that is about to be gone."""
+    gateway = Gateway()
+    gateway.report(member(instance_id=None))
+    (name,) = gateway.registered()
+    gateway.session.forbidden.add(paths.ids(GROUP, name))
+    gateway.report(replace(member(instance_id=None), topic_names=("u",)))
+    (agent,) = gateway.agents._agents[GROUP].values()
+    sent: list[Call] = []  # none is answered
+    monkeypatch.setattr(gateway.session, "request", lambda call, _when_replied: sent.append(call))
+    gateway.agents.reported(Reported(GROUP, ()))
+    gateway.pass_time(1_500)
+    assert agent._subscribe_at_ms is None
+    assert [call for call in sent if "SetContent" in repr(call)] == []
