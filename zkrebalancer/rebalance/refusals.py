@@ -15,7 +15,10 @@ MAX_REFUSED = 10_000  # logged paths to remember
 
 
 class Refusals:
-    """The refusals that were logged."""
+    """The refusals that were logged.
+
+    Beyond MAX_REFUSED none is, so nobody is shown why the groups of the others stand still.
+    """
 
     def __init__(self) -> None:
         """Start without refusals."""
