@@ -6,6 +6,7 @@ import heapq
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
@@ -37,6 +38,8 @@ from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_WAIT_MS = 60_000
+DELETED_AT_ONCE = 200  # paths of clients that have left, while ZooKeeper refuses that
+GONE = (Refusal.NO_NODE, Refusal.NOT_EMPTY)  # nothing can be below a node that ends with its session
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +75,7 @@ class Agents:
         self._groups_in: dict[int, dict[str, None]] = {}  # bucket -> the groups of these agents
         self._leaving: set[MemberAgent] = set()
         self._by_consumer: dict[str, MemberAgent] = {}
-        self._litter: set[str] = set()  # paths to delete once the session is usable, or ZooKeeper permits it
+        self._litter: deque[str] = deque()  # paths to delete once the session is usable, or ZooKeeper permits it
         self._clean_at_ms: int | None = None  # when that is tried again
         self._pauses = Pauses()
         self._complaints = Complaints()
@@ -138,7 +141,7 @@ class Agents:
             agent.session_changed(event)
         if isinstance(event, Lost):
             self._agents, self._groups_in, self._leaving = {}, {}, set()
-            self._by_consumer, self._litter = {}, set()
+            self._by_consumer, self._litter = {}, deque()
             self._queue, self._queued = [], {}
         elif isinstance(event, Connected):
             self._delete_litter()
@@ -191,8 +194,10 @@ class Agents:
             self._delete(path)
 
     def _delete_litter(self) -> None:
-        litter, self._litter, self._clean_at_ms = self._litter, set(), None
-        for path in litter:
+        """Delete some of it; as soon as that is permitted, each answer lets the next path follow."""
+        self._clean_at_ms = None
+        some = [self._litter.popleft() for _ in range(min(len(self._litter), DELETED_AT_ONCE))]
+        for path in some:
             self._delete(path)
 
     def _delete(self, path: str) -> None:
@@ -200,9 +205,11 @@ class Agents:
         call = Multi((Delete(path),))
 
         def replied(reply: Reply) -> None:
-            if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
+            if not isinstance(reply, Refused) or reply.refusal in GONE:
+                if self._litter and self._clean_at_ms is None:
+                    self._delete(self._litter.popleft())
                 return
-            self._litter.add(path)
+            self._litter.append(path)
             if not reply.outcome_unknown and self._clean_at_ms is None:
                 now_ms = self.now_ms()
                 text = self._complaints.text("", refused_text(call, reply), now_ms / 1_000)

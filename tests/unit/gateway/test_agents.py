@@ -103,6 +103,40 @@ def test_what_may_not_be_deleted_is_tried_again_with_growing_pauses(caplog: pyte
     assert log == []
 
 
+def test_some_of_what_may_not_be_deleted_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Agents._delete_litter`, try all: 20,000 calls in one turn, every 30 s. Or let no other path follow."""
+    monkeypatch.setattr("zkrebalancer.gateway.agents.DELETED_AT_ONCE", 2)
+    log: list[str] = []
+    session = BrokenSession(log, Refusal.NO_AUTH)
+    clock = mock.Mock(return_value=0)
+    agents = Agents(session, mock.Mock(), lambda _: None, clock)
+    left = [f"c{number}" for number in range(3)]
+    for consumer in left:
+        agents.clean_up("g", consumer)
+    paths_left, tried = sorted(log), list[str]()
+    for clock.return_value in (1_000, 3_000, 7_000):
+        log.clear()
+        agents.wake_due()
+        assert len(log) == 2
+        tried += log
+    assert sorted(tried) == paths_left
+    session.refusal = Refusal.NO_NODE
+    clock.return_value = 15_000
+    log.clear()
+    agents.wake_due()
+    assert sorted(log) == paths_left
+
+
+def test_a_node_with_others_below_is_none_that_a_client_has_left() -> None:
+    """In `Agents._delete`, try again: it would be tried for as long as the session lasts."""
+    log: list[str] = []
+    agents = agents_of(BrokenSession(log, Refusal.NOT_EMPTY), log)
+    agents.clean_up("g", "c")
+    log.clear()
+    agents.session_changed(CONNECTED)
+    assert log == []
+
+
 def test_what_a_session_left_over_ends_with_it() -> None:
     """In `Agents.session_changed`, keep it."""
     log: list[str] = []
