@@ -10,7 +10,7 @@ from zkrebalancer.group_protocol.scheduler import Contain, Scheduler
 from zkrebalancer.group_protocol.topics import Topic, Topics
 
 LOOKS_PER_STEP = 1_000  # at topics and members of groups, each of which takes some microseconds
-TIMER = ("", "topics", "")  # no group has this name
+TIMER = ("\ud800", "topics", "")  # no request can name this group: its name cannot be written in UTF-8
 
 
 class TopicNews:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from unittest import mock
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from zkrebalancer.group_protocol import topic_news
 from zkrebalancer.group_protocol.assignors import ASSIGNORS, Subscriber
 from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
 from zkrebalancer.group_protocol.effects import TopicsRead
-from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest
+from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.topics import MAX_ALIKE, NO_ID, Topic, Topics
 
@@ -72,6 +73,21 @@ def test_a_group_that_is_gone_is_passed_over_and_later_news_replace_earlier_ones
         coordinator.pass_time(1)
     assert [sorted(group(coordinator, name).seen) for name in ("a", "c")] == [["t", "u", "v"]] * 2
     assert not coordinator.machine._news._untold
+
+
+@pytest.mark.usefixtures("_few_looks")
+def test_news_survive_the_failure_of_the_group_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `TIMER`, name this group, which requests about offsets may: others would hear nothing of the new topic."""
+    coordinator = coordinator_with({"t": 1})
+    join_each(coordinator)
+    coordinator.step(topics({"t": 1, "u": 1}))
+    monkeypatch.setattr("zkrebalancer.group_protocol.machine.for_unknown_group", mock.Mock(side_effect=KeyError))
+    coordinator.failures = []
+    coordinator.send(OffsetFetchRequest(""))
+    assert [one.group_id for one in coordinator.failures] == [""]
+    for _ in GROUPS:
+        coordinator.pass_time(1)
+    assert [sorted(group(coordinator, name).seen) for name in GROUPS] == [["t", "u"]] * 3
 
 
 @pytest.mark.usefixtures("_few_looks")
