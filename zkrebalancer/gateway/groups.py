@@ -217,10 +217,10 @@ class Groups:
 
     def _report(self, effect: Report) -> None:
         text, now_s = f"group {effect.group_id}: {effect.text}", now_ms() / 1_000
-        is_refusal = bool(effect.client_host)  # which the client may repeat without end
-        shown = self._complaints.text(f"host {effect.client_host}", text, now_s) if is_refusal else text
-        if shown is not None and (line := self._lines.text(shown, now_s)) is not None:
-            _log.info("%s", line)
+        host, lines = effect.client_host, self._lines  # a client may repeat what is refused without end
+        shown = self._complaints.text(f"host {host}", text, now_s, lines) if host else lines.text(text, now_s)
+        if shown is not None:
+            _log.info("%s", shown)
 
     def _failed(self, effect: Failed) -> None:
         pause_s = self._failures.after_failure(effect.group_id, now_ms() / 1_000)

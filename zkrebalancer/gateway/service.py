@@ -358,9 +358,9 @@ class Gateway:
         """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
         self.metrics.malformed += 1
         now_s = now_ms() / 1_000
-        text = self._complaints.text(client_host, str(error), now_s)
-        if text is not None and (line := self._lines.text(text, now_s)) is not None:
-            _log.warning("the connection of %s was ended: %s", client_host, line)
+        text = self._complaints.text(client_host, str(error), now_s, self._lines)
+        if text is not None:
+            _log.warning("the connection of %s was ended: %s", client_host, text)
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""

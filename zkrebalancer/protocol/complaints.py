@@ -33,10 +33,10 @@ class Complaints:
         """Start without faults."""
         self._rows: dict[str, dict[str, _Row]] = {}  # by peer and reason
 
-    def text(self, peer: str, reason: str, now_s: float) -> str | None:
+    def text(self, peer: str, reason: str, now_s: float, lines: LineRate | None = None) -> str | None:
         """Return the text to log now, or None if this fault is only counted for a later line.
 
-        Reasons that differ only in numbers are the same.
+        Reasons that differ only in numbers are the same. If `lines` leaves the text out, the peer's next fault is due.
         """
         shown, peer = reason[:MAX_REASON], peer[:MAX_REASON]
         rows = self._rows.pop(peer, {})
@@ -48,15 +48,14 @@ class Complaints:
             key = _FURTHER
         row = rows.get(key)
         if row is None or now_s >= row.until_s + LONGEST_PAUSE_S:
-            rows[key] = _Row(now_s + FIRST_PAUSE_S, FIRST_PAUSE_S)
-            return shown
-        if now_s < row.until_s:
+            row = rows[key] = _Row(now_s, FIRST_PAUSE_S / 2)
+        said = f"{shown} (and {row.unsaid} times since the last such line)" if row.unsaid else shown
+        if now_s < row.until_s or (line := said if lines is None else lines.text(said, now_s)) is None:
             row.unsaid += 1
             return None
-        unsaid, row.unsaid = row.unsaid, 0
-        row.pause_s = min(2 * row.pause_s, LONGEST_PAUSE_S)
+        row.unsaid, row.pause_s = 0, min(2 * row.pause_s, LONGEST_PAUSE_S)
         row.until_s = now_s + row.pause_s
-        return f"{shown} (and {unsaid} times since the last such line)" if unsaid else shown
+        return line
 
 
 class LineRate:

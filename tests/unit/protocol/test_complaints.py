@@ -58,3 +58,21 @@ def test_lines_of_any_number_of_peers_have_a_rate_and_what_is_left_out_is_counte
     assert rate.text("again", soon_s) is None
     later = [rate.text("later", 10_000.0) for _ in range(MAX_BURST + 1)]
     assert later == ["later (1 lines before it were left out)", *["later"] * (MAX_BURST - 1), None]
+
+
+def test_a_peer_whose_line_is_left_out_is_not_silent_for_an_interval() -> None:
+    """In `Complaints.text`, count it as said: with many peers, one would be silent for an hour, and its faults lost."""
+    found, rate = Complaints(), LineRate()
+    assert found.text("a", "x", 0.0, rate) == "x"
+    for number in range(MAX_BURST - 1):
+        rate.text(f"peer {number}", 0.0)
+    assert [found.text(peer, "x", 0.0, rate) for peer in "abb"] == [None] * 3
+    assert (
+        found.text("b", "x", 1.0, rate) == "x (and 2 times since the last such line) (2 lines before it were left out)"
+    )
+    for _ in range(MAX_BURST):
+        rate.text("other", FIRST_PAUSE_S)
+    assert found.text("a", "x", FIRST_PAUSE_S, rate) is None
+    later_s = FIRST_PAUSE_S + 1.0
+    assert (found.text("a", "x", later_s, rate) or "").startswith("x (and 2 times since the last such line)")
+    assert found.text("a", "x", later_s, rate) is None
