@@ -129,8 +129,9 @@ def test_a_link_that_is_given_up_leaves_nobody_waiting(play: Play) -> None:
     broker.goes_on.clear()
     links = Links([broker.address], Dialer(Upstream()))
     first = gevent.spawn(links.to, broker.address)
-    while not broker.asked:
-        gevent.sleep(0)
+    with gevent.Timeout(WITHIN_S):
+        while not broker.asked:
+            gevent.sleep(0)
     second = gevent.spawn(links.to, broker.address)
     gevent.sleep(0)
     first.kill()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import _thread
 import struct
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from socket import AI_NUMERICHOST, gaierror
 from typing import Any, cast
 from unittest import mock
@@ -260,6 +259,9 @@ def test_a_name_server_that_is_silent_blocks_no_hub_and_is_asked_once(
     """In `LookUps._ask`, look up in this thread, or forget what is under way."""
     client = ZkClient("nowhere:1,elsewhere:1", TIMEOUT_MS, lambda _: None)
     client.start()
+    with gevent.Timeout(WITHIN_S):
+        while len(silent_name_server[0]) < 2:
+            gevent.sleep(0.005)
     for _ in range(50):
         gevent.sleep(0.005)
     assert client.is_trying
@@ -267,28 +269,40 @@ def test_a_name_server_that_is_silent_blocks_no_hub_and_is_asked_once(
     assert sorted(silent_name_server[0]) == ["elsewhere", "nowhere"]
 
 
-def test_a_thread_may_end_before_its_look_up_does(silent_name_server: tuple[list[str], threading.Event]) -> None:
+def test_a_thread_may_end_before_its_look_up_does(
+    silent_name_server: tuple[list[str], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In `LookUps._look_up_in_thread`, let the end of the loop raise: the look-up's thread would show it."""
     asked, released = silent_name_server
-    problems: list[object] = []
-    count = _thread._count()
+    problems, has_ended = list[BaseException](), threading.Event()
+
+    def start(look_up: Callable[[], None], _arguments: tuple[()]) -> None:
+        def watched() -> None:
+            try:
+                look_up()
+            except BaseException as error:  # noqa: BLE001  # for the test's own thread
+                problems.append(error)
+            finally:
+                has_ended.set()
+
+        _thread.start_new_thread(watched, ())
 
     def work() -> None:
         client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None)
         client.start()
-        while not asked:
-            gevent.sleep(0.001)
+        with gevent.Timeout(WITHIN_S):
+            while not asked:
+                gevent.sleep(0.001)
         client.close()
         gevent.get_hub().destroy(destroy_loop=True)
 
-    with mock.patch("sys.unraisablehook", problems.append):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(WITHIN_S)
-        released.set()
-        give_up_s = time.monotonic() + WITHIN_S
-        while _thread._count() > count and time.monotonic() < give_up_s:
-            time.sleep(0.001)
+    monkeypatch.setattr("zkrebalancer.runtime.zk_connection._start_thread", start)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    released.set()
+    assert has_ended.wait(WITHIN_S)
     assert (asked, problems) == (["nowhere"], [])
 
 
