@@ -76,8 +76,10 @@ def test_there_is_no_frontier_of_several_kinds_of_change() -> None:
 
 
 def test_settings_are_those_of_the_experiments() -> None:
-    """In `frontier`, let the tuned heartbeats differ: the pipeline imports nothing of the experiments."""
+    """In `frontier`, let tuned heartbeats differ, or who has none: the pipeline imports nothing of the experiments."""
     assert frontier.TUNED_MS == protocols.TUNED_HEARTBEAT_MS
+    swept = {name for name, of in protocols.PROTOCOLS.items() if of.settings.keys() & protocols.HEARTBEATS_MS}
+    assert set(frontier.WITHOUT_HEARTBEATS) == protocols.PROTOCOLS.keys() - swept
     of = {run(KIP848, settings, 1): (1.0, 1.0, 1.0) for settings in protocols.TUNINGS}
     (found,) = frontier.frontiers(list(of), measured(of)).values()
     names = [point.heartbeat for point in found[KIP848]]

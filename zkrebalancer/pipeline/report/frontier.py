@@ -22,6 +22,7 @@ from zkrebalancer.pipeline.report.sentences import FIRST_RECORD, OURS, PRIMARY, 
 
 BESIDE = 0.15  # of the time to settled
 TUNED_MS = 500  # the heartbeats of TUNED, as in `zkrebalancer.experiments.protocols`
+WITHOUT_HEARTBEATS = (*OURS, "zk-client-side", "helix")  # their members learn of changes from ZooKeeper
 COSTS = {"rest_cpu_ms_per_s": "processor time at rest, ms per s", "rest_requests_per_s": "requests per s at rest"}
 CAPTION = (
     "How soon a change is settled, beside what the group costs at rest: medians, a point for each heartbeat interval "
@@ -95,7 +96,7 @@ def parts(found: dict[Setting, Frontier], palette: Palette) -> Iterator[str]:
         rows = [
             [
                 protocol,
-                "none" if protocol in OURS else f"{_heartbeat_ms(point):,} ms",
+                "none" if protocol in WITHOUT_HEARTBEATS else f"{_heartbeat_ms(point):,} ms",
                 str(point.runs),
                 shown(point.settled_ms, "ms"),
                 "-" if point.first_record_ms is None else shown(point.first_record_ms, "ms"),
