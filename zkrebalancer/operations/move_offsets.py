@@ -164,7 +164,8 @@ def import_into_kafka(
     If the group has a node there, sinks with offsets of their own follow.
 
     Raises:
-        OffsetsRefusedError: the group has consumers here, or changed meanwhile.
+        OffsetsRefusedError: the group has consumers here, or changed meanwhile; or this process was suspended, and may
+            have written some offsets before.
         ZooKeeperRefusedError: a node of the group may not be read or written; offsets may be in Kafka already.
         KafkaOffsetsError: Kafka does not answer, rejects an offset, for example because the group has members, or does
             not confirm them; some may be stored already.

@@ -50,7 +50,8 @@ def reset_offsets(
 
     Raises:
         UnknownGroupError: there is no such group.
-        OffsetsRefusedError: the group has consumers, changed during the reset, or has offsets of a former topic.
+        OffsetsRefusedError: the group has consumers, changed during the reset, or has offsets of a former topic; or
+            this process was suspended meanwhile, and may have written some offsets before.
         ZooKeeperRefusedError: a node may not be read or written; offsets before it may be written already.
         KafkaOffsetsError: Kafka does not answer, rejects the offsets or does not confirm them; those in ZooKeeper, and
             some in Kafka, may be written already.

@@ -45,7 +45,7 @@ CLEANUP_INTERVAL_S = 0.05
 
 
 class OffsetsRefusedError(RebalancerError):
-    """The group has consumers, or changed while its offsets were written; nothing more was written."""
+    """The group has consumers, or may have changed while its offsets were written; nothing more was written."""
 
 
 @dataclass(slots=True)
@@ -75,6 +75,7 @@ class Pause:
         """Raise OffsetsRefusedError if the coordinator may have ended the pause while this process was suspended.
 
         For writes to Kafka, which checks nothing: consumers may run by then, and would lose what they have committed.
+        It cannot help if the process is suspended later, while the Kafka client still holds the request.
         """
         if self._silent_s > MAX_SILENT_S:
             text = f"the pause of starts of group {self.group} may be over, as this process was suspended"
