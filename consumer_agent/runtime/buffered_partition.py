@@ -49,6 +49,13 @@ class BufferedPartition:
         if position < self.finished:
             self.finished = NO_OFFSET if keeps_copies else position
 
+    def finish(self, taken: tuple[int, int] | None) -> None:
+        """Mark what was returned as finished, but nothing from what a poll has taken: its generation and offset."""
+        if taken is None or taken[0] != self.generation:
+            self.finished = self.returned
+        else:  # `seek` may have finished more since
+            self.finished = max(self.finished, min(self.returned, taken[1]))
+
     def clear(self) -> None:
         """Drop its messages."""
         self.count = 0

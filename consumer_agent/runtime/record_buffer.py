@@ -266,12 +266,12 @@ class RecordBuffer:
             self._partitions[partition].finished = offset
         self._unfinished.update(finished)
 
-    def finish(self) -> None:
-        """Mark all returned records as finished."""
+    def finish(self, but: Collection[Run] = ()) -> None:
+        """Mark all returned records as finished, but those of these runs, which a poll has yet to return."""
+        taken = {(run.topic, run.partition): (run.generation, run.messages[0].offset()) for run in but}
         for partition in self._unfinished & self._partitions.keys():
-            held = self._partitions[partition]
-            held.finished = held.returned
-        self._unfinished.clear()
+            self._partitions[partition].finish(taken.get(partition))
+        self._unfinished.intersection_update(taken)
 
     # ---- partitions
 

@@ -394,7 +394,7 @@ class SharedState:
             if by_notice and len(self._announced) + len(self._notices) >= MAX_ANNOUNCED_COMMITS:
                 raise TooManyCommitsError(f"{MAX_ANNOUNCED_COMMITS} commits are waiting; poll, or commit less often")
             if finished is None:
-                self.buffer.finish()
+                self.buffer.finish(self.taken or ())
             else:
                 self.buffer.finish_at(finished)
             if by_notice:
@@ -440,9 +440,9 @@ class SharedState:
             self._counts[metric] += 1
 
     def finish(self) -> None:
-        """Mark all returned records as finished."""
+        """Mark all returned records as finished; a poll of another thread may have taken some and not returned them."""
         with self.lock:
-            self.buffer.finish()
+            self.buffer.finish(self.taken or ())
 
     def finish_below(self, finished: Mapping[TopicPartition, Finished]) -> None:
         """Mark the returned records below these offsets as finished."""

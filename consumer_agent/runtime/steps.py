@@ -86,6 +86,7 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                 frontend.shared.come()
                 if batch or is_over:
                     return batch
+                frontend.shared.taken = None  # all were skipped
             else:
                 return found
             frontend.draw(limit)

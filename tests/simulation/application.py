@@ -110,6 +110,7 @@ class Application:
 
     def _poll(self) -> None:
         taken = self.host.shared.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
+        self.host.shared.taken = None  # the poll returns
         if self.host.shared.buffer.room if taken else not self.host.shared.buffer.record_count:
             self.host.shared.await_records()
         runs = [list(Batch([run])) for run in taken]

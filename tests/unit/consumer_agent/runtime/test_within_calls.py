@@ -12,8 +12,10 @@ import pytest
 
 from consumer_agent import AsyncConsumer, Consumer
 from consumer_agent.errors import ConsumerStateError
+from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Event, Revoked
 from consumer_agent.records import DeserializationError
 from consumer_agent.runtime.notices import Tell
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting
 
 
@@ -123,12 +125,16 @@ def test_a_close_because_of_a_bad_record_finishes_none(kind: type[DecodingSettin
     setting.consumer.close()
 
 
-def test_the_handler_of_a_signal_may_close_while_records_are_deserialized() -> None:
-    """In `Usage.is_deserializing`, forget signals: their handlers could not close the consumer then."""
+@pytest.mark.parametrize("finish", [None, True])
+def test_the_handler_of_a_signal_may_close_while_records_are_deserialized(finish: bool | None) -> None:
+    """In `Usage.is_deserializing`, forget signals: their handlers could not close the consumer then.
+
+    With `finish`, they finished what the poll has yet to return: the handler may end the program next.
+    """
     setting = DecodingSetting()
 
     def close(*_: object) -> None:
-        setting.consumer.close()
+        setting.consumer.close(finish=finish)
 
     former = signal.signal(signal.SIGUSR1, close)
     setting.decode = lambda _data: signal.raise_signal(signal.SIGUSR1)
@@ -138,6 +144,85 @@ def test_the_handler_of_a_signal_may_close_while_records_are_deserialized() -> N
         signal.signal(signal.SIGUSR1, former)
     assert setting.frontend.is_closed
     assert setting.finished == 0
+
+
+class HandFinishedSetting(DecodingSetting):
+    """Its polls finish no record."""
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        return super().functions | {"enable_auto_finish": False}
+
+
+@pytest.mark.parametrize(("sought", "finished"), [(None, 2), (1, 1), (9, 9)])
+def test_a_close_elsewhere_finishes_only_what_polls_have_returned(sought: int | None, finished: int) -> None:
+    """In `SharedState.finish`, forget what is taken: the records of the poll below were lost.
+
+    In `BufferedPartition.finish`, look at what is taken only: `seek` was undone.
+    """
+    setting = HandFinishedSetting()
+    consumer = setting.consumer
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    consumer.poll(0.0, max_records=2)
+
+    def close() -> None:
+        if sought is not None:
+            consumer.seek({PARTITION: sought})
+        consumer.close(finish=True)
+
+    def decode(_data: bytes) -> object:
+        setting.in_own_thread(close)
+        raise KeyboardInterrupt
+
+    setting.decode = decode
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(0.0)
+    assert setting.frontend.is_closed
+    assert setting.finished == finished
+
+
+def test_a_commit_in_the_last_callback_finishes_only_what_polls_have_returned() -> None:
+    """In `SharedState.begin_commit`, forget what is taken: a poll of another thread had not returned it."""
+    setting = DecodingSetting()
+    consumer, machine_thread = setting.consumer, setting.frontend.machine_thread
+    consumer.subscribe(["orders"], on_revoke=lambda _: consumer.commit())
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    consumer.poll(0.0, max_records=2)
+    assert machine_thread is not None
+
+    def machine(event: Event) -> None:
+        setting.sent.append(event)
+        if isinstance(event, CommitRequested):
+            setting.shared.commit_finished([event.token], None)
+        elif isinstance(event, CloseRequested):
+            setting.shared.stop([PARTITION])
+            setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
+        elif isinstance(event, Revoked):
+            setting.shared.become_closed()
+
+    def decode(_data: bytes) -> object:
+        setting.in_own_thread(consumer.close)
+        raise KeyboardInterrupt
+
+    machine_thread.send = machine  # type: ignore[method-assign]
+    setting.decode = decode
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(0.0)
+    assert [type(event) for event in setting.sent[-4:]] == [CloseRequested, CommitRequested, Revoked, Abandoned]
+    assert setting.finished == 2
+
+
+def test_skipped_records_are_finished_by_a_close_while_the_poll_waits_for_others() -> None:
+    """In `steps.poll`, let them count as taken until it returns: the next owner skipped them once more."""
+    setting = DecodingSetting()
+    setting.decode = _refuse
+
+    def wait(*_: object) -> None:
+        setting.in_own_thread(lambda: setting.consumer.close(finish=True))
+
+    setting.shared.changed.wait_for_change = wait  # type: ignore[method-assign, assignment]
+    assert not setting.consumer.poll(WITHIN_S)
+    assert setting.finished == COUNT
 
 
 def test_what_a_consumer_shows_it_may_change() -> None:
