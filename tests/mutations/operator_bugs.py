@@ -75,19 +75,6 @@ OPERATOR_MUTATIONS = (
         seeds=5,
     ),
     Mutation(
-        "a member of a region leaves because a former process of its name had asked to",
-        None,
-        (
-            Edit(
-                "leader._with_requests",
-                "one.zxid > order.members.get(one.member, one.zxid)",
-                "one.member in order.members",
-            ),
-        ),
-        in_regions=True,
-        seeds=30,
-    ),
-    Mutation(
         "a restored generation is that of the backup",
         None,
         (Edit("CountingOn.after", "counter + self._step", "counter"),),
