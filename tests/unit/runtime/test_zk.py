@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -274,18 +273,11 @@ def test_a_thread_may_end_before_its_look_up_does(
 ) -> None:
     """In `LookUps._look_up_in_thread`, let the end of the loop raise: the look-up's thread would show it."""
     asked, released = silent_name_server
-    problems, has_ended = list[BaseException](), threading.Event()
+    problems, threads = list[object](), list[threading.Thread]()
 
-    def start(look_up: Callable[[], None], _arguments: tuple[()]) -> None:
-        def watched() -> None:
-            try:
-                look_up()
-            except BaseException as error:  # noqa: BLE001  # for the test's own thread
-                problems.append(error)
-            finally:
-                has_ended.set()
-
-        _thread.start_new_thread(watched, ())
+    def start(function: Callable[[], None], arguments: tuple[()]) -> None:
+        threads.append(threading.Thread(None, function, args=arguments, daemon=True))
+        threads[-1].start()
 
     def work() -> None:
         client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None)
@@ -296,13 +288,14 @@ def test_a_thread_may_end_before_its_look_up_does(
         client.close()
         gevent.get_hub().destroy(destroy_loop=True)
 
+    monkeypatch.setattr("threading.excepthook", problems.append)
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection._start_thread", start)
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(WITHIN_S)
-    assert not thread.is_alive()
+    start(work, ())
+    threads[0].join(WITHIN_S)
     released.set()
-    assert has_ended.wait(WITHIN_S)
+    for thread in threads:
+        thread.join(WITHIN_S)
+    assert not any(thread.is_alive() for thread in threads)
     assert (asked, problems) == (["nowhere"], [])
 
 
