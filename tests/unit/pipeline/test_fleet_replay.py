@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
 
 import pytest
 
-from tests.style.sources import ROOT
 from zkrebalancer.pipeline.fleet.replay import (
     AS_RECORDED,
     SETTINGS,
@@ -84,22 +82,6 @@ def test_with_kip848_each_join_is_one_rebalance_and_costs_less_than_with_the_cla
     assert {one.rebalances for one in spent.values()} == {8}
     storm = (joined(0, "a"), *(joined(60 + number / 100, f"b{number}") for number in range(10)))
     assert cost(*storm, setting=by_name["Kafka, KIP-848, heartbeat 0.5 s"]).rebalances == 10
-
-
-def test_the_page_has_what_the_model_gives_beside_what_was_measured() -> None:
-    """In `SETTINGS`, change a heartbeat, or in the model a rule: the page's table is of others."""
-    ten = tuple(joined(60 * number, f"m{number:02}", 120) for number in range(10))
-    three = tuple(joined(1_000 + 60 * number, f"n{number}", 120) for number in range(3))
-    text = (ROOT / "docs/how-to/pipeline.md").read_text()
-
-    def spent(setting: Setting, seed: int) -> float:
-        both, before = (replay(steps, setting, 5.0, str(seed)) for steps in ((*ten, *three), ten))
-        return both.unowned_partition_s - before.unowned_partition_s
-
-    for setting in SETTINGS:
-        if setting.name == AS_RECORDED or setting.name.startswith("Kafka"):
-            title = "incremental" if setting.name == AS_RECORDED else setting.name.removeprefix("Kafka, ")
-            assert f"| {title} | {median(spent(setting, seed) for seed in range(30)):.1f} s |" in text
 
 
 def test_a_crash_costs_the_time_since_the_last_sign_of_life_and_half_of_it_with_half_the_session() -> None:
