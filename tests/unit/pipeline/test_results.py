@@ -229,7 +229,7 @@ def test_a_report_begins_with_one_sentence_and_one_picture(tmp_path: Path) -> No
         "is shown."
     )
     assert rest.lstrip().startswith("<figure><svg")
-    assert page.count("not significant") == page.count(output.NOT_SHOWN) == 3, "once for each table"
+    assert (page.count("not significant"), page.count(output.NOT_SHOWN)) == (0, 3), "once for each table"
 
 
 def test_the_first_picture_has_all_heartbeats_of_a_setting_in_one_panel() -> None:

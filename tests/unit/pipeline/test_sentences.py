@@ -206,8 +206,8 @@ def test_a_win_as_a_sentence() -> None:
 
 def test_an_open_comparison_as_a_sentence() -> None:
     assert str(compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0])) == (
-        "time to settled: 5 ms against 4 ms; ours worse, not significant (the other minus ours, 95%: -1 ms to 1 ms; "
-        "3 pairs, p 1; with fewer than 6 nothing can be shown)"
+        "time to settled: 5 ms against 4 ms; ours worse, but no difference is shown (the other minus ours, 95%: "
+        "-1 ms to 1 ms; 3 pairs, p 1; with fewer than 6 nothing can be shown)"
     )
 
 

@@ -22,6 +22,7 @@ from zkrebalancer.pipeline.report.sentences import (
     OURS,
     PRIMARY,
     SMALL,
+    UNSURE,
     WINS,
     Values,
     Verdict,
@@ -110,7 +111,7 @@ PRIMARY_CAPTION = (
     f"{CONFIDENCE:.0%}, each for itself, from {MIN_PAIRS} runs on; {{}}."
 )
 IN_EACH = f"No difference is shown where p is above {ALPHA:.2g} or the pairs are too few to test."
-NOT_SHOWN = f"Where a rival's cell has no colour, the difference is not significant, or below {SMALL:.0%}."
+NOT_SHOWN = f"Where a rival's cell has no colour, {UNSURE}, or it is below {SMALL:.0%}."
 SCALES = {"log": "a logarithmic scale", "symlog": "a scale that is linear near 0 and logarithmic beyond"}
 THROUGHPUT_CAPTION = (
     "Records that the group read in each second after a change, and the most that it had not read: medians of all runs."

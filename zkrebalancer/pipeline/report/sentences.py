@@ -150,7 +150,7 @@ class Verdict:
         name, unit = described(self.measure)
         both = f"{shown(ours, unit)} against {shown(other, unit)}"
         if self.outcome == OPEN:
-            unsure = "" if self.note else ", not significant"
+            unsure = "" if self.note else f", but {UNSURE}"
             return f"{name}: {both}; {self.beside}{unsure} ({self._how_sure()})"
         if self._apart:
             both += f", {self._apart} {'less' if ours < other else 'more'}"
@@ -175,7 +175,7 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """Return the same for a table; empty: not significant, which a table says once, not in each cell."""
+        """Return the same for a table; empty: no difference is shown, which a table says once, not in each cell."""
         is_unsure = self.outcome == OPEN and not self._is_shown and self.behind != 0
         return "" if is_unsure else self.beside
 
