@@ -196,6 +196,7 @@ class Frontend(Usage):
         shared = self.shared
         self.in_callback = self._is_leaving = False
         self.end_calling()
+        self.end_decoding()
         if shared.in_hand is not None and shared.in_hand.is_begun:
             self.called_back(shared.in_hand)
         again = {(run.topic, run.partition): run.messages[0].offset() for run in shared.taken or ()}
@@ -402,7 +403,7 @@ class Frontend(Usage):
         if not self.is_own_process:
             return False
         if self.is_in_own_callback or self.is_deserializing:
-            raise ConsumerStateError("close may not be called from within a callback")
+            raise ConsumerStateError("close may not be called from within a callback or a deserializer")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
         if self._engine is not None and self._engine.is_own_thread:

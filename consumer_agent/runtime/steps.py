@@ -78,11 +78,11 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                     return found  # nothing has come, or it would have been notified; the fetcher has waited for records
             elif found and frontend.decoder:
                 frontend.shared.go()  # a deserializer may hang as the application may
-                frontend.begin_calling()
                 try:
+                    frontend.begin_decoding()
                     batch = (yield from decoded(frontend, found.runs)).batch
                 finally:
-                    frontend.end_calling()
+                    frontend.end_decoding()
                 frontend.shared.come()
                 if batch or is_over:
                     return batch

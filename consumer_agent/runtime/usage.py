@@ -39,6 +39,7 @@ class Usage:
         self.is_close_due = False  # a signal's handler has asked for it in the middle of a call
         self.in_callback = False
         self._mark = object()  # of this consumer in `_calling`, which must not refer to it
+        self._decoding: object | None = None  # the mark there of the poll that deserializes now
         self.runner: int | None = None  # the thread that is in `Consumer.run`
         self.threads = 1  # that read what is subscribed without a number: those of `Consumer.run`
         self._in_poll = False
@@ -68,17 +69,30 @@ class Usage:
 
     @property
     def is_deserializing(self) -> bool:
-        """Whether the caller is a deserializer, or gets its error: the poll has records that it has not returned."""
-        return self.is_calling and self.shared.taken is not None and not within_signal_handler()
+        """Whether the caller is a deserializer, or gets its error: the poll has records that it has not returned.
+
+        A task that a callback or an earlier poll has started is none, however long it lives.
+        """
+        return self._decoding in _calling.get() and not within_signal_handler()
 
     @property
     def is_calling(self) -> bool:
-        """Whether the caller is a callback or a deserializer, or was started by one."""
+        """Whether the caller is a callback, or was started by one."""
         return self._mark in _calling.get()
 
     def begin_calling(self) -> None:
-        """Note that a callback or a deserializer is called from here on."""
+        """Note that a callback is called from here on."""
         _calling.set(_calling.get() | {self._mark})
+
+    def begin_decoding(self) -> None:
+        """Note that deserializers are called from here on."""
+        self._decoding = object()
+        _calling.set(_calling.get() | {self._decoding})
+
+    def end_decoding(self) -> None:
+        """Note that they are over; nothing if none was called."""
+        _calling.set(_calling.get() - {self._decoding})
+        self._decoding = None  # at last: an interrupt before it lets `Frontend.undo` do both
 
     def end_calling(self) -> None:
         """Note that it is over; nothing if none was called."""

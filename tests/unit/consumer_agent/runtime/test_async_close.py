@@ -69,7 +69,7 @@ def test_close_waits_for_the_callback_of_another_task_and_is_refused_within_it()
         await asyncio.wait_for(closing, DEADLINE_S)
         assert not await polling
         assert leaves_within == [False]
-        assert setting.refusals == ["close may not be called from within a callback"]
+        assert setting.refusals == ["close may not be called from within a callback or a deserializer"]
         assert frontend._is_ended
 
     asyncio.run(scenario())

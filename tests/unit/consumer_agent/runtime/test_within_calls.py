@@ -261,3 +261,39 @@ def test_what_a_consumer_shows_it_may_change() -> None:
     assert use_all() == [[other], {other: 0}, {other: 0}]  # it is given up, and the coordinator does not know
     with pytest.raises(ConsumerStateError, match="orders/0 is not assigned"):
         consumer.seek({PARTITION: 0})
+
+
+@pytest.mark.parametrize("is_skipped", [True, False])
+def test_a_task_of_a_callback_may_close_while_a_poll_deserializes_or_waits(is_skipped: bool) -> None:
+    """In `Usage.is_deserializing`, ask for any callback while records are taken: a supervisor could not close."""
+    setting = AsyncDecodingSetting()
+
+    async def scenario() -> None:
+        closing: list[asyncio.Task[None]] = []
+        begun, skips = asyncio.Event(), asyncio.Event()
+
+        async def supervise() -> None:
+            await begun.wait()
+            await consumer.close(WITHIN_S)
+
+        async def on_assign(_partitions: object) -> None:
+            closing.append(asyncio.create_task(supervise()))
+
+        async def on_error(_error: DeserializationError) -> None:
+            begun.set()
+            await skips.wait()
+
+        setting.decode, setting.on_error = _refuse, on_error
+        consumer = cast("Any", setting.consumer).consumer
+        consumer.subscribe(["orders"], on_assign=on_assign)
+        setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+        if is_skipped:
+            skips.set()
+        polling = asyncio.create_task(consumer.poll(WITHIN_S))
+        await asyncio.wait_for(begun.wait(), WITHIN_S)
+        await asyncio.wait_for(closing[0], WITHIN_S)
+        skips.set()
+        assert not await asyncio.wait_for(polling, WITHIN_S)
+        assert setting.frontend.is_closed
+
+    asyncio.run(scenario())
