@@ -31,6 +31,7 @@ from consumer_agent.membership.events import (
 )
 from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.usage import _calling
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import messages
 
@@ -290,7 +291,7 @@ def interrupted_at_each_point(
         setting = kind()
         prepare(setting)
         interrupt = Interrupt(at, *[at + again_after] * bool(again_after))
-        result, is_interrupted = None, False
+        result, is_interrupted, marks = None, False, _calling.get()
         gc.collect(0)
         try:
             result = interrupt.during(lambda: call(setting))  # noqa: B023
@@ -300,6 +301,7 @@ def interrupted_at_each_point(
         assert gc.isenabled()
         if not again_after:
             setting.check_counts()
+            assert _calling.get() == marks  # else the caller counts as a callback, and marks gather here
         yield setting, result, is_interrupted
         if interrupt.points < at:
             assert not is_interrupted

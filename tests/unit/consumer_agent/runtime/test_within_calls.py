@@ -13,10 +13,10 @@ import pytest
 from consumer_agent import AsyncConsumer, Consumer
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Event, Revoked
-from consumer_agent.records import DeserializationError
+from consumer_agent.records import Batch, DeserializationError
 from consumer_agent.runtime.notices import Tell
 from tests.support.deadlines import WITHIN_S
-from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting
+from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 
 
 def _refuse(_data: bytes) -> object:
@@ -144,6 +144,15 @@ def test_the_handler_of_a_signal_may_close_while_records_are_deserialized(finish
         signal.signal(signal.SIGUSR1, former)
     assert setting.frontend.is_closed
     assert setting.finished == 0
+
+
+def test_an_interrupt_while_records_are_deserialized_loses_none_and_leaves_no_mark() -> None:
+    """In `Frontend.undo`, do not end the deserializing: its mark stayed where the application polls."""
+    for setting, result, _ in interrupted_at_each_point(lambda one: one.consumer.poll(0.0), kind=DecodingSetting):
+        first = [] if result is None else [record.offset for record in cast("Batch", result)]
+        setting.in_own_thread(setting.fetcher_round)
+        assert first + setting.read_all() == list(range(COUNT))
+        assert not setting.frontend.is_deserializing
 
 
 class HandFinishedSetting(DecodingSetting):
