@@ -126,8 +126,8 @@ class ConsumerBase:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned, and fetched records are kept.
 
-        A partition that is given up and started again is not paused; one whose stop is cancelled still is. Errors as
-        with `seek`.
+        A partition that is given up and started again is not paused; one whose stop is cancelled still is. One of the
+        `assignment` whose `on_assign` is to come is skipped, as with `seek`: pause it there. Errors as with `seek`.
         """
         checked, buffer = arguments.checked_partitions("pause", partitions), self._frontend.shared.buffer
         self._frontend.change("pause", checked, buffer.pause)
