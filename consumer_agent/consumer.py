@@ -196,11 +196,11 @@ class Consumer(ConsumerBase):
         arguments.check_run(handler, threads)
         self._frontend.require_usable("run")
         self._frontend.set_threads(threads)
-        self._frontend.runner, self._frontend.threads = threading.get_ident(), threads
+        self._frontend.runner, self._frontend.run_threads = threading.get_ident(), threads
         try:
             Workers(self._frontend, handler, threads, self._run_notice).run()
         finally:
-            self._frontend.runner, self._frontend.threads = None, 1
+            self._frontend.runner, self._frontend.run_threads = None, 1
 
     # ---- leaving
 

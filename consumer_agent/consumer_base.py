@@ -88,7 +88,7 @@ class ConsumerBase:
             ConsumerStateError: closed.
 
         """
-        wanted = configuration.subscription(topics, pattern, pattern_type, self._frontend.threads)
+        wanted = configuration.subscription(topics, pattern, pattern_type, self._frontend.run_threads)
         callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
         named = {f"on_{tell.value}": callback for tell, callback in callbacks.items()}
         arguments.check_callbacks("subscribe", named, may_wait=self._awaits_callbacks)

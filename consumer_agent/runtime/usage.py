@@ -41,7 +41,7 @@ class Usage:
         self._mark = object()  # of this consumer in `_calling`, which must not refer to it
         self._decoding: object | None = None  # the mark there of the poll that deserializes now
         self.runner: int | None = None  # the thread that is in `Consumer.run`
-        self.threads = 1  # that read what is subscribed without a number: those of `Consumer.run`
+        self.run_threads = 1  # that read what is subscribed without a number: those of `Consumer.run`
         self._in_poll = False
         self.outer: Generator[Any, None, Any] | None = None  # the outermost call of `steps` that has not ended
         self.is_broken = False  # an exception has ended that call, and `Frontend.undo` is due
