@@ -35,7 +35,9 @@ EARLIER = "experiments-2026-11-28-compared.jsonl"  # an earlier report, on a qui
 EARLIER_COMPARISON = "experiments-2026-11-28-comparison.csv"
 STEADY = "experiments-2026-11-29-steady.jsonl"  # groups at rest
 STEADY_COMPARISON = "experiments-2026-11-29-steady-comparison.csv"
-REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON, STEADY: STEADY_COMPARISON}
+SHORTER = "experiments-2026-11-29-shorter.jsonl"  # heartbeats below 50 ms
+SHORTER_COMPARISON = "experiments-2026-11-29-shorter-comparison.csv"
+REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON, STEADY: STEADY_COMPARISON, SHORTER: SHORTER_COMPARISON}
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
 SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # servers without the optimizing compiler, on a slower machine
@@ -46,6 +48,7 @@ OURS, KIP, RANGE, COOPERATIVE = COMPARED = [
 ]
 RIVALS = COMPARED[1:]
 SHORT = Column("kip848, 50 ms", "kip848", "heartbeat-50")
+SHORTEST = Column("kip848, 20 ms", "kip848", "heartbeat-20")
 WITH_SHORT = [OURS, KIP, SHORT, RANGE, COOPERATIVE]
 NAMED = ["this project, incremental", "KIP-848", "KIP-848, 50 ms", "classic range", "classic cooperative"]
 ON_RESULTS = [Column(name, of.protocol, of.settings) for name, of in zip(NAMED, WITH_SHORT, strict=True)]
@@ -323,6 +326,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "near": lambda: rendered(Table([OURS, SHORT], joins_of(EARLIER, "far-1ms"))),
     "earlier": lambda: rendered(Table(ON_RESULTS, EARLIER_SUMMARY, bold=False)),
     "heartbeats": lambda: rendered(Table(INTERVALS, HEARTBEATS, turned=True)),
+    "shorter": lambda: rendered(Table([OURS, SHORTEST], joins_of(SHORTER, "scale-out"))),
     "steady": lambda: rendered(Table(WITH_SHORT, STEADILY)),
     "steadily": lambda: rendered_differences(WITH_SHORT[1:], [row for row in STEADILY if row is not BROKER]),
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),

@@ -39,6 +39,7 @@ from tests.docs.tables import (
     RANGE,
     RIVALS,
     SHORT,
+    SHORTEST,
     WITH_SHORT,
 )
 from tests.style.sources import ROOT
@@ -338,6 +339,14 @@ def on_the_frontier() -> Iterator[str]:
     yield words.format(figure(cooperative, SWEPT), figure(java, SWEPT))
 
 
+def on_shorter_ones() -> Iterator[str]:
+    settled = Row("", SETTLED, tables.SHORTER, "scale-out")
+    unowned = replace(settled, measure="unowned_partition_ms", unit=1_000)
+    yield f"after {figure(SHORTEST, settled):.0f} ms, this project after {figure(OURS, settled):.0f} ms"
+    yield f"for {figure(SHORTEST, unowned):.1f} instead of {figure(OURS, unowned):.1f} s"
+    yield f"sends {figure(SHORTEST, replace(settled, measure='rest_requests_per_s')):.0f} requests per second"
+
+
 def on_what_is_shown() -> Iterator[str]:
     for file in (MAIN, EARLIER):
         (chance,) = {one.p for one in compared(file).verdicts if one.is_primary and one.outcome in SHOWN}
@@ -370,6 +379,7 @@ def on_results() -> Iterator[str]:
     near = Row("", "unowned_partition_ms", EARLIER, "far-1ms", unit=1_000)
     yield f"without an owner for {figure(SHORT, near):.1f} s instead of {figure(OURS, near):.1f} s (shown)"
     yield from on_the_frontier()
+    yield from on_shorter_ones()
     members = replace(RESTED, measure=OF_MEMBERS)
     yield f"it takes {joined_factors(RESTED)} that of the others with 500 ms and {factor(SHORT, RESTED)} that of"
     yield f"with 50 ms, {figure(OURS, RESTED):.0f} against {figure(SHORT, RESTED):.0f} ms per second, members "
@@ -411,6 +421,7 @@ def on_results() -> Iterator[str]:
 
 
 def on_experiments() -> Iterator[str]:
+    yield from on_shorter_ones()
     yield f"{len(every(MAIN))} runs, {len(results(MAIN))} of them trusted"
     others = every(tables.OTHERS)
     yield f"{len(others)} runs, {sum(run['trusted'] for run in others)} of them trusted"
