@@ -9,9 +9,11 @@ import argparse
 import itertools
 import logging
 import multiprocessing
+import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -26,6 +28,7 @@ STORY_LINES = 150
 MAX_LINE = 400
 PROGRESS_S = 1.0
 CHUNK = 4
+MAX_QUEUED = 2 * CHUNK * (os.cpu_count() or 1)  # seeds that processes have, or will have next
 DEFAULT_SEEDS = 200
 
 
@@ -45,25 +48,34 @@ def _prepare() -> None:
 def run_many(seeds: Iterable[int], seconds: float | None, hostile: Collection[str]) -> tuple[Result, Failure | None]:
     """Run seeds until one fails, all are done, or `seconds` are over."""
     total, began_s, told_s = Result(), time.monotonic(), 0.0
+    room, is_over = threading.Semaphore(MAX_QUEUED), threading.Event()
     context = multiprocessing.get_context("fork")
     with context.Pool(initializer=_prepare) as pool:
-        for result, failure in pool.imap_unordered(
-            partial(perform, hostile=hostile), _while(seeds, began_s, seconds), chunksize=CHUNK
-        ):
-            total.add(result)
-            elapsed_s = time.monotonic() - began_s
-            if failure is not None:
-                return total, failure
-            if elapsed_s - told_s > PROGRESS_S and sys.stderr.isatty():
-                told_s = elapsed_s
-                rate = total.events["rebalance_planned"] / elapsed_s
-                print(f"\r{total.seeds} seeds, {rate:.0f} rebalances/s ", end="", file=sys.stderr, flush=True)
+        todo = _while(seeds, began_s, seconds, room, is_over)
+        try:
+            for result, failure in pool.imap_unordered(partial(perform, hostile=hostile), todo, chunksize=CHUNK):
+                room.release()
+                total.add(result)
+                elapsed_s = time.monotonic() - began_s
+                if failure is not None:
+                    return total, failure
+                if elapsed_s - told_s > PROGRESS_S and sys.stderr.isatty():
+                    told_s = elapsed_s
+                    rate = total.events["rebalance_planned"] / elapsed_s
+                    print(f"\r{total.seeds} seeds, {rate:.0f} rebalances/s ", end="", file=sys.stderr, flush=True)
+        finally:  # the end of the pool waits for its thread that takes seeds, and that for room
+            is_over.set()
+            room.release()
     return total, None
 
 
-def _while(seeds: Iterable[int], began_s: float, seconds: float | None) -> Iterator[int]:
+def _while(
+    seeds: Iterable[int], began_s: float, seconds: float | None, room: threading.Semaphore, is_over: threading.Event
+) -> Iterator[int]:
+    """Yield seeds for a time, while there is room: a pool takes all that it can get, however long they last."""
     for seed in seeds:
-        if seconds is not None and time.monotonic() - began_s > seconds:
+        room.acquire()
+        if is_over.is_set() or (seconds is not None and time.monotonic() - began_s > seconds):
             return
         yield seed
 
