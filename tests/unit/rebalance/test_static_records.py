@@ -30,8 +30,17 @@ def two_of_a_gateway(names: str, *, is_silent: bool) -> tuple[World, Agent, Agen
     return world, older, newer
 
 
-def given_back(world: World, names: str, told: int) -> list[tuple[str, int]]:
+def lose_host(world: World, *members: Agent) -> None:
+    """Let the leader die, and the gateway with its members."""
+    world.kill_coordinator(world.leader())
+    for member in members:
+        world.kill_agent(member)
+
+
+def given_back(world: World, names: str) -> list[tuple[str, int]]:
     """Let both members return; return who was told to start how many partitions, in order."""
+    world.pass_time(1_000)
+    told = len(events(world, "command_sent"))
     world.add_agent("e", instance_id=names[0], static_grace_ms=GRACE_MS)
     world.add_agent("f", instance_id=names[1], static_grace_ms=GRACE_MS)
     world.pass_time(2_000)
@@ -44,26 +53,18 @@ def given_back(world: World, names: str, told: int) -> list[tuple[str, int]]:
 def test_rule_17_what_a_member_was_to_get_waits_for_the_one_that_has_it(names: str) -> None:
     """In `static_members.record`, name what the plan gives to the member later, too."""
     world, older, newer = two_of_a_gateway(names, is_silent=True)
-    world.kill_coordinator(world.leader())
-    for member in older, newer:
-        world.kill_agent(member)
+    lose_host(world, older, newer)
     world.add_coordinator()
-    world.pass_time(1_000)
-    told = len(events(world, "command_sent"))
-    assert given_back(world, names, told)[0] == ("e-1", 3)
+    assert given_back(world, names)[0] == ("e-1", 3)
 
 
 @pytest.mark.parametrize("names", ["az", "za"])
 def test_rule_17_what_two_records_name_waits_for_the_last_holder(names: str) -> None:
     """In `StaticMembers.adopt`, take the records in the order of their names, or of the versions."""
     world, older, newer = two_of_a_gateway(names, is_silent=False)
-    world.kill_coordinator(world.leader())
-    for member in older, newer:
-        world.kill_agent(member)
+    lose_host(world, older, newer)
     world.add_coordinator()
-    world.pass_time(1_000)
-    told = len(events(world, "command_sent"))
-    assert sorted(given_back(world, names, told)[:2]) == [("e-1", 2), ("f-1", 2)]
+    assert sorted(given_back(world, names)[:2]) == [("e-1", 2), ("f-1", 2)]
 
 
 @pytest.mark.parametrize("names", ["az", "za"])
@@ -82,10 +83,7 @@ def test_rule_17_a_deadline_is_stored_without_what_waits_for_others(names: str) 
     (first, second) = (json.loads(world.zk.nodes[paths.static(GROUP, name)].content) for name in names)
     assert first["deadline_ms"] is not None
     assert second["deadline_ms"] is None
-    world.kill_coordinator(world.leader())
-    world.kill_agent(returned)
+    lose_host(world, returned)
     world.configure(settings.encode(GroupSettings()))
     world.add_coordinator()
-    world.pass_time(1_000)
-    told = len(events(world, "command_sent"))
-    assert sorted(given_back(world, names, told)[:2]) == [("e-1", 2), ("f-1", 2)]
+    assert sorted(given_back(world, names)[:2]) == [("e-1", 2), ("f-1", 2)]

@@ -177,6 +177,18 @@ def test_a_client_without_a_server_is_trying_until_its_connection_has_ended(monk
     client.close()
 
 
+def assert_goes_on(client: ZkClient, tried: mock.Mock, times: int) -> None:
+    """Start a client, and see it try so many times, and more; close it."""
+    client.start()
+    try:
+        with gevent.Timeout(WITHIN_S):
+            while tried.call_count < times and client.is_trying:
+                gevent.sleep(0.001)
+        assert client.is_trying
+    finally:
+        client.close()
+
+
 LOOK_UP_ERRORS = [OSError(24, "no descriptors"), UnicodeError("label too long"), gaierror(-3, "not now")]
 
 
@@ -189,14 +201,7 @@ def test_a_client_goes_on_connecting_whatever_a_look_up_raises(
     look_up = mock.Mock(side_effect=error)
     client = ZkClient(hosts, TIMEOUT_MS, lambda _: None)
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection._look_up", look_up)
-    client.start()
-    try:
-        with gevent.Timeout(WITHIN_S):
-            while look_up.call_count < 10 and client.is_trying:
-                gevent.sleep(0.001)
-        assert client.is_trying
-    finally:
-        client.close()
+    assert_goes_on(client, look_up, 10)
 
 
 def test_a_client_goes_on_connecting_without_threads_for_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +209,7 @@ def test_a_client_goes_on_connecting_without_threads_for_look_ups(monkeypatch: p
     begins = mock.Mock(side_effect=RuntimeError("can't start new thread"))
     monkeypatch.setattr("zkrebalancer.runtime.zk_connection._start_thread", begins)
     client = ZkClient("nowhere:1", TIMEOUT_MS, lambda _: None)
-    client.start()
-    try:
-        with gevent.Timeout(WITHIN_S):
-            while begins.call_count < 3 and client.is_trying:
-                gevent.sleep(0.001)
-        assert client.is_trying
-    finally:
-        client.close()
+    assert_goes_on(client, begins, 3)
 
 
 @pytest.mark.parametrize("error", [MarshallingError(), TypeError("no text")])
@@ -222,15 +220,8 @@ def test_a_client_goes_on_connecting_whatever_an_attempt_raises(
     attempt = mock.Mock(side_effect=error)
     client = ZkClient("127.0.0.1:1", TIMEOUT_MS, lambda _: None)
     monkeypatch.setattr(cast("Any", client._kazoo)._connection, "_connect", attempt)
-    client.start()
-    try:
-        with gevent.Timeout(WITHIN_S):
-            while attempt.call_count < 4 and client.is_trying:
-                gevent.sleep(0.001)
-        assert client.is_trying
-        assert len([line for line in caplog.messages if "is closed" in line]) == 1
-    finally:
-        client.close()
+    assert_goes_on(client, attempt, 4)
+    assert len([line for line in caplog.messages if "is closed" in line]) == 1
 
 
 @pytest.fixture
