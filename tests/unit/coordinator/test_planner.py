@@ -178,6 +178,8 @@ def test_an_operator_who_changes_strategy_or_options_is_heard_at_once(machine: M
     assert machine.answer_to("g", "hangs").error == LATE
     assert machine.answer_to("g", "works").transition is PLAN
     assert machine.answer_to("g", "hangs").error == LATE
+    assert machine.answer_to("g", "hangs", {"rounds": 2}).error == LATE
+    assert machine.planner._late["g"].tries == 1, "pauses begin anew"
     strategies.may_go_on.set()
     assert machine.answer_to("g", "hangs", {"rounds": 1}).transition is PLAN
 
