@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PROTOCOL_TYPE = "consumer"
-OWN_ASSIGNORS = frozenset(
-    {"stream"}
-)  # whose assignments say more than partitions: Kafka Streams fails without its tasks
+OWN_ASSIGNORS = frozenset({"stream"})  # whose assignments have more than partitions: the tasks of Kafka Streams
 OWNED_FROM, RACK_FROM = 1, 3  # versions of a subscription
 GENERATION_FROM = 2
 NULL_LENGTH = -1

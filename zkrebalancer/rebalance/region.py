@@ -435,7 +435,7 @@ class Region:
             kind = f"region_{before.open.kind}"
             is_done = after.complete == before.open.id or decision.next is Next.FLOW
             if before.open.kind == CHECKPOINT:
-                self._times.last_void = "" if is_done else decision.reason
+                self._times.checkpoint_ended("" if is_done else decision.reason)
             how = f"{kind}_{'completed' if is_done else 'abandoned'}"
             numbers = {"round": before.open.id, "member_count": len(before.open.members)}
             elapsed_us = now_us - self._times.since_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkrebalancer.region.documents import CHECKPOINT, Order, Round
+from zkrebalancer.region.documents import Order, Round
 from zkrebalancer.region.limits import read_again_us
 
 
@@ -35,11 +35,13 @@ class RoundTimes:
         elif order.open is not None:
             self.since_us = read_again_us(self.since_us, now_us, reset_ms)
 
+    def checkpoint_ended(self, void: str) -> None:
+        """Note the end of a checkpoint, and why it was void; "": it is complete."""
+        self.last_void = void
+        self.knows_last = self.knows_last or (not void and self.opened_us != 0)
+
     def changed(self, order: Order, now_us: int, generation: int) -> None:
         """Note the order with which a round has begun or ended."""
-        ended = self._of[1] if self._of is not None and self.opened_us else None
-        is_complete = ended is not None and ended.kind == CHECKPOINT and not self.last_void
-        self.knows_last = self.knows_last or is_complete
         self._of, self.since_us, self._generation = (order.id, order.open), now_us, generation
         self.opened_us = now_us if order.open is not None else 0
 

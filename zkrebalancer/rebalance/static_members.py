@@ -150,22 +150,21 @@ def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grac
 
     If the member registered its own grace, the record names what it holds, not what it is to get later, which others
     hold: of two records that name a partition, the one written last is that of the last holder (`StaticMembers.adopt`).
-    And it also names the partitions that clients of the instance's former registrations may still read: those that
+    It also names the partitions that clients of the instance's former registrations may still read: those that
     fenced ones hold, those of the record before that others with the id hold (nobody is fenced in a frozen group), and
     those that wait since other registrations ended. A new leader learns of these from the record only.
     """
-    partitions, former = {*plan.share(consumer), *start.partitions}, set[TopicPartition]()
-    if grace_ms is not None:
-        partitions = {*view.held_by(consumer), *start.partitions}
-        instance = view.members[consumer].instance
-        former.update(tp for tp, awaited in view.waiting_for.items() if awaited == instance)
-        for older in plan.fenced:
-            if older in view.members and view.members[older].instance == instance:
-                former |= view.held_by(older).keys()
-        if instance in view.statics:
-            before, _version = view.statics[instance]
-            former.update(tp for tp in before.partitions if _is_held_with(view, instance, tp))
-        former -= partitions
+    if grace_ms is None:
+        return StaticMember(consumer, frozenset({*plan.share(consumer), *start.partitions}), None, None)
+    instance, partitions = view.members[consumer].instance, {*view.held_by(consumer), *start.partitions}
+    former = {tp for tp, awaited in view.waiting_for.items() if awaited == instance}
+    for older in plan.fenced:
+        if older in view.members and view.members[older].instance == instance:
+            former |= view.held_by(older).keys()
+    if instance in view.statics:
+        before, _version = view.statics[instance]
+        former.update(tp for tp in before.partitions if _is_held_with(view, instance, tp))
+    former -= partitions
     return StaticMember(consumer, frozenset(partitions | former), None, grace_ms, frozenset(former))
 
 
@@ -349,9 +348,9 @@ class StaticMembers:
         """Store the deadline; of a member with a grace of its own, only what waits for it or is held with its id."""
         view = self._view
         if record.grace_ms is not None:
-            awaited = {tp for tp in record.partitions if view.waiting_for.get(tp) == instance}
-            held = {tp for tp in record.partitions if _is_held_with(view, instance, tp)}
-            record = replace(record, partitions=frozenset(awaited | held))
+            waits = view.waiting_for
+            its = (tp for tp in record.partitions if waits.get(tp) == instance or _is_held_with(view, instance, tp))
+            record = replace(record, partitions=frozenset(its))
         deadline_ms = self._scheduler.now.epoch_ms + self._grace_ms(record)
         waiting = replace(record, deadline_ms=deadline_ms)
         write = stores(self._view, instance, waiting)

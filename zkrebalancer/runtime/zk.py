@@ -376,10 +376,11 @@ class BlockingZk:
             self._connected.get(timeout=CONNECT_TIMEOUT_S)
             if self.perform(calls.ListChildren("/"), frozenset(Refusal)) == Refused(Refusal.NO_NODE):
                 raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
-        except (gevent.Timeout, RebalancerError) as error:  # it would go on beside that of a program that tries again
+        except RebalancerError:
+            self.close()  # it would go on beside that of a program that tries again
+            raise
+        except gevent.Timeout:
             self.close()
-            if isinstance(error, RebalancerError):
-                raise
             if self._client.fault is not None:
                 raise ZooKeeperLoginError(f"ZooKeeper at {hosts}: {self._client.fault}") from None
             text = f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"

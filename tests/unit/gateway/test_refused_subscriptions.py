@@ -1,4 +1,4 @@
-"""ZooKeeper refuses to store what a client has subscribed to, which no client hears of."""
+"""ZooKeeper refuses to store the changed subscription of a gateway's client: the client gets no error."""
 
 from __future__ import annotations
 

@@ -25,6 +25,14 @@ def region_with_unheld(*names: str, partitions: int = 2, **options: object) -> R
     return region
 
 
+def make_topic_anew(region: RegionWorld) -> None:
+    """Delete the topic `u`, and create it with another id."""
+    region.world.delete_topic("u")
+    region.run()
+    region.world.set_topic("u", 2, "id-of-another")
+    region.run()
+
+
 def unheld_in_merge(region: RegionWorld) -> dict[int, int]:
     return {number: at for (topic, number), at in region.merge().offsets.items() if topic != "t"}
 
@@ -87,10 +95,7 @@ def test_a_forced_region_keeps_no_place_of_a_topic_that_was_deleted_and_made_ane
     region.store_initial("u", {0: 30, 1: 40})
     region.complete_checkpoint()
     assert unheld_in_merge(region) == {0: 30, 1: 40}
-    region.world.delete_topic("u")
-    region.run()
-    region.world.set_topic("u", 2, "id-of-another")
-    region.run()
+    make_topic_anew(region)
     path = paths.region(GROUP, "initial", "u")
     region.write(*(SetContent(f"{path}/{n}", encode_initial(Initial(n, "id-of-another"))) for n in (0, 1)))
     region.complete_checkpoint()
@@ -201,10 +206,7 @@ def test_a_topic_made_anew_does_not_continue_where_the_deleted_one_began_or_was(
     if is_in_merge:
         region.complete_checkpoint()
         assert unheld_in_merge(region) == {0: 3, 1: 4}
-    region.world.delete_topic("u")
-    region.run()
-    region.world.set_topic("u", 2, "id-of-another")
-    region.run()
+    make_topic_anew(region)
     if is_in_merge:  # somebody has begun to read the new topic, at its first record
         path = paths.region(GROUP, "initial", "u")
         region.write(*(SetContent(f"{path}/{n}", encode_initial(Initial(0, "id-of-another"))) for n in (0, 1)))

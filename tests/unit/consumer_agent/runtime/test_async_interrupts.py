@@ -6,7 +6,6 @@ The test drives the coroutines itself; nothing here waits.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
@@ -18,6 +17,7 @@ from consumer_agent.aio import _in_a_thread
 from consumer_agent.membership.events import Revoked
 from consumer_agent.runtime.notices import Tell
 from tests.support.deadlines import WITHIN_S
+from tests.support.driven import Driven
 from tests.unit.consumer_agent.runtime.interrupts import (
     COUNT,
     PARTITION,
@@ -51,24 +51,11 @@ def driven(coroutine: Coroutine[Any, Any, object]) -> object:
         return end.value
 
 
-class Driven:
-    """An `AsyncConsumer` with the methods of a `Consumer`."""
-
-    def __init__(self, consumer: AsyncConsumer) -> None:
-        self._consumer = consumer
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._consumer, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
-        return lambda *arguments, **named: driven(method(*arguments, **named))
-
-
 class AsyncSetting(Setting):
     """A setting with an `AsyncConsumer`, whose callbacks are awaited."""
 
     def made(self, **settings: Any) -> Consumer:
-        return cast("Consumer", Driven(AsyncConsumer(**settings)))
+        return cast("Consumer", Driven(AsyncConsumer(**settings), driven))
 
     def _note(self, what: str) -> Callable[[list[tuple[str, int]]], Any]:
         async def note(partitions: list[tuple[str, int]]) -> None:

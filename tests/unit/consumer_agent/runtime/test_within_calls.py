@@ -1,9 +1,8 @@
-"""What a callback or a deserializer may do with its consumer, and with another one, without any thread."""
+"""Calls of a consumer within its callbacks and deserializers, and within those of another one; no test has a thread."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import signal
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,6 +15,7 @@ from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRe
 from consumer_agent.records import Batch, DeserializationError
 from consumer_agent.runtime.notices import Tell
 from tests.support.deadlines import WITHIN_S
+from tests.support.driven import Driven
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 
 
@@ -46,24 +46,11 @@ class DecodingSetting(Setting):
         return self.shared.positions()[PARTITION].finished
 
 
-class Awaited:
-    """An `AsyncConsumer` with the methods of a `Consumer`, each in a loop of its own."""
-
-    def __init__(self, consumer: AsyncConsumer) -> None:
-        self.consumer = consumer
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.consumer, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
-        return lambda *arguments, **named: asyncio.run(method(*arguments, **named))
-
-
 class AsyncDecodingSetting(DecodingSetting):
     """The same with an `AsyncConsumer`, which awaits what `self.on_error` returns."""
 
     def made(self, **settings: Any) -> Consumer:
-        return cast("Consumer", Awaited(AsyncConsumer(**settings, **self.functions)))
+        return cast("Consumer", Driven(AsyncConsumer(**settings, **self.functions), asyncio.run))
 
 
 def test_a_consumer_is_used_in_the_callback_of_another() -> None:
@@ -114,7 +101,7 @@ def test_a_close_because_of_a_bad_record_finishes_none(kind: type[DecodingSettin
     """As above; all records are returned again, as after each error of that function."""
     setting = kind()
     consumer: Any = setting.consumer
-    close = consumer.consumer.close if isinstance(consumer, Awaited) else consumer.close
+    close = consumer.consumer.close if isinstance(consumer, Driven) else consumer.close
     setting.decode, setting.on_error = _refuse, lambda _: close()
     with pytest.raises(ConsumerStateError, match="close may not be called from within a callback"):
         setting.consumer.poll(0.0)
