@@ -108,6 +108,11 @@ class GatewayProcess:
         os.kill(self.pid, signal.SIGTERM)
         return self.wait()
 
+    def end(self) -> None:
+        """End it if it runs; the next one of its cluster would wait until the session of a killed one is over."""
+        if self._process is not None and self._process.poll() is None:
+            self.stop()
+
     def wait(self) -> int:
         """Wait for its end and return its exit code."""
         assert self._process is not None

@@ -48,7 +48,7 @@ def gateway(shared_cluster: LocalCluster, folder: Path) -> Iterator[GatewayProce
     one = GatewayProcess(shared_cluster, folder)
     one.start()
     yield one
-    one.kill()
+    one.end()
     assert one.troubles() == []
 
 

@@ -49,7 +49,7 @@ def gateway(lab: Lab, folder: Path, offsets: str) -> Iterator[GatewayProcess]:
     one = GatewayProcess(lab.cluster, folder, "--assign", "central", "--offsets", offsets, "--events", lab.events)
     one.start()
     yield one
-    one.kill()
+    one.end()
     assert one.troubles() == []
 
 

@@ -112,7 +112,7 @@ def gateway(shared_cluster: LocalCluster, folder: Path) -> Iterator[GatewayProce
     one = GatewayProcess(shared_cluster, folder, "--initial-rebalance-delay-ms", 1_000)
     one.start()
     yield one
-    one.kill()
+    one.end()
     assert one.troubles() == []
 
 
