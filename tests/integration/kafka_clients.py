@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import gevent
@@ -275,3 +275,19 @@ def wait_until(is_so: Callable[[], bool], what: str | Callable[[], str], within_
     while not is_so():
         assert time.monotonic() < give_up_at, what if isinstance(what, str) else what()
         gevent.sleep(0.05)
+
+
+def close_in_turn(readers: Sequence[Reader | ProcessReader]) -> None:
+    """Let the readers of a group leave; before the next one does, those that stay share all partitions again.
+
+    librdkafka forgets its member id when it is closed during a rebalance, so its last commit would be refused.
+    """
+    held = sorted(partition for reader in readers for partition in reader.assigned)
+    for number, reader in enumerate(readers, 1):
+        reader.close()
+        staying = readers[number:]
+
+        def are_shared(staying: Sequence[Reader | ProcessReader] = staying) -> bool:
+            return not staying or sorted(partition for one in staying for partition in one.assigned) == held
+
+        wait_until(are_shared, "those that stay do not share the partitions")

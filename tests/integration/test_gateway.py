@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.away_coordinator import TIMED_OUT, asking
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
+from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, close_in_turn, produce, wait_until
 from tests.integration.raw_requests import answer, received, request
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli.group_coordinator import OPEN_FILES
@@ -260,8 +260,7 @@ def test_the_broker_restarts(shared_cluster: LocalCluster, gateway: GatewayProce
         assert go_on() == "answered"  # librdkafka would abort the process as soon as it is connected again
     produce(gateway.bootstrap, topic, values(300, 300))
     wait_until(lambda: len(read(readers)) >= 600, "not all records came")
-    for reader in readers:
-        reader.close()
+    close_in_turn(readers)
     assert read(readers) == values(0, 600)
     assert committed(shared_cluster.bootstrap, group) == 600
 

@@ -21,6 +21,7 @@ from tests.integration.kafka_clients import (
     JAVA_848,
     KIP_848,
     ProcessReader,
+    close_in_turn,
     produce,
     wait_until,
 )
@@ -214,8 +215,7 @@ def test_clients_of_four_makers_share_a_group_that_kafkas_tools_see(
         play.share("the first one, the group's leader, is killed", crash_of_the_first)
         play.share("one hangs", suspend)
         play.share("it is back", resume)
-        for reader in team.readers:
-            reader.close()
+        close_in_turn(team.readers)
         assert committed(shared_cluster.bootstrap, team.name) == team.expected
         of_topic = (*group, "--topic", team.name)
         assert asked("--reset-offsets", *of_topic, "--to-offset", 5, "--execute").count(" 5") >= PARTITIONS
@@ -333,8 +333,7 @@ def play_all(play: Play, others: list[Program], central: Lab | None) -> None:
     play.share("one hangs", suspend)
     play.share("it is back", resume)
     for team in play.teams:
-        for reader in team.readers:
-            reader.close()
+        close_in_turn(team.readers)
         assert committed(play.cluster.bootstrap, team.name) == team.expected
         play.count(team)
     assert play.gateway.stop() == 0

@@ -17,7 +17,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import CLASSIC, Reader, wait_until
+from tests.integration.kafka_clients import CLASSIC, Reader, close_in_turn, wait_until
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -101,8 +101,7 @@ class Group:
         return found.total() - len(found)
 
     def close(self) -> None:
-        for reader in self.readers:
-            reader.close()
+        close_in_turn(self.readers)
 
 
 def committed(bootstrap: str) -> int:
