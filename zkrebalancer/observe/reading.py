@@ -1,7 +1,8 @@
 """Reads a run's event files, merged in order of time.
 
 A killed process may leave a torn last line, which is counted. Any other unreadable line is a problem, because a verdict
-must not ignore events silently.
+must not ignore events silently. Files may grow meanwhile: all are read up to where they ended at the beginning, since a
+stop that one of them gets later may allow what another one gets after it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import heapq
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -106,24 +108,28 @@ class EventFiles:
         """
         self.torn_lines = 0
         self.place: Callable[[Event], Event] | None = None  # moves an event to the time by which all are ordered
-        self.paths = sorted(directory.glob("*.jsonl"))
+        self.sizes: dict[Path, int] = {}  # how much of each file is read
+        for path in sorted(directory.glob("*.jsonl")):
+            with suppress(FileNotFoundError):  # its process has deleted it as its oldest one
+                self.sizes[path] = path.stat().st_size
         self._problems = problems
         self._order = order
-        if not self.paths:
+        if not self.sizes:
             raise NoEventsError(f"{directory} contains no event file (*.jsonl)")
-        names = {path.name for path in self.paths}
+        names = {path.name for path in self.sizes}
         for name, before in ((name, _file_before(name)) for name in sorted(names)):
             if before is not None and before not in names:
                 problems.add(f"{before}, which precedes {name}, is missing: a process keeps only its last files")
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; all files stay open meanwhile."""
-        return heapq.merge(*(self._in_order(path) for path in self.paths), key=self._time)
+        self.torn_lines = 0
+        return heapq.merge(*(self._in_order(path) for path in self.sizes), key=self._time)
 
     def unordered(self) -> Iterator[Event]:
-        """Iterate over the events, file by file."""
-        for path in self.paths:
-            yield from self._parsed(path)
+        """Iterate over the events, file by file; adds no problem."""
+        for path in self.sizes:
+            yield from self._parsed(path, Problems())
 
     def _time(self, event: Event) -> int:
         at = event.get(self._order)
@@ -132,21 +138,21 @@ class EventFiles:
     def _in_order(self, path: Path) -> Iterator[Event]:
         """Sort the events of one file with a bounded heap."""
         waiting: list[tuple[int, int, Event]] = []
-        for number, event in enumerate(self._parsed(path)):
+        for number, event in enumerate(self._parsed(path, self._problems)):
             heapq.heappush(waiting, (self._time(event), number, event))
             if len(waiting) > REORDERED_LINES:
                 yield heapq.heappop(waiting)[2]
         while waiting:
             yield heapq.heappop(waiting)[2]
 
-    def _parsed(self, path: Path) -> Iterator[Event]:
+    def _parsed(self, path: Path, problems: Problems) -> Iterator[Event]:
         with path.open("rb") as file:
-            for number, line in enumerate(_lines(file), 1):
+            for number, line in enumerate(_lines(file, self.sizes[path]), 1):
                 try:
                     event = json.loads(line)
                 except (ValueError, RecursionError):
                     if line.endswith(b"\n"):
-                        self._problems.add(f"{path.name}, line {number}: not JSON: {line[:SHOWN_BYTES]!r}")
+                        problems.add(f"{path.name}, line {number}: not JSON: {line[:SHOWN_BYTES]!r}")
                     else:
                         self.torn_lines += 1
                     continue
@@ -154,7 +160,7 @@ class EventFiles:
                 if flaw is None:
                     yield event if self.place is None else self.place(event)
                 else:
-                    self._problems.add(f"{path.name}, line {number}: {flaw}")
+                    problems.add(f"{path.name}, line {number}: {flaw}")
 
 
 def _file_before(name: str) -> str | None:
@@ -166,12 +172,14 @@ def _file_before(name: str) -> str | None:
     return f"{stem}.{number:04d}.jsonl" if number else f"{stem}.jsonl"
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines; of one that is too long for an event, only its beginning, and its end if it has one."""
-    while line := file.readline(MAX_LINE_BYTES):
+def _lines(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the lines of a file's first bytes; of one that is too long for an event, only its beginning and its end."""
+    while line := file.readline(min(size, MAX_LINE_BYTES)):
+        size -= len(line)
         rest = line
         while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(MAX_LINE_BYTES)
+            rest = file.readline(min(size, MAX_LINE_BYTES))
+            size -= len(rest)
         yield line if rest is line else line[:SHOWN_BYTES] + (b"\n" if rest.endswith(b"\n") else b"")
 
 

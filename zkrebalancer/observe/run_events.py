@@ -7,7 +7,6 @@ align the clocks, then in the order of the reference clock.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +32,11 @@ class RunEvents:
         self.doubts: Doubts | None = None
         self._names = ClockNames()
         self._files = EventFiles(directory, problems)
-        for path in self._files.paths:
-            for event in _ends(path):
+        for path, size in self._files.sizes.items():
+            for event in _ends(path, size):
                 self._names.note(event)
         if self._names.count > 1:
-            self._align(EventFiles(directory, Problems()))
+            self._align()
             self._files.place = self._place
 
     @property
@@ -49,12 +48,12 @@ class RunEvents:
         """Iterate over the events; all files stay open meanwhile."""
         return iter(self._files)
 
-    def _align(self, files: EventFiles) -> None:
+    def _align(self) -> None:
         self._names = ClockNames()
-        for event in files.unordered():
+        for event in self._files.unordered():
             self._names.note(event)
         witness, changes = Witness(self._names), []
-        for event in files.unordered():
+        for event in self._files.unordered():
             witness.add(event)
             if event["kind"] in KINDS:
                 changes.append(event)
@@ -72,14 +71,14 @@ class RunEvents:
         return {**event, "mono_us": found.at_us, **bounds}
 
 
-def _ends(path: Path) -> Iterator[Event]:
+def _ends(path: Path, size: int) -> Iterator[Event]:
     """Iterate over the first and the last whole event of a file: of one process, or of one after the other."""
+    length = _TAIL_BYTES
     with path.open("rb") as file:
-        yield from _valid(file.readline())
-        size, length = file.seek(0, os.SEEK_END), _TAIL_BYTES
+        yield from _valid(file.readline(size))
         while True:
-            file.seek(max(0, size - length))
-            lines = file.read().split(b"\n")
+            begin = file.seek(max(0, size - length))
+            lines = file.read(size - begin).split(b"\n")
             if len(lines) > 2 or length >= size:  # the rest of one, a whole one, a torn one
                 break
             length *= 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.observe.history import moved
 from zkrebalancer.observe import reading
-from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.checker import check, judge
 from zkrebalancer.observe.reading import REORDERED_LINES, Event, EventFiles, NoEventsError, Problems
 
 FETCHER = '"mono_us": 1, "group": "g", "member": "m", "topic": "t"'
@@ -81,6 +81,32 @@ def test_files_of_one_process_are_complete_only_with_its_first(tmp_path: Path) -
     assert check(tmp_path).problems[0] == missing
     (tmp_path / "a-1.jsonl").rename(tmp_path / "a-1.0001.jsonl")
     assert check(tmp_path).problems[0].startswith("a-1.jsonl, which precedes a-1.0001.jsonl")
+
+
+def test_what_is_written_while_files_are_read_does_not_count(tmp_path: Path) -> None:
+    """In `reading._lines`, read to the end: a short file ends before a long one, so its owner would stop too late."""
+    started = moved().events[1]
+    stopped = {**started, "kind": "fetcher_stopped", "reason": "revoked", "mono_us": 9_000_000}
+    others: list[Event] = [{"mono_us": number, "kind": "x"} for number in range(3 * REORDERED_LINES)]
+    (tmp_path / "a.jsonl").write_text(lines([started]))
+    (tmp_path / "b.jsonl").write_text(lines(others))
+    files = iter(EventFiles(tmp_path, Problems()))
+    first = next(files)
+    for name, event in (("a", stopped), ("b", {**started, "member": "b", "mono_us": 9_000_001})):
+        with (tmp_path / f"{name}.jsonl").open("a") as file:
+            file.write(lines([event]))
+    found = [first, *files]
+    assert len(found) == len(others) + 1
+    assert judge(found).overlaps == 0
+
+
+def test_a_file_that_is_deleted_while_they_are_listed_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(moved().events))
+    found = [tmp_path / "a.jsonl", tmp_path / "gone.jsonl"]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
+    assert len(list(EventFiles(tmp_path, Problems()))) == len(moved().events)
 
 
 def test_a_folder_without_events_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkrebalancer.observe.checker import Verdict, check
+from zkrebalancer.observe.reading import Problems
+from zkrebalancer.observe.run_events import RunEvents
 
 EPOCH_US = 1_732_150_000_000_000
 COORDINATOR, FIRST, SECOND = "k", "a", "b"
@@ -205,6 +207,17 @@ def test_two_boots_of_one_host_are_two_clocks(tmp_path: Path, *, with_boot: bool
     verdict = check(tmp_path)
     assert (figures(verdict), verdict.problems, verdict.unclear) == ((0, 0, 0, 0), (), ())
     assert verdict.delivered == 192
+
+
+def test_a_host_that_writes_its_first_event_after_clocks_were_aligned_is_not_read(tmp_path: Path) -> None:
+    """In `reading._lines`, read to the end: its clock is not known."""
+    fleet = Fleet(drifting()).moves(1)
+    fleet.verdict(tmp_path)
+    files = RunEvents(tmp_path, Problems())
+    event = {"mono_us": 7, "kind": "member_joined", "host": "new", "boot": "new", "group": "g", "member": "m"}
+    with (tmp_path / f"{FIRST}.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    assert sum(1 for _ in files) == sum(map(len, fleet.lines.values()))
 
 
 def test_a_host_whose_clock_jumped_is_told(tmp_path: Path) -> None:
