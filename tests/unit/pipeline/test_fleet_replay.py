@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import pandas as pd
 import pytest
 
+from zkrebalancer.pipeline.fleet import job
 from zkrebalancer.pipeline.fleet.replay import (
     AS_RECORDED,
     SETTINGS,
@@ -110,6 +112,25 @@ def test_a_static_member_that_has_returned_twice_leaves_at_last_with_all_that_it
     assert after.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * 30, rel=0.01)
 
 
+def test_a_static_member_that_crashed_is_back_before_its_session_is_over() -> None:
+    """In `_returns`, look only at joins after the end: its partitions would move, and wait for the grace as well."""
+    crash = (*THREE, joined(53, "c1"), left(60, "c", silent_s=10), left(200, "c1"))
+    static = Setting("static", grace_us=30 * S)
+    before, found, usual = cost(*THREE), cost(*crash, setting=static), cost(*crash)
+    assert (found.rebalances, found.moved) == (before.rebalances + 1, before.moved)  # when it leaves for ever
+    assert found.unowned_partition_s - before.unowned_partition_s == pytest.approx(4 * (10 + 30), rel=0.01)
+    assert usual.rebalances == before.rebalances + 3
+
+
+def test_who_joined_or_left_while_a_session_ended_may_be_another_one() -> None:
+    """In `_returns`, take the join of the member that ended, or of one that has left since, for its return."""
+    static = Setting("static", grace_us=30 * S)
+    gone = (*THREE, joined(53, "c1"), left(55, "c1"), left(60, "c", silent_s=10))
+    own = (joined(0, "a"), joined(55, "c"), left(60, "c", silent_s=10))
+    for steps, waited in ((gone, 3 * 30 + 4 * (10 + 30)), (own, 6 * (10 + 30))):
+        assert cost(*steps, setting=static).unowned_partition_s == pytest.approx(waited, rel=0.01)
+
+
 def test_a_static_member_that_stays_away_costs_the_whole_grace() -> None:
     away = (*THREE, left(60, "c"), joined(91, "c1"))
     found = cost(*away, setting=Setting("static", grace_us=30 * S))
@@ -172,6 +193,22 @@ def test_the_recorded_strategy_applies_unless_the_setting_has_one() -> None:
     assert cost(*as_range) == cost(*THREE, setting=by_name["strategy=range"]) != cost(*THREE)
     for name in ("cooperative_sticky", "of another program"):
         assert cost(*(replace(step, strategy=name) for step in THREE)) == cost(*THREE)
+
+
+def test_the_mode_of_a_later_version_is_replayed_as_the_usual_one() -> None:
+    """In `_protocol`, require a known mode: one group would end the replay of all."""
+    assert cost(*(replace(step, mode="of a later version") for step in THREE)) == cost(*THREE)
+
+
+def test_members_that_came_before_the_changes_that_are_replayed_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `job._replayer`, forget them: a single client that comes and goes all the time would cost nothing."""
+    older = (joined(0, "a"), joined(1, "b"), joined(2, "x"), left(3, "x"))
+    newest = [step for at_s in (60, 120, 180) for step in (joined(at_s, f"c{at_s}"), left(at_s + 30, f"c{at_s}"))]
+    monkeypatch.setattr(job, "MAX_STEPS", len(newest))
+    rows = pd.DataFrame([asdict(step) | {"group": "g", "answer_ms": 0.0} for step in (*older, *newest)])
+    found = job._replayer(1)(rows).set_index("setting").loc[AS_RECORDED]
+    assert [found[name] for name in ("rebalances", "moved", "steps", "left_out")] == [6, 12, 6, 4]
+    assert found["unowned_partition_s"] == pytest.approx(6 * 4 * ROUND_TRIP_MS / 1_000)
 
 
 def test_who_is_unknown_does_not_return() -> None:

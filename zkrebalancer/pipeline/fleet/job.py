@@ -93,17 +93,17 @@ def replayed(steps: DataFrame, spans: DataFrame, seed: int) -> DataFrame:
 def _replayer(seed: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def run(rows: pd.DataFrame) -> pd.DataFrame:
         ordered = rows.sort_values(["at_us", "joins", "name"])
-        newest = ordered.tail(MAX_STEPS)
+        newest, older = ordered.tail(MAX_STEPS), ordered.head(-MAX_STEPS)
         group, answer_ms = str(ordered["group"].iloc[0]), float(ordered["answer_ms"].iloc[0])
         unknown = {
             "crashes_unknown": int(newest["silent_us"].isna().sum()),
             "clients_unknown": int(newest["client"].isna().sum()),
         }
-        silent_us = newest["silent_us"].fillna(0).astype("int64")
-        newest = newest.assign(silent_us=silent_us)
         columns = ["at_us", "name", "client", "joins", "partitions", "mode", "silent_us", "strategy"]
-        found_steps = [Step(*values) for values in newest[columns].itertuples(index=False, name=None)]
-        common = {"group": group, "steps": len(newest), "left_out": len(ordered) - len(newest), **unknown}
+        replayed = pd.concat([_there(older), newest]) if len(older) else newest
+        replayed = replayed.assign(silent_us=replayed["silent_us"].fillna(0).astype("int64"))
+        found_steps = [Step(*values) for values in replayed[columns].itertuples(index=False, name=None)]
+        common = {"group": group, "steps": len(newest), "left_out": len(older), **unknown}
         found = [
             common | {"setting": setting.name} | asdict(replay(found_steps, setting, answer_ms, f"{seed}/{group}"))
             for setting in SETTINGS
@@ -111,3 +111,9 @@ def _replayer(seed: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
         return pd.DataFrame(found)
 
     return run
+
+
+def _there(older: pd.DataFrame) -> pd.DataFrame:
+    """Return the joins of the members that were there after these steps, as if all had come at the last one's time."""
+    came, gone = older[older["joins"]], older[~older["joins"]]
+    return came[~came["name"].isin(gone["name"])].assign(at_us=older["at_us"].iloc[-1])

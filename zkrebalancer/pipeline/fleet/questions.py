@@ -176,6 +176,8 @@ def _would_have_changed(setting: Setting) -> Callable[[Tables], Question]:
             f"{sums['rebalances']:.0f} rebalances instead of {sums['rebalances_now']:.0f}, in the replay. Recorded are "
             f"{recorded} partition-seconds and {sums['recorded_rebalances']:.0f} rebalances."
         )
+        if sums["left_out"]:
+            answer += f" The replay leaves out {sums['left_out']:.0f} older changes, of groups with very many."
         if sums["crashes_unknown"]:
             answer += f" {sums['crashes_unknown']:.0f} crashes cost nothing here: nobody knows since when."
         if setting.grace_us and sums["clients_unknown"]:
@@ -193,7 +195,7 @@ def _compared(settings: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return each group's replay under a setting beside the one as recorded, and what it would have saved."""
     now = settings[settings["setting"] == AS_RECORDED][["group", "rebalances", "moved", UNOWNED]]
     now = now.rename(columns={"rebalances": "rebalances_now", "moved": "moved_now", UNOWNED: "unowned_now"})
-    rows = settings[settings["setting"] == name].drop(columns=["setting", "left_out"]).merge(now, on="group")
+    rows = settings[settings["setting"] == name].drop(columns=["setting"]).merge(now, on="group")
     return rows.assign(saved_partition_s=rows["unowned_now"] - rows[UNOWNED])
 
 

@@ -5,8 +5,8 @@ of the project's strategies and charges the moves by the rules of `sweep.model`,
 In addition:
 
 - *A crash* costs the time from the member's last sign of life to the end of its session, for each of its partitions.
-- *A static member* that returns within its grace keeps its partitions: they wait for it, nothing moves. If it stays
-  away, they wait for the whole grace.
+- *A static member* that returns within its grace, or before its former session is over, keeps its partitions: they wait
+  for it, and for the end of that session; nothing moves. If it stays away, they wait for the whole grace.
 - *The debounce*, by default 50 ms: after a quiet time of that length, a step is handled at once. Those that follow are
   handled together once none has followed for that long, or after ten times as long; the partitions of members that left
   wait until then. The joins of one deployment are thus two rebalances.
@@ -22,6 +22,7 @@ favourable to this project beside KIP-848 with short heartbeats, and to Kafka's 
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -41,7 +42,7 @@ from zkrebalancer.pipeline.sweep.model import (
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
 
 DEBOUNCE_CAP = 10  # times the debounce, as by default in a group's settings
-DEFAULT_STRATEGY = "sticky"  # of plans whose events do not name one
+DEFAULT_STRATEGY = "sticky"  # of plans whose events do not name one; as for the mode, also if it is not known here
 ONE_ROUND = "cooperative_sticky"  # places as the default one does, but leaves what moves for a second plan
 FREE = ""  # the owner of a partition without one
 AS_RECORDED = "as recorded"
@@ -124,7 +125,7 @@ def replay(steps: Sequence[Step], setting: Setting, answer_ms: float, seed: str)
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A step as the coordinator sees it; `back_us`: a static member returns after so long, and nothing moves."""
+    """A step as the coordinator sees it; `back_us`: a static member is back after so long, and nothing moves."""
 
     step: Step
     wait_us: int = 0
@@ -133,9 +134,10 @@ class _Event:
 
 def _held(steps: Sequence[Step], setting: Setting) -> list[_Event]:
     """Turn restarts within the grace into waits, put off other ends by the grace, and shorten sessions."""
+    returns = _returns(steps, setting.grace_us) if setting.grace_us else {}
+    absorbed = set(returns.values())
     events: list[_Event] = []
     names: dict[str, str] = {}  # of a member that returned: the name under which it owns its partitions
-    absorbed: set[int] = set()
     for index, step in enumerate(steps):
         if index in absorbed:
             continue
@@ -144,30 +146,38 @@ def _held(steps: Sequence[Step], setting: Setting) -> list[_Event]:
         if step.joins or not setting.grace_us:
             earlier_us = step.silent_us - silent_us
             events.append(_Event(replace(known, at_us=step.at_us - earlier_us), silent_us))
-            continue
-        back = _return(steps, index, setting.grace_us, absorbed)
-        if back is None:
+        elif index in returns:
+            back = steps[returns[index]]
+            names[back.name] = known.name
+            events.append(_Event(known, silent_us, max(0, back.at_us - step.at_us)))
+        else:
             late = replace(known, at_us=step.at_us + setting.grace_us)
             events.append(_Event(late, silent_us + setting.grace_us))
-        else:
-            absorbed.add(back)
-            names[steps[back].name] = known.name
-            events.append(_Event(known, silent_us, steps[back].at_us - step.at_us))
     return sorted(events, key=lambda event: event.step.at_us)
 
 
-def _return(steps: Sequence[Step], left: int, grace_us: int, absorbed: set[int]) -> int | None:
-    """Return the position of the join by which the client of the member that left comes back within the grace."""
-    client = steps[left].client
-    if client is None:
-        return None
-    for index in range(left + 1, len(steps)):
-        step = steps[index]
-        if step.at_us > steps[left].at_us + grace_us:
-            return None
-        if step.joins and step.client == client and index not in absorbed:
-            return index
-    return None
+def _returns(steps: Sequence[Step], grace_us: int) -> dict[int, int]:
+    """Return the positions of ends after which the same client came back in time, each with that of its next join.
+
+    After a crash, it often comes back before its former session is over.
+    """
+    found: dict[int, int] = {}
+    absorbed: set[int] = set()
+    for left, end in enumerate(steps):
+        if end.joins or end.client is None:
+            continue
+        since_us, until_us = end.at_us - end.silent_us, end.at_us + grace_us
+        gone: set[str] = {end.name}
+        begin = bisect_left(steps, since_us, key=lambda step: step.at_us)
+        upto = bisect_right(steps, until_us, key=lambda step: step.at_us)
+        gone |= {step.name for step in steps[begin:left] if not step.joins}
+        for index in range(begin, upto):
+            step = steps[index]
+            if step.joins and step.client == end.client and step.name not in gone and index not in absorbed:
+                found[left] = index
+                absorbed.add(index)
+                break
+    return found
 
 
 def _batches(events: Sequence[_Event], setting: Setting) -> Iterator[tuple[list[_Event], int]]:
@@ -259,7 +269,7 @@ def _strategy(setting: Setting, recorded: str) -> str:
 
 def _protocol(setting: Setting, recorded_mode: str) -> Callable[[Change], tuple[float, list[float]]]:
     if setting.protocol == CENTRAL:
-        return _CENTRAL[setting.mode or recorded_mode]
+        return _CENTRAL.get(setting.mode or recorded_mode, incremental)
     return _CLIENT_SIDE[setting.protocol]
 
 
