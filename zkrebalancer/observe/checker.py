@@ -298,7 +298,7 @@ class Run:
         for number, position in zip(event["partitions"], event["positions"], strict=True):
             partition = (event["topic"], number)
             history = group.partitions.get(partition)
-            if history is None:
+            if history is None or (reason == "begin" and history.begin(member, position)):
                 continue
             interval = history.intervals.get(member)
             produced = self._produced.get(partition)

@@ -151,10 +151,17 @@ class Holdings:
         """Forget the last stop: its records are gone."""
         self._stopped = None
 
-    def seek(self, member: str, moment: Moment, position: int, era: int) -> None:
-        """Reposition the member's consumer, unless its topic was deleted since it started."""
+    def seek(self, member: str, moment: Moment, position: int, era: int, *, begins: bool = False) -> None:
+        """Reposition the member's consumer, unless its topic was deleted since it started.
+
+        `begins`: if the position of the start was unknown, this is it.
+        """
         held = self._open.get(member)
-        if held is not None and held.era == era:
+        if held is None or held.era != era:
+            return
+        if begins and held.position < 0 and not held.seeks:
+            held.position = position
+        else:
             held.seeks.append((moment.us, position))
 
     @property

@@ -7,6 +7,8 @@ Some records may be delivered once more:
 - after a stop with the reason `lost`: the same, since the consumer could not commit any more;
 - after a stop whose consumer is found dead before the next start: the same, since it died before its acknowledgement;
 - after `repositioned` (a seek or a reset): those from the new position on. Records that it skips are not lost.
+
+A position below 0 is unknown. If Kafka says later where the partition begins, that counts as the position of the start.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Delivery:
 class PartitionHistory:
     """A partition's ownership intervals and deliveries; add events in order of time."""
 
-    first_position: int | None = None  # where the group began to read
+    first_position: int | None = None  # where the group began to read: of the first start whose position is known
     intervals: dict[str, Interval] = field(default_factory=dict)  # open ones, by consumer
     delivered: RangeSet = field(default_factory=RangeSet)
     stopped: Interval | None = None  # the last one that ended with a stop, until the next start
@@ -67,9 +69,17 @@ class PartitionHistory:
         pause_us = None if self.released_us is None else at_us - self.released_us
         self.intervals[member] = Interval(member, at_us, position, position)
         self.stopped = self.released_us = None
-        if self.first_position is None:
-            self.first_position = position
+        self._note_first(position)
         return still_open, pause_us
+
+    def begin(self, member: str, position: int) -> bool:
+        """Set the position of the consumer's start, if that was unknown; return whether it was."""
+        interval = self.intervals.get(member)
+        if interval is None or interval.is_stale or interval.position >= 0:
+            return False
+        interval.position = interval.committed = position
+        self._note_first(position)
+        return True
 
     def stop(self, member: str, at_us: int, reason: str) -> None:
         """End the consumer's interval with a stop; has no effect if it has ended already."""
@@ -134,6 +144,10 @@ class PartitionHistory:
         self.delivered, self._repeatable, self.skipped = RangeSet(), RangeSet(), RangeSet()
         for interval in self.intervals.values():
             interval.is_stale, interval.delivered = True, RangeSet()
+
+    def _note_first(self, position: int) -> None:
+        if self.first_position is None or self.first_position < 0:
+            self.first_position = position
 
     def _close(self, member: str, at_us: int) -> Interval | None:
         interval = self.intervals.pop(member, None)

@@ -65,6 +65,18 @@ def crowded(seed: int) -> History:
     return history
 
 
+def unplaced(seed: int) -> History:
+    """Return such events in which no start has a position; most partitions begin soon after."""
+    chance, history = random.Random(seed), History()
+    for event in crowded(seed).events:
+        is_start = event["kind"] == "fetcher_started"
+        history.events.append({**event, "positions": [-1]} if is_start else event)
+        if is_start and chance.randrange(4):
+            begins = {"kind": "repositioned", "reason": "begin", "mono_us": event["mono_us"] + 1}
+            history.events.append({**event, **begins})
+    return history
+
+
 def _add_run_event(history: History, chance: random.Random, member: str, number: int) -> None:
     if chance.random() < 0.2:
         history.add("topic_deleted", topic="t", group=None)

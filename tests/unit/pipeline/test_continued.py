@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.observe.history import History
 from tests.unit.pipeline.frames import stored
-from tests.unit.pipeline.histories import PROCESSES, chaos, planned
+from tests.unit.pipeline.histories import PROCESSES, chaos, planned, unplaced
 from zkrebalancer.pipeline import batch, ingest, watch
 from zkrebalancer.pipeline.continued import keeper as keeping
 from zkrebalancer.pipeline.continued import run, tables
@@ -25,6 +25,7 @@ from zkrebalancer.pipeline.store import Folder
 
 SEEDS = range(16)
 SEVERAL_CLOCKS = range(2)  # seeds
+PLANS = -1
 PIECES = 4
 RESTART = 1  # before this piece
 APART = 3_000  # times as far apart as the events of a history are
@@ -35,8 +36,8 @@ Content = dict[str, list[str]]
 
 
 def history_of(seed: int) -> History:
-    """Return a history; that of -1 has plans."""
-    history = planned() if seed < 0 else chaos(seed)
+    """Return a history; that of PLANS has plans, those below begin at positions that are known after their starts."""
+    history = chaos(seed) if seed >= 0 else planned() if seed == PLANS else unplaced(-seed)
     for number, event in enumerate(history.events):
         event["mono_us"] *= APART
         if seed in SEVERAL_CLOCKS:
@@ -109,7 +110,7 @@ def test_pieces_make_the_tables_of_a_whole(
     """In `ContinuedRun.see`, raise nothing; in `Records._deliver`, forget `repeat`."""
     for module, name, value in ((run, "LATE_US", 1_000_000), (keeping, "SLICE_EVENTS", 5), (tables, "MERGED", 2)):
         monkeypatch.setattr(module, name, value)
-    out = require_same(spark, [pieces(seed) for seed in (-1, *SEEDS)], tmp_path, RESTART)
+    out = require_same(spark, [pieces(seed) for seed in (*range(-9, 0, 2), *SEEDS)], tmp_path, RESTART)
     late = sum("so its tables are made again" in line for line in caplog.messages)
     assert 2 < late < len(SEEDS)  # otherwise the comparison would prove nothing
     settled = {part for part in _parts(out, "stretches") if "/" in part and not part.endswith("/rest")}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.observe.history import History
-from tests.unit.pipeline.histories import chaos, crowded
+from tests.unit.pipeline.histories import chaos, crowded, unplaced
 from zkrebalancer.observe.holdings import era_of
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.pipeline.facts import fates, of_partition, of_run
@@ -152,7 +152,7 @@ def committed(history: History, excused: dict[str, Any]) -> int | None:
     return offsets[-1] if offsets else None
 
 
-@pytest.mark.parametrize(("made", "seeds"), [(chaos, SEEDS), (crowded, range(1_500))])
+@pytest.mark.parametrize(("made", "seeds"), [(chaos, SEEDS), (crowded, range(1_500)), (unplaced, range(500))])
 def test_the_fate_of_records_is_that_of_the_checker(made: Callable[[int], History], seeds: range) -> None:
     """In `_Piece.history`, excuse no record at the committed offset; in `Book._passed_over`, begin below a position."""
     total = Counter[str]()

@@ -107,7 +107,7 @@ class Book:
 
     given: Counter[int] = field(default_factory=Counter)
     passed: Counter[int] = field(default_factory=Counter)
-    opens: tuple[Order, int] | None = None
+    opens: tuple[bool, Order, int] | None = None  # whether it is unknown, when, and the position
     delivered: RangeSet = field(default_factory=RangeSet)
     repeatable: RangeSet = field(default_factory=RangeSet)
     doubled: RangeSet = field(default_factory=RangeSet)  # delivered more than once
@@ -173,7 +173,7 @@ class Records:
         """Add the rows of the tables that are about everything so far."""
         totals: dict[Key, dict[str, int]] = {}
         for (group, topic, partition, era), book in self._books.items():
-            opens = None if book.opens is None else book.opens[1]
+            opens = None if book.opens is None else book.opens[2]
             produced = self._produced.get((topic, partition, era), Counter())
             found = list(segments(book.given, book.passed, produced, opens))
             self.rows[SEGMENTS] += [(self._run, group, topic, partition, era, *each) for each in found]
@@ -194,7 +194,7 @@ class Records:
         hold = self._holds.setdefault((key, held.member, held.began.us), Hold(held))
         hold.held = held
         book = self._books[*key, held.era]
-        at = (held.began.at, held.position)
+        at = (held.position < 0, held.began.at, held.position)
         book.opens = at if book.opens is None else min(book.opens, at)
         return hold
 

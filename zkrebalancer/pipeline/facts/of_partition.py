@@ -42,11 +42,11 @@ class Book:
     def segments(self, produced: Ranges) -> Iterator[Segment]:
         """Iterate over (begin, end, due, given).
 
-        `due` is 0 before the first position at which the group started the partition, and for offsets that were not
-        delivered because a consumer was repositioned beyond them.
+        `due` is 0 before the first position at which the group started the partition, of those that are known, and for
+        offsets that were not delivered because a consumer was repositioned beyond them.
         """
         given = edges((each["begin"], each["end"]) for each in self.stretches)
-        first = min(self.intervals, key=lambda each: order(each["since"]), default=None)
+        first = min(self.intervals, key=lambda each: (each["position"] < 0, order(each["since"])), default=None)
         opens = None if first is None else int(first["position"])
         return segments(given, edges(self._passed_over()), edges(produced), opens)
 

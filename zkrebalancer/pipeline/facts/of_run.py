@@ -173,7 +173,7 @@ class RunFacts:
         for key, position in zip(_keys(event), event["positions"], strict=True):
             holdings = self._holdings.get(key)
             if holdings is not None:
-                holdings.seek(event["member"], moment, position, era)
+                holdings.seek(event["member"], moment, position, era, begins=event["reason"] == "begin")
 
     def _judge(self, key: Key, judged: Iterable[Judged]) -> None:
         for each in judged:
