@@ -120,12 +120,26 @@ def write_silent(folder: Path) -> None:
     broker.plan(300, 3, "member-left", 1, moved=0)
 
 
+def write_unwanted(folder: Path) -> None:
+    """Write a group whose topic is away for a day, and has a second partition to whose topic nobody subscribes then."""
+    broker, host = Host(folder, "broker-u", 0.0, "unwanted"), Host(folder, "h-u", 0.0, "unwanted")
+    broker.add(0, "member_joined", member="m")
+    broker.plan(0, 1, "member-joined", 1, moved=0)
+    host.fetch(1, "fetcher_started", "m", [0, 1], generation=1, cause_id="c1")
+    host.fetch(100, "fetcher_stopped", "m", [0, 1], reason="revoked")
+    for number, partition, trigger in ((2, 0, "topic-created"), (3, 1, "subscription-changed")):
+        at_s = number * 86_400
+        broker.plan(at_s, number, trigger, 1, moved=0)
+        host.fetch(at_s + number, "fetcher_started", "m", [partition], generation=number, cause_id=f"c{number}")
+
+
 @pytest.fixture(scope="module")
 def told(command: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("fleet")
     write_fleet(folder / "in")
     write_absent_leader(folder / "in")
     write_silent(folder / "in")
+    write_unwanted(folder / "in")
     (folder / "out").mkdir()
     return command("pipeline", "fleet", "--events", folder / "in", "--out", folder / "out")
 
@@ -171,7 +185,14 @@ def test_what_agents_did_not_record_is_unknown(told: dict[str, Any]) -> None:
     assert [rows[AS_RECORDED][name] for name in ("steps", "crashes_unknown", "clients_unknown")] == [3, 1, 3]
     assert [rows[AS_RECORDED][name] for name in ("recorded_rebalances", "recorded_partition_s")] == [3, ""]
     costs = next(one["answer"] for one in told["questions"] if one["question"] == "What does each cause cost?")
-    assert "Of 1 of 3 groups it is unknown: no agent wrote events." in costs
+    assert "Of 1 of 4 groups it is unknown: no agent wrote events." in costs
+
+
+def test_time_in_which_nobody_wanted_a_partition_costs_nothing(told: dict[str, Any]) -> None:
+    """In `_wanted`, return the gaps as they are: a topic that is away for a day would cost more than all the rest."""
+    causes = table(told, "causes", "unwanted").set_index("cause")
+    spent = causes["unowned_partition_s"].astype(float).to_dict()
+    assert spent == {"member-joined": 0, "topic-created": pytest.approx(2), "subscription-changed": pytest.approx(3)}
 
 
 def test_a_client_that_is_late_is_named_with_its_host(told: dict[str, Any]) -> None:

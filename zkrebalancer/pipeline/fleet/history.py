@@ -30,6 +30,7 @@ KINDS = (
     "command_sent",
     "command_acked",
 )
+BACK = ("topic-created", "topic-recreated", "subscription-changed")  # causes: before, nobody wanted these partitions
 SESSION_OF_THE_DEAD = "session-of-the-dead"  # a cause: nothing is planned while a crashed member's session lasts
 
 
@@ -56,12 +57,12 @@ def by_group(events: DataFrame) -> DataFrame:
     return events.where(F.col("group").isNotNull()).withColumn("run", F.col("group"))
 
 
-def costly_gaps(lives: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return the times without an owner, without those parts in which the group had no member.
+def costly_gaps(lives: DataFrame, gaps: DataFrame, plans: DataFrame) -> DataFrame:
+    """Return the times without an owner, without those parts in which the group had no member, or wanted no partition.
 
-    Columns: those of the table `gaps` without open ones, and `unowned_us`.
+    Columns: those of the table `gaps` without open ones, and `unowned_us`. `plans`: the table `rebalances`.
     """
-    gaps = gaps.where(F.col("ended_us").isNotNull())
+    gaps = _wanted(gaps.where(F.col("ended_us").isNotNull()), plans)
     spells = empty_spells(lives).withColumnsRenamed({"group": "spell_group"})
     is_within = (
         (F.col("group") == F.col("spell_group"))
@@ -74,6 +75,14 @@ def costly_gaps(lives: DataFrame, gaps: DataFrame) -> DataFrame:
     joined = gaps.join(spells, is_within, "left").groupBy(*gaps.columns)
     empty = F.coalesce(F.sum(overlap), F.lit(0))
     return joined.agg((F.col("ended_us") - F.col("began_us") - empty).alias("unowned_us"))
+
+
+def _wanted(gaps: DataFrame, plans: DataFrame) -> DataFrame:
+    """Return gaps that begin no earlier than the request of the plan that ended them, if its cause is one of BACK."""
+    wanted_us = F.min(F.coalesce("requested_us", "planned_us")).alias("wanted_us")
+    back = plans.where(F.col("cause").isin(*BACK)).groupBy(*PLAN).agg(wanted_us)
+    began_us = F.greatest("began_us", F.when(F.col("wanted_us") < F.col("ended_us"), F.col("wanted_us")))
+    return gaps.join(back, list(PLAN), "left").withColumn("began_us", began_us).select(*gaps.columns)
 
 
 def causes(plans: DataFrame, gaps: DataFrame, waits: DataFrame, known: DataFrame) -> DataFrame:

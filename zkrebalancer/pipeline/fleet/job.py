@@ -38,9 +38,9 @@ def fleet(spark: SparkSession, source: str, out: str, seed: int) -> Tables:
     try:
         of_groups = known(members)
         with tables_of_runs(history.by_group(events)).frames() as found:
-            gaps = found("gaps")
-            costs = history.costly_gaps(members, gaps), history.waits(members, found("intervals"))
-            causes = history.causes(found("rebalances"), *costs, of_groups).toPandas()
+            gaps, plans = found("gaps"), found("rebalances")
+            costs = history.costly_gaps(members, gaps, plans), history.waits(members, found("intervals"))
+            causes = history.causes(plans, *costs, of_groups).toPandas()
             still = gaps.where(F.col("ended_us").isNull()).groupBy("group").agg(F.count("*").alias("unowned_now"))
             counts = of_groups.join(still, "group", "left").toPandas()
         spans = history.spans(events)
