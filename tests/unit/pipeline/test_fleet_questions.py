@@ -103,10 +103,13 @@ def test_the_most_frequent_cause_need_not_be_that_of_most() -> None:
 def test_a_replay_has_what_was_recorded_beside_it_and_says_what_it_does_not_know() -> None:
     """In `_would_have_changed`, leave it out."""
     question = "What would `static members, static_grace_ms=30000` have changed?"
-    said = answers([group()], [cause()])[question]
-    assert said.endswith("in the replay. Recorded are 2 partition-seconds and 7 rebalances.")
+    unstatic = " Events do not tell which members were static: all are replayed as if none had been."
+    asked = answers([group()], [cause()])
+    assert asked[question].endswith(f"in the replay. Recorded are 2 partition-seconds and 7 rebalances.{unstatic}")
+    assert unstatic not in asked["What would `session timeout halved` have changed?"]
     said = answers([group()], [cause()], left_out=9)[question]
-    assert said.endswith(" rebalances. The replay leaves out 9 older changes, of groups with very many.")
+    assert f" rebalances. The replay leaves out 9 older changes, of groups with very many.{unstatic}" in said
     said = answers([group()], [cause()], recorded_partition_s=NAN, crashes_unknown=1, clients_unknown=5)[question]
     assert "Recorded are an unknown number of partition-seconds" in said
-    assert " 1 crashes cost nothing here: nobody knows since when. 5 of 5 changes are of members without events" in said
+    assert " 1 crashes cost nothing here: nobody knows since when." in said
+    assert f"{unstatic} 5 of 5 changes are of members without events of their own, whose" in said

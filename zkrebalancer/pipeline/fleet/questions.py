@@ -180,6 +180,8 @@ def _would_have_changed(setting: Setting) -> Callable[[Tables], Question]:
             answer += f" The replay leaves out {sums['left_out']:.0f} older changes, of groups with very many."
         if sums["crashes_unknown"]:
             answer += f" {sums['crashes_unknown']:.0f} crashes cost nothing here: nobody knows since when."
+        if setting.grace_us:
+            answer += " Events do not tell which members were static: all are replayed as if none had been."
         if setting.grace_us and sums["clients_unknown"]:
             answer += (
                 f" {sums['clients_unknown']:.0f} of {sums['steps']:.0f} changes are of members without events of their "
