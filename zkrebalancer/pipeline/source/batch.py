@@ -41,10 +41,10 @@ class ConsumerGroupReader(DataSourceReader):
         """
         with Logs(self._options) as logs:
             partitions = logs.partitions(self._options.topics)
-            ends = logs.offsets(partitions, END)
             stored = self._stored(logs, partitions)
             self._look_at_kafka({partition: stored.get(partition) for partition in partitions})
             begins = {**self._where_none_is_stored(logs, set(partitions) - stored.keys()), **stored}
+            ends = logs.offsets(partitions, END)  # at last: members may commit what comes meanwhile
         ranges = [Range(*partition, begins[partition], ends[partition], None) for partition in partitions]
         lost = [whole for whole in ranges if whole.end < whole.begin]
         if lost and self._options.fail_on_data_loss:
