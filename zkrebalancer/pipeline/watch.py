@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from zkrebalancer.localcluster.locks import folder_locked
 from zkrebalancer.pipeline import batch, ingest, progress, store
-from zkrebalancer.pipeline.commits import CHECKPOINT, COMMITS, MERGED, Commits, to_merge
+from zkrebalancer.pipeline.commits import CHECKPOINT, COMMITS, CURRENT, MERGED, Commits, to_merge
 from zkrebalancer.pipeline.continued.keeper import Keeper
 from zkrebalancer.pipeline.continued.tables import NO_RUN, part_of, remove, run_id
 from zkrebalancer.pipeline.facts.one_pass import File, Pass
@@ -49,13 +49,16 @@ def claimed(out: Path) -> Iterator[None]:
 
     Raises:
         LocalClusterError: another command has the lock.
-        ConfigurationError: a batch wrote the tables there.
+        ConfigurationError: a batch wrote the tables there, or those of a watcher are gone.
 
     """
     if any((out / name).exists() for name in (batch.EVENTS, COMMITS)) and not (out / CHECKPOINT).exists():
         raise ConfigurationError(f"--out {out} has the tables of a batch; name another folder")
     if (out / batch.EVENTS).is_dir() and not (out / batch.EVENTS).is_symlink():
         raise ConfigurationError(f"--out {out} has the tables of a watcher of an earlier version; name another folder")
+    current, ended = out / CURRENT, out / CHECKPOINT / "commits"  # Spark's, of micro-batches that are over
+    if ended.is_dir() and any(ended.iterdir()) and not (current.is_symlink() and current.exists()):
+        raise ConfigurationError(f"--out {out} has the positions of a watcher without its tables; name another folder")
     with folder_locked(out):
         yield
 

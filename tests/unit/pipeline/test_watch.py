@@ -13,7 +13,7 @@ from tests.support.pipeline_run import Made
 from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import batch, ingest, tail, watch
-from zkrebalancer.pipeline.commits import to_merge
+from zkrebalancer.pipeline.commits import Commits, to_merge
 from zkrebalancer.pipeline.continued.keeper import Keeper
 from zkrebalancer.pipeline.replaced import require_unwatched
 from zkrebalancer.pipeline.store import Store
@@ -227,6 +227,24 @@ def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: P
     (tmp_path / "events").rmdir()
     with watch.claimed(tmp_path), pytest.raises(ConfigurationError, match="tables of a watcher"):
         require_unwatched(tmp_path)
+
+
+def test_a_watcher_does_not_go_on_without_the_tables_that_it_has_made(tmp_path: Path) -> None:
+    """In `claimed`, look at the checkpoint only: a copy without links would miss all that was read, without a word."""
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    with watch.claimed(tmp_path):  # it was killed in its first micro-batch
+        pass
+    (commits / "0").touch()
+    with pytest.raises(ConfigurationError, match="without its tables"), watch.claimed(tmp_path):
+        pass
+    (tmp_path / "store").mkdir()
+    Commits(tmp_path).commit({"runs": {}})
+    with watch.claimed(tmp_path):
+        pass
+    (tmp_path / "commits").rename(tmp_path / "gone")
+    with pytest.raises(ConfigurationError, match="without its tables"), watch.claimed(tmp_path):
+        pass
 
 
 def test_invalid_utf8_gives_the_same_lines_in_stream_and_batch(spark: SparkSession, tmp_path: Path) -> None:
