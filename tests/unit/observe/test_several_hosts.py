@@ -189,6 +189,19 @@ def test_without_bounds_the_checker_cannot_tell_and_claims_no_overlap(tmp_path: 
     assert any("cannot tell who owned it when b started" in line for line in verdict.unclear)
 
 
+def test_what_is_in_doubt_is_not_counted(tmp_path: Path) -> None:
+    """In `Run._delivered`, count what was delivered again or out of order whatever is unclear."""
+    fleet = Fleet(drifting(), with_keys=False)
+    fleet.command(FIRST, "start-fetcher", 0)
+    fleet.passes(20_000, 30_000).produced(0, 31).delivered(FIRST, 0, 31).passes(20_000, 30_000)
+    fleet.command(FIRST, "stop-fetcher", 32)
+    fleet.passes(20_000, 30_000).command(SECOND, "start-fetcher", 0)
+    verdict = fleet.passes(20_000, 30_000).delivered(SECOND, 0, 31).delivered(SECOND, 0, 7).verdict(tmp_path)
+    assert (figures(verdict), verdict.duplicated, verdict.problems) == ((0, 0, 0, 0), 40, ())
+    for text in ("again without a crash", "after later ones"):
+        assert any(line.endswith(text) for line in verdict.unclear)
+
+
 @pytest.mark.parametrize("with_boot", [True, False])
 def test_two_boots_of_one_host_are_two_clocks(tmp_path: Path, *, with_boot: bool) -> None:
     fleet = Fleet({COORDINATOR: Clock(10**10), FIRST: Clock(10**10), SECOND: Clock(10**10)}).moves(2)
