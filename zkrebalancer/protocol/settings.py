@@ -86,6 +86,8 @@ class GroupSettings:
         return bool(decisive(self) == decisive(other))
 
 
+UNKNOWN = GroupSettings(frozen=True)  # in force while a leader can read none, and knows none
+
 MAX_DRAINED = 1_000  # names in each list
 MAX_NAME = 300  # characters of each
 

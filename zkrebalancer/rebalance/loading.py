@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol import cluster_nodes, paths, settings
 from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, ReadEach, Reply
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.problems import expected_refusals
@@ -44,7 +44,8 @@ class Loading:
 
     def begin(self) -> None:
         """Read everything, and forget a reading in progress."""
-        self._reader = GroupReader(self._view.group, self._view.topics, self._view.settings, watch=True)
+        known = self._view.settings if self._view.created_zxid else settings.UNKNOWN
+        self._reader = GroupReader(self._view.group, self._view.topics, known, watch=True)
         self._stages = iter(self._reader.stages())
         self._missing_replies = 0
         self._leadership.loading.add(self._view.group)

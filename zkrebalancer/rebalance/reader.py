@@ -193,7 +193,8 @@ class GroupReader:
                 self.view.settings = settings.decode(reply.content)
             except NodeContentError as error:
                 self.view.settings = self._known
-                self.problems.add("settings", f"{error}; the former settings stay in force")
+                text = "the former settings stay in force; a leader that knows none moves no owned partition"
+                self.problems.add("settings", f"{error}; {text}")
         else:
             self.exists = False
 

@@ -139,3 +139,25 @@ def test_a_pause_that_nothing_renews_ends_and_the_log_blames_no_certain_operatio
     world.pass_time(70_000)
     assert not stored(world).starts_paused
     assert "starts were paused by an operation that has made no progress for 60 s" in "\n".join(world.warnings)
+
+
+@pytest.mark.parametrize("content", [b'{"version":2,"frozen":true}', b"\xff"])
+def test_a_new_leader_that_cannot_read_the_settings_moves_nothing_until_it_can(content: bytes) -> None:
+    """The former leader knew them. In `Loading.begin`, let the defaults be in force."""
+    world = world_with(GroupSettings(frozen=True), "a")
+    world.configure(content)
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.add_agent("b")
+    world.pass_time(3_000)
+    assert counts(world) == {"a-1": 4, "b-1": 0}
+    assert any("a leader that knows none moves no owned partition" in text for text in world.warnings)
+
+    world.kill_agent(world.agents["a"])
+    world.add_agent("c")
+    world.pass_time(3_000)
+    assert sum(counts(world).values()) == 4, "what has no owner is assigned"
+
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(3_000)
+    assert counts(world) == {"b-1": 2, "c-1": 2}
