@@ -18,35 +18,42 @@ class OffsetCopies:
         """Schedule nothing yet."""
         self._scheduler = scheduler
         self._group = group
-        self._is_removing = False
+        self._is_busy = False  # copies are listed or removed
+        self._is_wanted = False  # others were made meanwhile
 
     def reset(self) -> None:
-        """Forget a removal in progress, because the group is read anew; the next copy causes the next look."""
-        self._is_removing = False
+        """Forget what is under way, because the group is read anew; the next copy causes the next look."""
+        self._is_busy = self._is_wanted = False
 
     def look(self) -> None:
-        """List the copies, because another one was made."""
-        self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
+        """List the copies, because another one was made: once for all that are made until this is done."""
+        self._is_wanted = self._is_busy
+        if not self._is_busy:
+            self._is_busy = True
+            self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
-        if isinstance(reply, Children) and not self._is_removing:
-            self._remove(offset_copy.superfluous(reply.names))
+        self._remove(offset_copy.superfluous(reply.names) if isinstance(reply, Children) else ())
 
     def _remove(self, names: Sequence[str]) -> None:
         operations = [Delete(paths.deleted_offsets(self._group, name)) for name in names[:MAX_REMOVED]]
         count = self._scheduler.fitting(operations)
-        self._is_removing = count > 0
         if count:
             self._scheduler.write(operations[:count], self._removed, names, count)
+            return
+        self._is_busy = False
+        if self._is_wanted:
+            self.look()
 
     def _removed(self, reply: Reply, names: Sequence[str], count: int) -> None:
         """Continue with the rest, and skip a copy that has foreign nodes below it.
 
         If another client has removed copies, wait for the next list.
         """
-        self._is_removing = False
         if isinstance(reply, Done):
             self._remove(names[count:])
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
             self._scheduler.note_refused(Delete(paths.deleted_offsets(self._group, names[reply.index])), reply.refusal)
             self._remove([*names[: reply.index], *names[reply.index + 1 :]])
+        else:
+            self._remove(())

@@ -13,7 +13,7 @@ cannot be read or copied is not deleted.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -42,6 +42,8 @@ from zkrebalancer.rebalance.view import GroupView
 MAX_DELETES_PER_TRANSACTION = 500
 MAX_UNDELETABLE = 1_000  # nodes that are emptied instead; more are tried again at growing intervals
 MAX_RENAMES = 64  # topics whose incarnations one transaction stores
+MAX_BEGUN = 64  # topics at once; thousands may be made anew together, and other groups wait meanwhile
+PAUSE_US = 50_000  # before the next ones
 ABANDONED_GRACE_US = 3_600_000_000  # topics may be absent for a while, when the topic mirror is set up anew
 
 
@@ -53,6 +55,7 @@ class TopicReset:
         self._scheduler = scheduler
         self._view = view
         self._report = report
+        self._waiting: OrderedDict[str, None] = OrderedDict()  # stale topics, of which nothing was held
         self._under_way: set[str] = set()
         self._is_renaming = False
         self._rename_tries = 0  # refused ones in a row
@@ -69,10 +72,20 @@ class TopicReset:
         self._wait_out_absent_topics()
 
     def begin_free(self, stale: Iterable[str]) -> None:
-        """Delete the offsets of those of these stale topics of which nothing is held."""
+        """Delete the offsets of those of these stale topics of which nothing is held, of some topics at a time."""
         held = self._view.held_topics()
-        for topic in sorted(topic for topic in stale if topic not in self._under_way and topic not in held):
-            self._begin(topic)
+        free = sorted(topic for topic in stale if topic not in self._under_way and topic not in held)
+        self._waiting.update(dict.fromkeys(free))
+        if not self._scheduler.has_timer("resets"):
+            self._begin_some()
+
+    def _begin_some(self) -> None:
+        for _ in range(min(MAX_BEGUN, len(self._waiting))):
+            topic, _none = self._waiting.popitem(last=False)
+            if topic not in self._under_way and self._view.is_stale(topic):
+                self._begin(topic)
+        if self._waiting:
+            self._scheduler.wake("resets", self._scheduler.now.mono_us + PAUSE_US, self._begin_some)
 
     def _rename(self) -> None:
         """Store all present names of topics' incarnations, because a topic may lose one of them later."""
@@ -129,8 +142,8 @@ class TopicReset:
 
     def _root_read(self, reply: Reply, topic: str) -> None:
         """Continue only if the list of topics exists; without it, no topic is known to be gone."""
-        in_use = self._view.held_topics() | self._view.topics.keys() | self._under_way
-        if isinstance(reply, Content) and topic not in in_use:
+        uses = self._view.held_topics(), self._view.topics, self._under_way  # of thousands, each is asked for
+        if isinstance(reply, Content) and not any(topic in names for names in uses):
             self._begin(topic)
 
     def _begin(self, topic: str) -> None:
@@ -265,6 +278,7 @@ class TopicReset:
 
     def reset(self) -> None:
         """Forget what was in progress, because the group is read anew, which shows it; not what is in the way."""
+        self._waiting.clear()
         self._under_way.clear()
         self._is_renaming = False
         self._copies.reset()

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
 import pytest
 
 from tests.support.groups import copies, world_with
 from tests.support.world import GROUP, World
-from tests.support.zk_model import Right
+from tests.support.zk_model import Right, Session
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Children, Create, Delete, Multi, Operation, Refusal, Refused, SetContent
+from zkrebalancer.protocol.calls import (
+    Children,
+    Create,
+    Delete,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    SetContent,
+)
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import topic_reset
 from zkrebalancer.rebalance.reader import GroupReader
@@ -197,3 +208,31 @@ def test_a_refused_name_is_not_stored_once_the_topic_was_made_anew() -> None:
     written = [each for done in world.zk.transactions[before:] for each in done if each.path == RECORD]
     assert [each.content for each in written if isinstance(each, SetContent | Create) and b"id-1" in each.content] == []
     assert all("id-2" in each for each in stored(world))
+
+
+def test_many_topics_that_are_made_anew_are_reset_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `TopicReset._begin_some`, begin with all, or with no more."""
+    monkeypatch.setattr(topic_reset, "MAX_BEGUN", 2)
+    world = world_with()
+    marks = {f"t{number}": paths.offsets(GROUP, f"t{number}") for number in range(5)}
+    for topic in marks:
+        world.set_topic(topic, 1)
+    world.add_agent("a", dict.fromkeys(marks, 1))
+    world.pass_time(2_000)
+    offsets = [Create(f"{mark}/0", b"7") for mark in marks.values()]
+    world.zk.perform(Multi((Create(paths.deleted_offsets(GROUP)), *offsets)))
+    perform_next, begun = world.zk.perform_next, Counter[int]()
+
+    def noted(session: Session) -> None:
+        _call_id, call = session.sent[0]
+        begun[world.now_us] += isinstance(call, ListChildren) and call.path in marks.values()
+        perform_next(session)
+
+    monkeypatch.setattr(world.zk, "perform_next", noted)
+    for topic in marks:
+        world.delete_topic(topic)
+        world.set_topic(topic, 1, "id-2")
+    world.pass_time(3_000)
+    assert (max(begun.values()), begun.total()) == (2, 5)
+    assert not any(map(world.zk.children, marks.values()))
+    assert len(world.owned()["a-1"]) == 5

@@ -93,15 +93,20 @@ def test_a_copy_that_another_client_has_removed_does_not_prevent_the_next_remova
         assert not requests_now(scheduler)
 
 
-def test_copies_are_removed_once_though_they_are_listed_again_meanwhile() -> None:
-    """In `OffsetCopies._listed`, do not ask whether a removal is in progress: the second one would fail."""
-    scheduler = Scheduler()
+@pytest.mark.parametrize("made_after", [0, 1])
+def test_copies_that_are_made_meanwhile_are_listed_once_after_all_others_are_removed(made_after: int) -> None:
+    """Thousands may be made at once. In `OffsetCopies.look`, list them for each; in `_remove`, do not look again."""
+    scheduler, asked = Scheduler(), list[str]()
     copies = OffsetCopies(scheduler.part(GROUP), GROUP)
     copies.look()
-    copies.look()
-    for listing in requests_now(scheduler):
-        scheduler.answer(listing.call_id, Children(NAMES))
-    assert len(requests_now(scheduler)) == 1
+    for request in requests(scheduler):
+        is_list = isinstance(request.call, ListChildren)
+        asked.append("list" if is_list else "remove")
+        if len(asked) == 1 + made_after:
+            copies.look()
+            copies.look()
+        scheduler.answer(request.call_id, Children(NAMES[: KEPT + 1]) if is_list else Done((None,) * 4))
+    assert asked == ["list", "remove"] * 2
 
 
 def requests_now(scheduler: Scheduler) -> list[Request]:
