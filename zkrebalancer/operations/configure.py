@@ -144,6 +144,9 @@ def checked(new: GroupSettings | Mapping[str, object]) -> GroupSettings:
 
 def _refuse_unused(after: GroupSettings, given: Iterable[str]) -> None:
     """Refuse to set what would have no effect; options that are there already may stay, for a later strategy."""
+    unknown = sorted({f"slo.{name}" for name in after.slo if name not in settings.SLO}.intersection(given))
+    if unknown:
+        raise ConfigurationError(f"{unknown[0]:.80}: there is no such level; known are {', '.join(settings.SLO)}")
     unused = [key for key in sorted(given) if key.startswith(OPTION) and key.removeprefix(OPTION) in after.options]
     if unused and after.strategy not in WITH_OPTIONS:
         which = " or ".join(sorted(WITH_OPTIONS))

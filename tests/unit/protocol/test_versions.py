@@ -68,3 +68,9 @@ def test_kafkas_own_nodes_count_their_versions_by_themselves() -> None:
     topic = cluster_nodes.decode_topic(b'{"version":9,"partitions":{"0":[1]},"added":1}', 1)
     assert topic.partitions == {0}
     assert cluster_nodes.decode_rack(b'{"version":9,"rack":"r","added":1}') == "r"
+
+
+def test_a_level_that_the_next_version_adds_leaves_all_settings_in_force() -> None:
+    """In `settings._levels`, refuse names: a leader of this version would never see the freeze."""
+    known = settings.decode(changed("group settings", slo={"lag_s": 30, "added": 1}, frozen=True))
+    assert (known.frozen, known.slo) == (True, {"lag_s": 30, "added": 1})
