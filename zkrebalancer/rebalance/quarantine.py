@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zkrebalancer.protocol.complaints import LineRate
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
 
 OWNER = "/quarantine"  # no group has such a name
@@ -44,6 +45,7 @@ class Quarantine:
         self.failures = 0
         self._scheduler = scheduler
         self._own = scheduler.part(OWNER)
+        self._reports = LineRate()  # one has up to 24,000 characters, and a bug may show in all groups
         self._drop = drop
         self._serve_again = serve_again
 
@@ -61,7 +63,8 @@ class Quarantine:
         self.out[group] = text
         self._scheduler.is_news = True
         self._scheduler.part(OWNER, group).emit("group_quarantined", None, None, reason=text, tries=tries)
-        if before is None or before.error != text:
+        is_new = before is None or before.error != text
+        if is_new and self._scheduler.complaints.text(f"{OWNER}/{group}", text, now_us / 1e6, self._reports):
             self._own.warn(_report(group, text, step, repr(self.event), error, story))
         self._own.wake(group, until_us, self._let_in, group)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import complaints, paths
 from zkrebalancer.protocol.calls import Content, Create, Delete, Multi, Reply, SetContent, Stat
 from zkrebalancer.rebalance import quarantine
 from zkrebalancer.rebalance.awaited import Handler
@@ -200,3 +202,30 @@ def test_an_exception_outside_of_any_group_and_the_lack_of_memory_end_the_proces
     world.zk.perform(Multi((SetContent(path, world.zk.nodes[path].content),)))
     with pytest.raises(error):
         world.run()
+
+
+def test_an_error_with_another_number_each_time_is_logged_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Quarantine.contain`, log each text that differs from the last one."""
+    numbers = count()
+
+    def broken(_self: Group, *_arguments: object) -> None:
+        raise BugError(f"at {next(numbers)}")
+
+    world = with_broken(monkeypatch)
+    monkeypatch.setattr(Group, "_loaded", broken)
+    world.pass_time(HOUR_MS)
+    assert next(numbers) > 100
+    assert 10 < len(world.warnings) < 30, "of two groups"
+
+
+def test_a_bug_that_shows_in_all_groups_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Quarantine.contain`, log a report of each group."""
+    monkeypatch.setattr(complaints, "MAX_BURST", 3)
+    monkeypatch.setattr(complaints, "LINES_PER_S", 0)
+    monkeypatch.setattr(Group, "load", lambda _self, _trigger: 1 // 0)
+    world = with_broken(monkeypatch)
+    for number in range(8):
+        world.zk.perform(Multi((Create(paths.group(f"group-{number}")),)))
+    world.pass_time(60_000)
+    assert len(world.leader().machine.quarantine.entries) == 10
+    assert len(world.warnings) == 3
