@@ -46,7 +46,6 @@ class _Reading:
     """What several calls read together."""
 
     missing: int
-    members: dict[str, int] = field(default_factory=dict)
     pieces: list[Merge] = field(default_factory=list)
 
 
@@ -71,7 +70,7 @@ class Region:
         self.order: Order | None = None
         self._version = -1  # of the order
         self._registered: dict[str, int] = {}
-        self._reading: _Reading | None = None  # the last one of the members
+        self._found, self._unread = dict[str, int](), set[str]()  # of those that are listed; 0: not registered
         self._requests: dict[str, Request] = {}
         self._answers: Answers | None = None
         self._merge: Merge | None = None  # of the last complete checkpoint
@@ -186,23 +185,25 @@ class Region:
         if not isinstance(reply, Children):  # the list may be there again before anybody misses it, without a watch
             self._nodes.look_for_missed()
         names = reply.names[: 2 * MAX_MEMBERS] if isinstance(reply, Children) else ()
-        reading = self._reading = _Reading(len(names))
-        for name in names:
-            self._scheduler.ask(Get(self._path("members", name)), self._member_read, name, reading)
-        if not names:
-            self._members_read(reading.members)
+        self._found, self._unread = dict.fromkeys(names, 0), set(names)
+        for name in names:  # a refused read counts for all lists since then, so that it is repeated only once
+            self._scheduler.ask(Get(self._path("members", name)), self._member_read, name)
+        self._maybe_members_read()
 
-    def _member_read(self, reply: Reply, name: str, reading: _Reading) -> None:
+    def _member_read(self, reply: Reply, name: str) -> None:
         """Note a member. One that is not ephemeral is none, nor is one whose name would make the order unreadable."""
-        reading.missing -= 1
-        if isinstance(reply, Content) and reply.stat.ephemeral_owner and paths.is_legal_name(name):
-            reading.members[name] = reply.stat.created_zxid
-        if not reading.missing and reading is self._reading:  # a refused read is repeated when later ones are over
-            self._members_read(reading.members)
+        if name in self._found:
+            self._unread.discard(name)
+            self._found[name] = 0
+            if isinstance(reply, Content) and reply.stat.ephemeral_owner and paths.is_legal_name(name):
+                self._found[name] = reply.stat.created_zxid
+            self._maybe_members_read()
 
-    def _members_read(self, found: dict[str, int]) -> None:
-        self._registered = found
-        self._nodes.members_read(has_members=bool(found))
+    def _maybe_members_read(self) -> None:
+        if self._unread:
+            return
+        self._registered = {name: zxid for name, zxid in self._found.items() if zxid}
+        self._nodes.members_read(has_members=bool(self._registered))
         if self._is_known:
             self.look()
         else:

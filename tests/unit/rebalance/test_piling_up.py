@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from tests.support.groups import world_with
+from tests.support.region_world import RegionWorld
 from tests.support.world import GROUP
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import ownership, paths, registration
@@ -61,3 +62,21 @@ def test_a_command_that_may_not_be_read_of_a_member_that_writes_its_record_again
         world.pass_time(100)
     machine = world.leader().machine
     assert repeated(machine.scheduler.due) + len(machine.scheduler.awaited) <= 3
+
+
+def test_members_of_a_region_that_may_not_be_read_while_others_come_and_go() -> None:
+    """As above. In `Region._members_listed`, pass something of the list to `_member_read`."""
+    region = RegionWorld("a", "b")
+    denied = "", paths.region(GROUP, "members", "a"), Right.READ
+    region.world.zk.denied.add(denied)
+    for number in range(CHANGES):
+        region.register(f"x{number}")
+        region.pass_time(100)
+        region.world.zk.end(region.sessions.pop(f"x{number}"))
+        region.pass_time(100)
+    machine = region.world.leader().machine
+    assert repeated(machine.scheduler.due) + len(machine.scheduler.awaited) <= 1
+    region.world.zk.denied.discard(denied)
+    region.register("c")
+    region.pass_time(1_000)
+    assert region.order().members.keys() == {"a", "b", "c"}
