@@ -253,7 +253,8 @@ class Fetcher:
     def _begin_round(self) -> int:
         """Handle the requests of other threads; return how many records the buffer accepts."""
         with self._shared.lock:
-            changes, self._changes = {**self._shared.buffer.again(), **self._changes}, {}
+            # What is fetched again is so from where the buffer ends now; a change may be older, and further on.
+            changes, self._changes = {**self._changes, **self._shared.buffer.again()}, {}
             answered, self._answered = self._answered, []
         if changes:
             self._patience_s = POLL_TIMEOUT_S
@@ -412,7 +413,7 @@ class Fetcher:
     def _ask_for_ends(self) -> None:
         """Query the ends of partitions whose offset is reported missing: the report may belong to an earlier start."""
         with self._shared.lock:
-            reported = take_due(self._out_of_range, self._shared.buffer)
+            reported = {} if self._stopping else take_due(self._out_of_range, self._shared.buffer)
             partitions = self._assigned.intersection(reported)
             wanted = {tp: (self._shared.buffer.next_offset(tp), reported[tp]) for tp in partitions}
         if wanted:

@@ -202,6 +202,7 @@ class Frontend(Usage):
         again = {(run.topic, run.partition): run.messages[0].offset() for run in shared.taken or ()}
         self.note_repositioned(again, "interrupt")
         with shared.lock:
+            shared.got_position(again)  # an error about a later record must not come before these
             shared.put_back()
         self._begin_again()
         if self._polling is call:

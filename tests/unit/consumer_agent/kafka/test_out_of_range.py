@@ -129,6 +129,17 @@ def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
     assert (error.earliest, error.latest) == (EARLIEST, LATEST)
 
 
+def test_a_fetcher_that_was_replaced_drops_nothing_of_a_log_that_was_cut() -> None:
+    """In `Fetcher._ask_for_ends`, forget that another one fetches: behind what this drops, which nobody read then."""
+    setting = Setting(CUT_AT)
+    setting.client.refusal = CUT
+    room = setting.fetcher._begin_round()
+    setting.put(range(CUT_AT, 150))
+    setting.fetcher.stop()
+    setting.fetcher._fetch(room)
+    assert setting.take() == list(range(CUT_AT, 150))
+
+
 @pytest.mark.parametrize("is_cut_off", [False, True])
 @pytest.mark.parametrize("position", [150, LATEST + 1])
 @pytest.mark.parametrize("end", ["earliest", "latest"])

@@ -173,7 +173,7 @@ class Client:
             return []
         offsets = range(self.next, min(COUNT, self.next + count))
         self.next = offsets.stop
-        return messages(PARTITION, offsets)
+        return [one for at in offsets for one in messages(PARTITION, [at], str(at).encode())]
 
     def poll(self, *_: float) -> None: ...
 

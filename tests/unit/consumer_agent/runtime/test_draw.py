@@ -309,10 +309,13 @@ def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:
 
 
 def test_what_an_interrupt_loses_is_fetched_from_where_it_is_wanted_by_now(setting: Setting) -> None:
-    """In `Fetcher._fetch_again`, let the end of the buffer win: a stop, or a seek, would be undone."""
+    """In `RecordBuffer.again`, name all partitions, or where they were: a stop, or a seek, would be undone."""
+    buffer = setting.shared.buffer
 
     def interrupt() -> None:
-        setting.fetcher.change(lambda: {PARTITION: 70, OTHER: None})
+        setting.fetcher.change(lambda: buffer.seek({PARTITION: 70}, is_finished=False))
+        buffer.stop([OTHER])
+        setting.fetcher.unassign([OTHER])
         raise KeyboardInterrupt
 
     setting.client.meanwhile = interrupt

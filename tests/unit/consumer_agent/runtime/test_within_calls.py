@@ -18,6 +18,8 @@ from tests.support.deadlines import WITHIN_S
 from tests.support.driven import Driven
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting, interrupted_at_each_point
 
+BAD = 3  # the offset of a record that cannot be deserialized
+
 
 def _refuse(_data: bytes) -> object:
     raise ValueError("no value of mine")
@@ -140,6 +142,54 @@ def test_an_interrupt_while_records_are_deserialized_loses_none_and_leaves_no_ma
         setting.in_own_thread(setting.fetcher_round)
         assert first + setting.read_all() == list(range(COUNT))
         assert not setting.frontend.is_deserializing
+
+
+class BadRecordSetting(DecodingSetting):
+    """One of its records cannot be deserialized, and it has no function for that error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decode = lambda data: _refuse(data) if int(data) == BAD else data
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        return {key: function for key, function in super().functions.items() if key == "value_deserializer"}
+
+
+def test_records_before_a_bad_one_come_before_its_error_though_their_poll_was_interrupted() -> None:
+    """In `Frontend.undo`, keep the error: who skips the bad record would skip these, too.
+
+    In `Fetcher._begin_round`, prefer changes to what is fetched again: the bad record was fetched first.
+    """
+    for setting, result, _ in interrupted_at_each_point(lambda one: one.consumer.poll(0.0), kind=BadRecordSetting):
+        offsets = [] if result is None else [record.offset for record in cast("Batch", result)]
+        setting.in_own_thread(setting.fetcher_round)
+        if not offsets:
+            offsets += [record.offset for record in setting.consumer.poll(0.0)]
+        assert offsets == list(range(BAD))
+        with pytest.raises(DeserializationError, match=f"offset {BAD}"):
+            setting.consumer.poll(0.0)
+
+
+def test_what_was_kept_of_a_paused_partition_is_returned_though_the_poll_after_resume_fails() -> None:
+    """In `Fetcher._begin_round`, prefer changes to what is fetched again: reading went on behind these records."""
+
+    def give_up(_error: DeserializationError) -> None:
+        raise ZeroDivisionError
+
+    setting = DecodingSetting()
+    consumer = setting.consumer
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    assert len(consumer.poll(0.0, max_records=2)) == 2
+    consumer.pause([PARTITION])
+    setting.fetcher_round()
+    consumer.resume([PARTITION])
+    setting.decode, setting.on_error = _refuse, give_up
+    with pytest.raises(ZeroDivisionError):
+        consumer.poll(0.0)
+    setting.decode = bytes
+    setting.in_own_thread(setting.fetcher_round)
+    assert setting.read_all() == list(range(2, COUNT))
 
 
 class HandFinishedSetting(DecodingSetting):
