@@ -218,11 +218,11 @@ class SharedState:
         """Return up to `max_records` records (None: all) of all partitions, or `among` some, if the lease holds now.
 
         The lock must be held: the delivery is recorded under it, so that it never follows the partition's stop, with
-        the moment at which the lease was checked. A process that is suspended right after that check still returns this
-        batch; nothing here could prevent that.
+        the moment at which the lease was checked. A process suspended right after that check still returns this batch.
+        Without `among`, a callback that waits is an `on_assign`, whose partitions are being admitted: it comes first.
         """
         looked_at_us = time.monotonic_ns() // 1_000
-        if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
+        if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms or (among is None and self._notices):
             return []
         runs: list[Run] = []
         self.taken = runs if among is None else self.taken  # first, for `Frontend.undo`

@@ -182,6 +182,19 @@ def test_an_assignment_is_told_once_its_partitions_are_admitted() -> None:
     assert notices(shared) == [(Tell.ASSIGNED, [P1])]
 
 
+def test_no_record_comes_before_its_on_assign_while_more_partitions_are_assigned() -> None:
+    """In `SharedState.take`, ask only for the lease: one notice is for both, and waits until the latter is admitted."""
+    shared = with_records(Clock())
+    shared.emit_until(2_000)
+    shared.tell(Tell.ASSIGNED, [P0])
+    shared.tell(Tell.ASSIGNED, [P1])
+    assert notices(shared) == []
+    assert take(shared) == []
+    shared.admit(P1, 3, 0)
+    assert notices(shared) == [(Tell.ASSIGNED, [P0, P1])]
+    assert take(shared) == list(range(10, 15))
+
+
 def test_only_what_the_application_knows_as_its_own_may_be_moved() -> None:
     shared = with_records(Clock())
     assert not shared.is_known(P0)
