@@ -219,8 +219,9 @@ class Ledger:
         return any(held.dead for held in self._held(partitions))
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Forget these partitions, with dead letters that are to be written: others read the records again."""
         self.withhold(partitions)
+        self._letters = [one for one in self._letters if (one.record.topic, one.record.partition) not in partitions]
         for partition in partitions:
             held = self._partitions.pop(partition, None)
             if held is not None:

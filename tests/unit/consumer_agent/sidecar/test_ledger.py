@@ -237,6 +237,17 @@ def test_dropped_partitions_leave_nothing_behind() -> None:
     assert len(book.give(0)) == 2
 
 
+def test_a_letter_that_is_not_written_goes_with_its_partition() -> None:
+    """In `Ledger.drop`, keep it: the record became a dead letter although the next owner reads it again."""
+    book = ledger(max_failures=1)
+    book.take([record(0, 0), record(1, 0)])
+    book.give(0)
+    for partition in (T0, T1):
+        assert book.fail(partition, 0, "bad", 0) == 1
+    book.drop([T0])
+    assert [letter.record.partition for letter in book.letters()] == [1]
+
+
 def test_waits_grow_and_are_bounded() -> None:
     waits = [backoff_ms(failures) for failures in (1, 2, 3, 50, 10_000)]
     assert waits == [BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS, MAX_BACKOFF_MS, MAX_BACKOFF_MS]
