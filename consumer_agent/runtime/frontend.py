@@ -409,7 +409,7 @@ class Frontend(Usage):
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
         if self._engine is not None and self._engine.is_own_thread:
             self.is_closed = True
-            self._engine.drop("was closed in one of its own threads")
+            self._engine.drop("was closed in a consumer's own thread")
             self.shared.changed.notify_if_free()  # else a poll of another thread ends when the group is left
             return False
         # Other threads cannot go on before the call that a signal's handler has interrupted.

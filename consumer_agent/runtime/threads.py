@@ -23,6 +23,11 @@ from typing import Any, Protocol
 LOOP_DESCRIPTORS = 8  # for an event loop, whose C code hangs if there are none
 
 
+def in_own_thread() -> bool:
+    """Whether this is a thread of ours, of any consumer."""
+    return get_ident() in _own
+
+
 def require_descriptors() -> None:
     """Raise OSError if too few descriptors are left for an event loop of gevent."""
     with ExitStack() as opened:

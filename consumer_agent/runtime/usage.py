@@ -138,9 +138,9 @@ class Usage:
         self._require_no_poll(method)
 
     def _require_other_thread(self, method: str) -> None:
-        """Raise in a thread of the consumer, which would wait for itself: a log's handler or a finalizer runs there."""
+        """Raise in a thread of a consumer, which must not wait: a log's handler or a finalizer runs there."""
         if self._engine is not None and self._engine.is_own_thread:
-            raise ConsumerStateError(f"{method} may not be called in the consumer's own threads, by a log's handler")
+            raise ConsumerStateError(f"{method} may not be called in a consumer's own threads, by a log's handler")
 
     def _require_no_change(self, method: str) -> None:
         """Raise in a signal's handler that has interrupted a change."""

@@ -26,8 +26,10 @@ from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from consumer_agent.runtime.threads import Thread
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import ROOMY
+from tests.unit.consumer_agent.runtime.interrupts import Setting
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -189,10 +191,27 @@ def test_in_an_own_thread_of_the_consumer_nothing_waits_for_that_thread() -> Non
             machine_thread.join(DEADLINE_S)
         waits.assert_not_called()
         assert len(refusals) == 4
-        assert all("may not be called in the consumer's own threads" in text for text in refusals)
-        assert GaveUp("the consumer was closed in one of its own threads") in steps
+        assert all("may not be called in a consumer's own threads" in text for text in refusals)
+        assert GaveUp("the consumer was closed in a consumer's own thread") in steps
         assert machine_thread._is_over
         consumer.close(0.1)
+
+
+def test_a_close_in_a_thread_of_another_consumer_does_not_keep_that_waiting() -> None:
+    """In `Engine.is_own_thread`, ask for its own ones: the other consumer stood still for 10 s, and lost its lease."""
+    setting = Setting()
+
+    def close() -> None:
+        with warnings.catch_warnings(action="ignore"):
+            setting.consumer.close()
+
+    thread = Thread(close, "a machine thread")
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert setting.frontend.is_closed
+    assert setting.sent == []
+    assert setting.frontend.machine_thread is not None
+    assert setting.frontend.machine_thread.dropped == "was closed in a consumer's own thread"
 
 
 @pytest.mark.parametrize("is_held", [False, True])
